@@ -1,0 +1,93 @@
+"""The command line's words: verbs, their options, and one flag for each knob."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
+
+from train.config import Config, knobs
+from train.errors import UsageError, nearest
+
+VERBS = {
+    "fit": "train an experiment; the script that every hardware config launches",
+    "evaluate": "measure a run's final weights, or one checkpoint, on the validation set",
+}
+
+
+class _Flags(Config, BaseSettings):
+    """Config again, for its flags only. (A BaseSettings that is instantiated would also take
+    its values from environment variables, where NAME or SEED may mean anything.)"""
+
+    model_config = SettingsConfigDict(cli_parse_none_str="null", cli_avoid_json=True)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises our errors, with the nearest known word."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"see `{self.prog} --help`")
+
+
+def _unknown(words: list[str], flags: list[str]) -> UsageError:
+    word = next((w for w in words if w.startswith("-")), words[0])
+    near = nearest(word.split("=")[0], flags)
+    return UsageError(f"unknown argument {word}{near}", "see `python -m train fit --help`")
+
+
+def _common(parser: Parser) -> None:
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def parse(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """Options of the verb, and the knobs that were set, as a nested mapping.
+
+    Raises:
+        UsageError: unknown verb or flag, or a missing value.
+    """
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = Parser(
+        prog="python -m train", description="Lockstep: reproducible training.",
+        allow_abbrev=False, formatter_class=formatter,
+    )  # fmt: skip
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+    fit = verbs.add_parser("fit", help=VERBS["fit"], description=VERBS["fit"], allow_abbrev=False)
+    _common(fit)
+    fit.add_argument("--config", type=Path, metavar="FILE", help="the experiment, a YAML file")
+    fit.add_argument(
+        "--run", type=Path, metavar="DIR",
+        help="the run directory (default: runs/<name>/<time>-<signature>)",
+    )  # fmt: skip
+    fit.add_argument(
+        "--resume", nargs="?", const=True, metavar="DIR",
+        help="continue DIR, or --run's directory, or the newest unfinished run of this name; "
+        "with --run, start where there is nothing to continue",
+    )  # fmt: skip
+    source: CliSettingsSource[Any] = CliSettingsSource(_Flags, root_parser=fit)
+
+    evaluate = verbs.add_parser(
+        "evaluate", help=VERBS["evaluate"], description=VERBS["evaluate"], allow_abbrev=False
+    )
+    _common(evaluate)
+    what = evaluate.add_mutually_exclusive_group(required=True)
+    what.add_argument("--run", type=Path, metavar="DIR", help="a run directory: its newest weights")
+    what.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint directory")
+    evaluate.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
+
+    parser.epilog = f"The knobs of an experiment, for `fit`:\n\n{_table()}"
+    options, rest = parser.parse_known_args(argv)
+    if rest:
+        chosen = fit if options.verb == "fit" else evaluate
+        raise _unknown(rest, list(chosen._option_string_actions))
+    given = source(parsed_args=options)() if options.verb == "fit" else {}
+    return options, given
+
+
+def _table() -> str:
+    rows = [
+        (f"--{name}", field.description, json.dumps(field.default)) for name, field in knobs()
+    ]
+    width = max(len(flag) for flag, *_ in rows)
+    return "\n".join(f"  {flag:<{width}}  {text} [{default}]" for flag, text, default in rows)

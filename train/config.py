@@ -1,0 +1,339 @@
+"""Every knob of an experiment: its type, range, default and one line of doc.
+
+An experiment is a YAML file plus dotted overrides. This file says *what* is trained; where it
+runs is an Accelerate config's business. `python -m train.config` prints the JSON schema that
+editors use.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from train.errors import UsageError, nearest
+from train.schedule import Kind
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Statistics = Annotated[list[Fraction], Field(min_length=1, max_length=4)]
+
+# Marks a knob that cannot change what is learned, so that a resumed run may change it.
+FREE = {"free": True}
+
+
+class Section(BaseModel):
+    """A group of knobs; unknown keys are errors, not silence."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class Data(Section):
+    """What is learned from."""
+
+    source: str = "digits"
+    """`digits` (comes with scikit-learn), `folder` (images or Parquet in data.root), or a hub id."""
+    root: str | None = Field(None, json_schema_extra=FREE)
+    """Directory of a `folder` source; for a hub id, where downloads are kept (default: HF_HOME)."""
+    workers: Natural = Field(0, json_schema_extra=FREE)
+    """Loader processes beside each training process; 0 loads in the training process."""
+    holdout: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Share of samples held out for validation where the source has no such split."""
+    size: Count | None = None
+    """Scale the shorter side to this many pixels and crop the middle; null: as they are."""
+    mean: Statistics | None = None
+    """Mean of each channel, pixels from 0 to 1; null: measured on the training images."""
+    std: Statistics | None = None
+    """Standard deviation of each channel; null: measured on the training images."""
+    image_column: str | None = None
+    """Column that holds the image; null: the first image column."""
+    label_column: str | None = None
+    """Column that holds the class; null: the first class-label column, or `label`."""
+
+
+class Augment(Section):
+    """How each training sample is varied, from (seed, epoch, sample) alone."""
+
+    pad: Natural = 0
+    """Pad by this many pixels on each side, then crop a random window of the first size."""
+    flip: bool = False
+    """Mirror left to right, every second time."""
+    cutout: Natural = 0
+    """Side in pixels of a random square set to the mean; 0: none."""
+
+
+class Model(Section):
+    """What learns."""
+
+    name: str = "convnet"
+    """One of ours (convnet, dropnet, mlp) or any classification model of torchvision."""
+    weights: str | None = None
+    """Start from torchvision's weights (e.g. DEFAULT) or from a model.safetensors file."""
+    stem: Literal["standard", "small"] = "standard"
+    """`small`: a 3×3 first convolution of stride 1 and no first pooling, for images below 64 pixels."""
+    channels_last: bool = False
+    """Store activations channel by channel in memory: faster on GPUs with FP16 or BF16."""
+    compile: bool = False
+    """Compile with torch.compile; needs a C compiler."""
+
+
+class Optim(Section):
+    """How weights move."""
+
+    name: Literal["sgd", "adamw"] = "sgd"
+    """The optimizer."""
+    lr: Annotated[float, Field(gt=0)] = 0.1
+    """Peak learning rate."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """SGD: momentum."""
+    nesterov: bool = True
+    """SGD: Nesterov's form of momentum."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
+        0.9,
+        0.999,
+    )
+    """AdamW: decay of the two moments."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """AdamW: added to the denominator."""
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    """Weight decay; biases and norm layers (tensors of one dimension) have none."""
+    clip: Annotated[float, Field(gt=0)] | None = None
+    """Scale the gradient down to this norm where it is larger; null: never."""
+    warmup: Natural = 0
+    """Steps of linear rise to the peak."""
+    schedule: Kind = "cosine"
+    """Shape of the learning rate after the warm-up."""
+    final: Fraction = 0.0
+    """Where cosine and linear end, as a share of the peak."""
+    milestones: list[Fraction] = [0.5, 0.75]
+    """`step` schedule: when to multiply by gamma, as shares of the run."""
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """`step` schedule: the factor."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of each target that is spread over all classes."""
+
+
+class Checkpoint(Section):
+    """What is kept of a run on its way."""
+
+    every: Count | None = Field(None, json_schema_extra=FREE)
+    """Steps between checkpoints; null: once an epoch. The end always has one."""
+    keep: Count = Field(3, json_schema_extra=FREE)
+    """How many of the newest to keep; the best one is kept besides."""
+
+
+class Eval(Section):
+    """How often and how the validation set is measured."""
+
+    every: Count | None = None
+    """Steps between evaluations; null: once an epoch. The end always has one."""
+    batch_size: Count | None = None
+    """Images per forward pass; null: as many as a lane holds."""
+
+
+class Log(Section):
+    """What is written down on the way."""
+
+    every: Count = Field(10, json_schema_extra=FREE)
+    """Steps between lines in metrics.jsonl and points in TensorBoard."""
+
+
+class Wandb(Section):
+    """Weights & Biases."""
+
+    mode: Literal["off", "offline", "online"] = Field("off", json_schema_extra=FREE)
+    """`offline` writes to the run directory for a later `wandb sync`; `online` needs WANDB_API_KEY."""
+    project: str = Field("lockstep", json_schema_extra=FREE)
+    """Project to file the run under."""
+    entity: str | None = Field(None, json_schema_extra=FREE)
+    """User or team; null: the key's own."""
+
+
+class Config(Section):
+    """An experiment: it decides the result, and says nothing of the hardware."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
+        "run", json_schema_extra=FREE
+    )
+    """Name of the experiment; run directories are runs/<name>/<time>-<signature>."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Decides initial weights, order, augmentation and dropout."""
+    reproducibility: Literal["fast", "deterministic", "lockstep"] = "lockstep"
+    """`lockstep`: same bits on any number of processes; `deterministic`: on the same number; `fast`: neither."""
+    lanes: Count = 8
+    """Micro-batches that a global batch is cut into; a process works through lanes / processes of them."""
+    batch_size: Count = 128
+    """Samples per step over all processes."""
+    epochs: Annotated[float, Field(gt=0)] = 10
+    """Passes over the training set."""
+    max_steps: Count | None = None
+    """Stop after this many steps, where that comes before the last epoch's end."""
+    tf32: bool = False
+    """Let FP32 matrix products on NVIDIA GPUs use TensorFloat-32: faster, 10 bits of mantissa."""
+    data: Data = Data()
+    augment: Augment = Augment()
+    model: Model = Model()
+    optim: Optim = Optim()
+    checkpoint: Checkpoint = Checkpoint()
+    eval: Eval = Eval()
+    log: Log = Log()
+    wandb: Wandb = Wandb()
+
+    @model_validator(mode="after")
+    def _lanes_divide(self) -> "Config":
+        if self.batch_size % self.lanes:
+            fits = [n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0]
+            close = min(fits, key=lambda n: (abs(n - self.lanes), n))
+            raise ValueError(
+                f"batch_size {self.batch_size} cannot be cut into lanes: {self.lanes} equal parts"
+                f" → lanes: {close} would do"
+            )
+        if self.reproducibility == "lockstep" and self.lanes & (self.lanes - 1):
+            below = 1 << (self.lanes.bit_length() - 1)
+            raise ValueError(
+                f"lanes: {self.lanes} is not a power of two, which lockstep needs"
+                f" → lanes: {below} or {2 * below} would do"
+            )
+        return self
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples in a lane."""
+        return self.batch_size // self.lanes
+
+
+def knobs(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every knob under its dotted name."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from knobs(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that stands twice is an error, not a silent last one wins."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            word = self.construct_object(key_node, deep=True)
+            if word in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {word} stands twice", problem_mark=key_node.start_mark
+                )
+            seen.add(word)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds."""
+    try:
+        content = yaml.load(path.read_bytes(), _Loader)  # noqa: S506  (a SafeLoader)
+    except FileNotFoundError as error:
+        near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")])
+        raise UsageError(
+            f"there is no config file {path}{near}", "name one, such as configs/digits.yaml"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid YAML: {error}", "mend that line") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no mapping of knobs", "write lines such as `seed: 1`")
+    return content
+
+
+def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Defaults < file < overrides (nested mappings), checked.
+
+    Raises:
+        UsageError: naming the first knob that is wrong, and where it was set.
+    """
+    merged = _merge(read_yaml(path) if path else {}, overrides or {})
+    return parse(merged, str(path) if path else "the command line")
+
+
+def parse(content: Mapping[str, Any], origin: str) -> Config:
+    """A checked Config from a mapping; `origin` is named in errors."""
+    try:
+        return Config.model_validate(content)
+    except ValidationError as error:
+        raise _explain(error, origin) from error
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _merge(merged[name], value) if both else value
+    return merged
+
+
+def _explain(error: ValidationError, origin: str) -> UsageError:
+    first, *others = error.errors(include_url=False)
+    # Validators of unions and list items add parts that are no knob: keep the known beginning.
+    known = [name for name, _ in knobs()]
+    sections = {name.split(".")[0] for name in known if "." in name}
+    path = [str(part) for part in first["loc"]]
+    name = ".".join(path[: 2 if path and path[0] in sections else 1])
+    more = f" (and {len(others)} more)" if others else ""
+    if first["type"] == "extra_forbidden":
+        tail = {k.rsplit(".", 1)[-1]: k for k in known}
+        near = nearest(name, known) or nearest(tail.get(name, ""), known)
+        return UsageError(
+            f"{origin}: unknown key {name}{near}{more}",
+            "see `python -m train fit --help` for every key",
+        )
+    if first["type"] == "value_error":
+        problem, _, fix = str(first["ctx"]["error"]).partition(" → ")
+        return UsageError(f"{origin}: {problem}{more}", fix)
+    text = first["msg"][0].lower() + first["msg"][1:]
+    return UsageError(
+        f"{origin}: {name} = {first['input']!r}: {text}{more}", f"give {name} such a value"
+    )
+
+
+def dump(config: Config) -> str:
+    """The whole experiment as YAML, which `load` takes back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def differences(one: Config, other: Config) -> list[str]:
+    """Dotted names of knobs that decide the result and differ."""
+    return [
+        name
+        for name, field in knobs()
+        if field.json_schema_extra != FREE and _value(one, name) != _value(other, name)
+    ]
+
+
+def _value(config: Config, name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def signature(config: Config) -> str:
+    """Eight hexadecimal digits that are equal for experiments that decide the same result."""
+    values = {n: _value(config, n) for n, field in knobs() if field.json_schema_extra != FREE}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def schema() -> str:
+    """The JSON schema of an experiment file, as configs/schema.json holds it."""
+    return json.dumps(Config.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    print(schema(), end="")

@@ -1,0 +1,107 @@
+"""From a range of stream positions to a lane's batch on the device, loaded ahead by workers."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from train import order
+from train.config import Config
+from train.data.source import Split
+from train.errors import DataError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One lane's samples: uint8 images [B, C, H, W], labels int64 [B], keys int64 [B]."""
+
+    images: Tensor
+    labels: Tensor
+    keys: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on `device`; asynchronous from pinned memory."""
+        moved = (t.to(device, non_blocking=True) for t in (self.images, self.labels, self.keys))
+        return Batch(*moved)
+
+    def pin_memory(self) -> "Batch":
+        """The same in pinned memory (the DataLoader looks for a method of this name)."""
+        return Batch(self.images.pin_memory(), self.labels.pin_memory(), self.keys.pin_memory())
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class _Stream(Dataset[Batch | DataError]):
+    """The stream of positions as a data set whose items are whole lanes."""
+
+    def __init__(self, split: Split, seed: int) -> None:
+        self.split = split
+        self.seed = seed
+
+    def __getitem__(self, span: tuple[int, int]) -> Batch | DataError:
+        epochs, numbers = order.samples(self.seed, len(self.split), *span)
+        keys = torch.empty_like(numbers)
+        for epoch in epochs.unique().tolist():
+            here = epochs == epoch
+            # The permutation of an epoch takes key(seed, epoch): the extra part sets these apart.
+            keys[here] = order.keys(order.key(self.seed, epoch, 1), numbers[here])
+        try:
+            images = self.split.images(numbers)
+        except DataError as error:
+            return error  # a worker's exception would arrive as text, without its exit code
+        return Batch(images, self.split.labels[numbers], keys)
+
+
+class _Spans:
+    """The spans of positions that this process's lanes take, step by step."""
+
+    def __init__(self, config: Config, lanes: range, first_step: int, total: int) -> None:
+        self.config = config
+        self.lanes = lanes
+        self.steps = range(first_step, order.steps(total, config.batch_size))
+        self.total = total
+
+    def __len__(self) -> int:
+        return len(self.steps) * len(self.lanes)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for step in self.steps:
+            for lane in self.lanes:
+                yield order.lane_range(
+                    step, lane, lanes=self.config.lanes, batch_size=self.config.batch_size,
+                    total=self.total,
+                )  # fmt: skip
+
+
+def lane_batches(
+    split: Split, config: Config, lanes: range, first_step: int, total: int, device: torch.device
+) -> Iterator[Batch]:
+    """The lanes' batches in order, from `first_step` to the end of the `total` samples.
+
+    Raises:
+        DataError: an image cannot be read.
+    """
+    workers = config.data.workers
+    loader = DataLoader(
+        _Stream(split, config.seed),
+        batch_size=None,
+        sampler=_Spans(config, lanes, first_step, total),
+        num_workers=workers,
+        prefetch_factor=2 * len(lanes) if workers else None,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=_quiet,
+    )
+    for item in loader:
+        if isinstance(item, DataError):
+            raise item
+        yield item.to(device)
+
+
+def _quiet(worker: int) -> None:
+    # Ctrl-C reaches the whole group of processes; the workers are ended by the trainer's exit.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)

@@ -1,0 +1,308 @@
+"""Where images come from: everything goes through Hugging Face `datasets`.
+
+Raises DataError throughout, with what is wrong and how to mend it.
+"""
+
+import hashlib
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import (
+    ClassLabel,
+    Dataset,
+    DatasetDict,
+    Features,
+    Image,
+    Value,
+    load_dataset,
+    load_from_disk,
+)
+from PIL import Image as PIL
+from torch import Tensor
+
+from train import order
+from train.config import Data
+from train.errors import DataError
+
+# Pixels of a split that are decoded once and kept; a larger split is decoded batch by batch.
+RESIDENT_BYTES = 1 << 30
+_HELD_OUT = ("validation", "valid", "val", "dev", "test")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images with their classes.
+
+    Attributes:
+        table: the Hugging Face table the images are in.
+        labels: int64 [N].
+        shape: (C, H, W) of each image.
+        resident: uint8 [N, C, H, W] where the split is small enough to keep, else None.
+    """
+
+    table: Dataset
+    image_column: str
+    labels: Tensor
+    shape: tuple[int, int, int]
+    resize: bool
+    resident: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, numbers: Tensor) -> Tensor:
+        """uint8 [B, C, H, W] of the samples with these numbers, int64 [B]."""
+        if self.resident is not None:
+            return self.resident[numbers]
+        out = torch.empty((len(numbers), *self.shape), dtype=torch.uint8)
+        for place, number in enumerate(numbers.tolist()):
+            out[place] = self._decode(number)
+        return out
+
+    def _decode(self, number: int) -> Tensor:
+        try:
+            picture = self.table[number][self.image_column]
+            pixels = _pixels(picture, self.shape, self.resize)
+        except Exception as error:  # whatever a decoder makes of bytes it does not understand
+            raise DataError(
+                f"image {number} cannot be read: {error}", "mend or remove it", one_rank=True
+            ) from error
+        if pixels.shape != self.shape:
+            c, h, w = self.shape
+            raise DataError(
+                f"image {number} is {pixels.shape[2]}×{pixels.shape[1]} pixels, the first {w}×{h}",
+                f"set --data.size, for instance {min(h, w)}",
+            )
+        return torch.from_numpy(pixels)
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A training and a validation split with the same classes.
+
+    Attributes:
+        classes: their names, in label order.
+        mean, std: of each channel, pixels from 0 to 1.
+        sha256: over pixels (or encoded bytes, where not resident) and labels of both splits.
+    """
+
+    train: Split
+    held_out: Split
+    classes: list[str]
+    mean: list[float]
+    std: list[float]
+    sha256: str
+
+
+def load(config: Data) -> ImageData:
+    """Both splits of the source that the experiment names."""
+    logging.getLogger("datasets").setLevel(logging.ERROR)
+    tables = _open(config)
+    train_table, held_table = _two_splits(tables, config.holdout)
+    image, label = _columns(train_table, config)
+    classes, train_labels, held_labels = _labels(train_table, held_table, label)
+    shape = _shape(train_table, image, config.size)
+    resize = config.size is not None
+    train = _keep(Split(train_table, image, train_labels, shape, resize))
+    held = _keep(Split(held_table, image, held_labels, shape, resize))
+    mean, std = _statistics(train, config)
+    return ImageData(train, held, classes, mean, std, _fingerprint(train, held))
+
+
+def digits() -> Dataset:
+    """scikit-learn's 1,797 handwritten digits, 8×8 pixels, 17 grey levels spread over 0 … 255."""
+    from sklearn.datasets import load_digits  # a second of imports that others need not pay
+
+    bunch = load_digits()
+    grey = (np.asarray(bunch.images) * (255 / 16)).round().astype(np.uint8)
+    names = [str(name) for name in bunch.target_names]
+    features = Features({"image": Image(), "label": ClassLabel(names=names)})
+    columns = {"image": [PIL.fromarray(g) for g in grey], "label": bunch.target.tolist()}
+    return Dataset.from_dict(columns, features=features)
+
+
+def _open(config: Data) -> DatasetDict:
+    if config.source == "digits":
+        return DatasetDict(train=digits())
+    if config.source == "folder":
+        return _folder(config.root)
+    if config.source.count("/") > 1 or config.source.startswith((".", "/")):
+        raise DataError(
+            f"data.source {config.source} is a path",
+            f"write --data.source folder --data.root {config.source}",
+        )
+    try:
+        return load_dataset(config.source, cache_dir=config.root)
+    except Exception as error:  # hub, HTTP, file system: each library has its own family
+        raise DataError(
+            f"data set {config.source} cannot be reached ({type(error).__name__}: {_first(error)})",
+            "check its name and the network; to work offline, fetch it once on a connected machine"
+            f" (`hf download --repo-type dataset {config.source} --local-dir DIR`), copy DIR here"
+            " and use --data.source folder --data.root DIR",
+        ) from error
+
+
+def _folder(root: str | None) -> DatasetDict:
+    if root is None:
+        raise DataError("data.source is folder, but data.root is not set", "add --data.root DIR")
+    path = Path(root)
+    if not path.is_dir():
+        raise DataError(f"there is no directory {root}", "set --data.root to where the data is")
+    try:
+        if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
+            found = load_from_disk(root)
+        else:
+            found = load_dataset(root)
+    except Exception as error:
+        raise DataError(
+            f"{root} holds no data set ({type(error).__name__}: {_first(error)})",
+            "lay images out as DIR/train/CLASS/*.png (and DIR/validation/…), or put Parquet there",
+        ) from error
+    return found if isinstance(found, DatasetDict) else DatasetDict(train=found)
+
+
+def _first(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]
+
+
+def _two_splits(tables: DatasetDict, holdout: float) -> tuple[Dataset, Dataset]:
+    if "train" not in tables:
+        raise DataError(
+            f"the data has no split named train, only {', '.join(tables)}", "rename one of them"
+        )
+    train = tables["train"]
+    if len(train) == 0:
+        raise DataError("the data set is empty", "check data.source and data.root")
+    for name in _HELD_OUT:
+        if name in tables:
+            if len(tables[name]) == 0:
+                raise DataError(f"the {name} split is empty", "remove it, or fill it")
+            return train, tables[name]
+    # The rule must not follow the experiment's seed: another seed is another run on the same
+    # split, and its accuracy is comparable.
+    shuffled = order.permutation(0, 0, len(train))
+    count = round(holdout * len(train))
+    if not 0 < count < len(train):
+        raise DataError(
+            f"a holdout of {holdout} leaves {count} of {len(train)} samples for validation",
+            "choose another data.holdout",
+        )
+    held, kept = shuffled[:count].sort().values, shuffled[count:].sort().values
+    return train.select(kept.tolist()), train.select(held.tolist())
+
+
+def _columns(table: Dataset, config: Data) -> tuple[str, str]:
+    features = table.features
+    images = [name for name, kind in features.items() if isinstance(kind, Image)]
+    labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
+    labels += [n for n, kind in features.items() if isinstance(kind, Value) and n.startswith("label")]
+    for wanted, found, knob in (
+        (config.image_column, images, "image_column"),
+        (config.label_column, labels, "label_column"),
+    ):
+        if not found or (wanted is not None and wanted not in features):
+            raise DataError(
+                f"the data has no {wanted or knob.replace('_', ' ')}; its columns: {', '.join(features)}",
+                f"name one with --data.{knob}",
+            )
+    return config.image_column or images[0], config.label_column or labels[0]
+
+
+def _labels(train: Dataset, held: Dataset, column: str) -> tuple[list[str], Tensor, Tensor]:
+    kind = train.features[column]
+    both = []
+    for table in (train, held):
+        values = table.with_format("arrow")[:][column].to_pylist()
+        if not all(isinstance(v, int) for v in values):
+            raise DataError(f"column {column} holds labels that are no integers", "number the classes")
+        both.append(torch.tensor(values, dtype=torch.int64))
+    if isinstance(kind, ClassLabel):
+        classes = list(kind.names)
+    else:
+        classes = [str(n) for n in range(int(both[0].max()) + 1)]
+    for name, labels in zip(("training", "validation"), both, strict=True):
+        outside = ((labels < 0) | (labels >= len(classes))).nonzero().flatten()
+        if len(outside):
+            place = int(outside[0])
+            raise DataError(
+                f"{name} sample {place} has label {int(labels[place])}, outside the"
+                f" {len(classes)} classes 0 … {len(classes) - 1} ({len(outside)} such samples)",
+                "mend the labels, or name another column with --data.label_column",
+            )
+    return classes, both[0], both[1]
+
+
+def _shape(table: Dataset, column: str, size: int | None) -> tuple[int, int, int]:
+    try:
+        first = table[0][column]
+    except Exception as error:
+        raise DataError(f"image 0 cannot be read: {error}", "mend or remove it") from error
+    channels = 1 if first.mode in ("1", "L", "I;16") else 3
+    return (channels, size, size) if size else (channels, first.height, first.width)
+
+
+def _pixels(picture: Any, shape: tuple[int, int, int], resize: bool) -> np.ndarray[Any, Any]:
+    """uint8 [C, H, W] of a decoded picture; with `resize`, scaled and cropped to `shape`."""
+    channels, height, width = shape
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    if resize:
+        scale = height / min(picture.size)
+        picture = picture.resize(
+            [max(height, round(side * scale)) for side in picture.size], PIL.Resampling.BILINEAR
+        )
+        left, top = (picture.width - width) // 2, (picture.height - height) // 2
+        picture = picture.crop((left, top, left + width, top + height))
+    pixels = np.asarray(picture)
+    pixels = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    return np.array(pixels, order="C")  # a copy: Pillow's own buffer is read-only
+
+
+def _keep(split: Split) -> Split:
+    if len(split) * int(np.prod(split.shape)) > RESIDENT_BYTES:
+        return split
+    pixels = split.images(torch.arange(len(split)))
+    return replace(split, resident=pixels)
+
+
+def _statistics(split: Split, config: Data) -> tuple[list[float], list[float]]:
+    channels = split.shape[0]
+    for name, given in (("mean", config.mean), ("std", config.std)):
+        if given is not None and len(given) != channels:
+            raise DataError(
+                f"data.{name} has {len(given)} values for {channels} channels", f"give {channels}"
+            )
+    if config.mean is not None and config.std is not None:
+        return config.mean, config.std
+    # Integer sums: the same whatever the order. Ten thousand images are plenty.
+    stride = max(1, len(split) // 10_000)
+    total = torch.zeros(channels, dtype=torch.int64)
+    squares = torch.zeros(channels, dtype=torch.int64)
+    pixels = 0
+    for chunk in torch.arange(0, len(split), stride).split(256):
+        block = split.images(chunk).to(torch.int64)
+        total += block.sum((0, 2, 3))
+        squares += (block * block).sum((0, 2, 3))
+        pixels += block.numel() // channels
+    mean = [int(t) / pixels / 255 for t in total]
+    spread = [max(int(q) / pixels / 255**2 - m * m, 0.0) for q, m in zip(squares, mean, strict=True)]
+    # Rounded: eight digits say it all and print alike everywhere. A blank channel has no spread.
+    std = [round(s**0.5, 8) or 1.0 for s in spread]
+    return config.mean or [round(m, 8) for m in mean], config.std or std
+
+
+def _fingerprint(*splits: Split) -> str:
+    digest = hashlib.sha256()
+    for split in splits:
+        digest.update(f"{len(split)} {split.shape}\n".encode())
+        digest.update(split.labels.numpy().tobytes())
+        if split.resident is not None:
+            digest.update(split.resident.numpy().tobytes())
+        else:
+            for row in split.table.cast_column(split.image_column, Image(decode=False)):
+                encoded = row[split.image_column]
+                digest.update(encoded["bytes"] or Path(encoded["path"]).read_bytes())
+    return digest.hexdigest()

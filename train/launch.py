@@ -1,0 +1,145 @@
+"""From GPUS, CPUS, PRECISION and ACCELERATE to an `accelerate launch`, printed and supervised.
+
+    GPUS=4 PRECISION=bf16 python -m train.launch fit --config configs/cifar10.yaml
+
+Standing between the terminal and Accelerate's launcher has three reasons: bad input is found
+before any process starts; signals reach the trainers (the launcher would leave a single one
+orphaned, and kill the others); and the trainer's exit code comes back (the launcher turns each
+into 1).
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from train import cli, config
+from train.errors import HostError, TrainError, UsageError, nearest
+
+_CONFIGS = Path("configs/accelerate")
+
+
+def command(environ: Mapping[str, str], words: list[str], visible: int) -> list[str]:
+    """The launch command for the variables in `environ`, on a machine with `visible` GPUs.
+
+    Raises:
+        UsageError: a variable has no sense.
+        HostError: more GPUs are asked for than there are, or a precision the device lacks.
+    """
+    gpus, cpus = environ.get("GPUS", ""), environ.get("CPUS", "")
+    precision = environ.get("PRECISION", "") or "no"
+    if precision not in ("no", "fp16", "bf16"):
+        raise UsageError(f"PRECISION={precision} is none of no, fp16, bf16", "choose one of them")
+    if gpus and cpus:
+        raise UsageError("GPUS and CPUS are both set", "set one of them")
+    count = _count("CPUS", cpus) if cpus else visible if gpus in ("", "all") else _count("GPUS", gpus)
+    if not cpus and count > visible:
+        raise HostError(
+            f"GPUS={gpus}, and {visible or 'no'} GPU{'s' * (visible != 1)} can be seen here",
+            f"use GPUS={visible}, or check `nvidia-smi` and CUDA_VISIBLE_DEVICES"
+            if visible
+            else "use CPUS=1, or check `nvidia-smi` and CUDA_VISIBLE_DEVICES",
+        )
+    named = environ.get("ACCELERATE", "")
+    extra: list[str] = []
+    if named:
+        name = named
+        if gpus or cpus:
+            extra = ["--num_processes", str(max(1, count))]
+    elif cpus or count == 0:
+        if precision == "fp16":
+            raise HostError("FP16 needs a GPU", "use PRECISION=bf16 or PRECISION=no on the CPU")
+        name = "cpu" if count <= 1 else "multi_cpu"
+        extra = [] if count <= 1 else ["--num_processes", str(count)]
+        extra += ["--mixed_precision", precision] if precision != "no" else []
+    else:
+        name = precision if precision != "no" else "gpu" if count == 1 else "multi_gpu"
+        extra = [] if name == "gpu" else ["--num_processes", str(count)]
+    path = _CONFIGS / f"{name}.yaml"
+    if not path.exists():
+        known = [p.stem for p in _CONFIGS.glob("*.yaml")]
+        raise UsageError(
+            f"there is no hardware config {path}{nearest(name, known)}", f"use one of {known}"
+        )
+    launcher = os.path.relpath(Path(sys.executable).parent / "accelerate")
+    return [
+        launcher, "launch", "--config_file", str(path), *extra, "--quiet", "-m", "train", *words,
+    ]  # fmt: skip
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdigit() or (name == "CPUS" and int(text) == 0):
+        wanted = "a number from 1" if name == "CPUS" else "a number or all"
+        raise UsageError(f"{name}={text} is no number of processes", f"give {wanted}")
+    return int(text)
+
+
+def visible_gpus() -> int:
+    """GPUs that the driver lists and CUDA_VISIBLE_DEVICES leaves."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    there = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return there
+    # CUDA stops at the first number that is none of its devices; -1 hides all that follow.
+    names = [name.strip() for name in chosen.split(",")]
+    end = next((i for i, n in enumerate(names) if not n or n == "-1"), len(names))
+    return min(there, end)
+
+
+def supervise(words: list[str]) -> int:
+    """Run the launcher, pass signals on to the trainers, and return the trainer's exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        note = Path(folder) / "outcome.json"
+        # A session of its own: Ctrl-C then comes here alone and not to each process at once.
+        child = subprocess.Popen(
+            words, env={**os.environ, "LOCKSTEP_OUTCOME": str(note)}, start_new_session=True
+        )
+
+        def forward(number: int, frame: FrameType | None) -> None:
+            # The launcher's own children are the trainers, for one process as for many.
+            for trainer in psutil.Process(child.pid).children():
+                trainer.send_signal(number)
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, forward)
+        code = child.wait()
+        try:
+            outcome = json.loads(note.read_text())
+        except (OSError, ValueError):
+            return code
+    if "--num_processes" in words:  # the launcher has had its say since: repeat what matters
+        print(f"error: {outcome['error']}", file=sys.stderr)
+    return int(outcome["code"])
+
+
+def main() -> int:
+    """Launch the verb in argv."""
+    words = sys.argv[1:]
+    try:
+        options, knobs = cli.parse(words)
+        if options.verb == "fit" and options.config is not None:
+            config.load(options.config, knobs)
+        line = command(os.environ, words, visible_gpus())
+    except TrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.code
+    print(shlex.join(line), flush=True)
+    return supervise(line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Figures over time: metrics.jsonl and TensorBoard always, Weights & Biases when asked."""
+
+import json
+import math
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from train.config import Config
+from train.errors import UsageError
+from train.progress import Display
+
+
+class Recorder:
+    """Writes and shows a run's figures. Use it in a `with`, on the main process only.
+
+    Args:
+        run: the run directory.
+        step: updates done already; records of later ones, from an earlier attempt, are dropped.
+        per_epoch, samples: training samples in an epoch, and in the whole run.
+    """
+
+    def __init__(
+        self, run: Path, config: Config, display: Display, *, step: int, per_epoch: int, samples: int
+    ) -> None:
+        self.config, self.display = config, display
+        self.per_epoch, self.samples = per_epoch, samples
+        self._stack = ExitStack()
+        path = run / "metrics.jsonl"
+        _cut(path, step)
+        self._file = self._stack.enter_context(path.open("a", encoding="utf-8"))
+        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        self._stack.callback(self._board.close)
+        self._wandb = self._start_wandb(run, config) if config.wandb.mode != "off" else None
+        self._last: tuple[int, float] | None = None  # samples and seconds at the last record
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def train(
+        self, step: int, seconds: float, lr: float, report: list[float], grad_norm: float
+    ) -> None:
+        """Record step `step`: seconds of training so far, and [loss, accuracy] of its batch."""
+        samples, epoch = self._place(step)
+        before = self._last or (samples, seconds)
+        self._last = (samples, seconds)
+        speed = (samples - before[0]) / max(seconds - before[1], 1e-9)
+        loss, accuracy = report
+        self._write(
+            "train", step, epoch, samples, loss=loss, accuracy=accuracy, lr=lr,
+            grad_norm=grad_norm, samples_per_second=speed,
+        )  # fmt: skip
+        self.display.train(step, epoch, loss, accuracy, speed)
+
+    def evaluation(self, step: int, figures: dict[str, float | None], *, best: bool) -> None:
+        """Record the validation figures after `step` updates."""
+        samples, epoch = self._place(step)
+        self._write("eval", step, epoch, samples, **figures)
+        self.display.evaluation(step, epoch, figures, best=best)
+
+    def _place(self, step: int) -> tuple[int, float]:
+        samples = min(step * self.config.batch_size, self.samples)
+        return samples, samples / self.per_epoch
+
+    def _write(
+        self, kind: str, step: int, epoch: float, samples: int, **figures: float | None
+    ) -> None:
+        """One record of `kind` train, eval or health; `time` is seconds since 1970."""
+        line = {
+            "kind": kind, "step": step, "epoch": epoch, "samples": samples, "time": time.time(),
+            **{name: _finite(value) for name, value in figures.items()},
+        }  # fmt: skip
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._file.flush()
+        points = {f"{kind}/{name}": value for name, value in figures.items() if value is not None}
+        for name, value in points.items():
+            self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log({**points, "epoch": epoch}, step=step)
+
+    def _start_wandb(self, run: Path, config: Config) -> Any:
+        import wandb  # half a second of imports that most runs need not pay
+
+        if config.wandb.mode == "online" and not (os.environ.get("WANDB_API_KEY") or _netrc()):
+            raise UsageError(
+                "wandb.mode is online and there is no WANDB_API_KEY",
+                "put the key into .env, or use --wandb.mode offline and `wandb sync` later",
+            )
+        # The id is made of the directory's own name, so a resumed run goes on in the same curve.
+        name = run.resolve().name
+        self._stack.callback(wandb.finish, quiet=True)
+        return wandb.init(
+            project=config.wandb.project, entity=config.wandb.entity, mode=config.wandb.mode,
+            dir=run, id=f"{config.name}-{name}"[:64], name=f"{config.name}/{name}", resume="allow",
+            config=config.model_dump(mode="json"), settings=wandb.Settings(silent=True),
+        )  # fmt: skip
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity: FP16 may overflow a gradient, and the scaler then skips the step."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _netrc() -> bool:
+    return Path(os.environ.get("NETRC", "~/.netrc")).expanduser().exists()
+
+
+def _cut(path: Path, step: int) -> None:
+    """Drop records after `step`, and a last line that a crash left half written."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue
+    path.write_text("".join(kept), encoding="utf-8")

@@ -1,0 +1,96 @@
+"""Which sample stands where, and each sample's random numbers: arithmetic, nothing stored.
+
+A run reads one endless stream of positions 0, 1, 2, …: position p is sample
+`permutation(seed, p // size)[p % size]` of epoch `p // size`. Batches are cut from the stream,
+so they may straddle two epochs, and each epoch holds each sample exactly once for any size.
+Step, lane, process and resume point are therefore only ways to name a range of positions.
+
+The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014), used as a hash of a counter:
+integer arithmetic alone, hence the same on every processor.
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+
+def _signed(value: int) -> int:
+    """The 64-bit pattern of `value` as the int64 that torch stores."""
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _mix(value: int) -> int:
+    value = ((value ^ (value >> 30)) * _FIRST) & _MASK
+    value = ((value ^ (value >> 27)) * _SECOND) & _MASK
+    return value ^ (value >> 31)
+
+
+def key(*parts: int) -> int:
+    """One well-spread 64-bit key (signed, as torch stores it) from several integers."""
+    state = 0
+    for part in parts:
+        state = _mix((state + _GOLDEN + part) & _MASK)
+    return _signed(state)
+
+
+def _shift(values: Tensor, bits: int) -> Tensor:
+    """Logical right shift: torch's own carries the sign bit."""
+    return (values >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(values: Tensor) -> Tensor:
+    """splitmix64's finaliser of each int64 in `values`, any shape."""
+    values = (values ^ _shift(values, 30)) * _signed(_FIRST)
+    values = (values ^ _shift(values, 27)) * _signed(_SECOND)
+    return values ^ _shift(values, 31)
+
+
+def keys(base: int, counters: Tensor) -> Tensor:
+    """A key for each counter under one base key; int64, shaped as `counters`."""
+    return mix(counters * _signed(_GOLDEN) + base)
+
+
+def randint(sample_keys: Tensor, draw: int, high: int) -> Tensor:
+    """Uniform integers in [0, high), high < 2^31: draw number `draw` under each key."""
+    bits = _shift(mix(sample_keys + _signed(_GOLDEN * (draw + 1))), 32)
+    return (bits * high) >> 32
+
+
+@lru_cache(maxsize=2)  # a batch reaches into two epochs at most
+def permutation(seed: int, epoch: int, size: int) -> Tensor:
+    """A shuffle of 0 … size-1, int64 [size]."""
+    return torch.argsort(keys(key(seed, epoch), torch.arange(size)), stable=True)
+
+
+def samples(seed: int, size: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+    """Epoch and sample number at stream positions start … stop-1; two int64 [stop - start]."""
+    positions = torch.arange(start, stop)
+    epochs, places = positions // size, positions % size
+    numbers = torch.empty_like(positions)
+    for epoch in epochs.unique().tolist():
+        here = epochs == epoch
+        numbers[here] = permutation(seed, epoch, size)[places[here]]
+    return epochs, numbers
+
+
+def steps(total: int, batch_size: int) -> int:
+    """Updates that consume `total` samples; the last one may be short."""
+    return -(-total // batch_size)
+
+
+def lane_range(step: int, lane: int, *, lanes: int, batch_size: int, total: int) -> tuple[int, int]:
+    """Stream positions [start, stop) that `lane` consumes at `step`.
+
+    A full batch is cut evenly. So is the short batch that may end a run: its lanes differ by
+    one sample at most, and are empty only where there are fewer samples than lanes.
+    """
+    first = step * batch_size
+    size = min(batch_size, total - first)
+    return first + size * lane // lanes, first + size * (lane + 1) // lanes

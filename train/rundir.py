@@ -1,0 +1,117 @@
+"""The run directory: which one, whether it may be used, and the JSON files in it."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from train import checkpoint, files
+from train.config import Config, signature
+from train.errors import HostError, UsageError
+
+RUNS = Path("runs")
+
+
+def choose(config: Config, run: Path | None, resume: str | bool | None) -> tuple[Path, bool]:
+    """The run directory to use, and whether it is to be continued.
+
+    Args:
+        run: the directory that --run names, if any.
+        resume: --resume's value: a directory, True without one, None where it was not given.
+
+    Raises:
+        UsageError: there is nothing to continue, or the directory holds a run already.
+        HostError: the directory cannot be written.
+    """
+    if isinstance(resume, str):
+        if run is not None and run.resolve() != Path(resume).resolve():
+            raise UsageError(f"--run {run} and --resume {resume} differ", "name one of them")
+        run = Path(resume)
+        if not (run / "run.json").exists():
+            raise UsageError(
+                f"there is no run in {run} to continue", "start one with --run, without --resume"
+            )
+        return run, True
+    if run is not None:
+        held = (run / "run.json").exists()
+        if held and not resume:
+            done = status(run) == "finished"
+            raise UsageError(
+                f"{run} already holds {'a finished' if done else 'an unfinished'} run",
+                "choose another --run" if done else "add --resume to continue it",
+            )
+        return _writable(run), held
+    if resume:
+        return _newest_unfinished(RUNS / config.name), True
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return _writable(RUNS / config.name / f"{stamp}-{signature(config)}"), False
+
+
+def status(run: Path) -> str | None:
+    """finished, stopped or failed, as the run's result says; None before there is one."""
+    result = read_json(run / "result.json")
+    return result.get("status") if result else None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The mapping in a JSON file; None where there is no such file, or none that can be read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file whole.
+
+    Raises:
+        HostError: it cannot be written.
+    """
+    try:
+        files.write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise HostError(
+            f"cannot write {path}: {error.strerror}", "make room, or choose another --run"
+        ) from error
+
+
+def _newest_unfinished(runs: Path) -> Path:
+    held = sorted((p.parent for p in runs.glob("*/run.json")), key=lambda p: p.name, reverse=True)
+    for run in held:
+        if status(run) != "finished":
+            return run
+    raise UsageError(
+        f"there is no unfinished run in {runs}", "start one without --resume, or name its directory"
+    )
+
+
+def _writable(run: Path) -> Path:
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        probe = run / ".probe"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise HostError(
+            f"the run directory {run} cannot be written: {error.strerror}",
+            "choose another --run, or mend its permissions",
+        ) from error
+    return run
+
+
+def checkpoints(run: Path) -> Path:
+    """Where a run keeps its checkpoints."""
+    return run / "checkpoints"
+
+
+def final_checkpoint(run: Path) -> Path:
+    """The newest checkpoint directory of a run, whole or not.
+
+    Raises:
+        UsageError: the directory holds no run, or one without checkpoints.
+    """
+    found = checkpoint.steps(checkpoints(run))
+    if not found:
+        raise UsageError(f"there is no run with checkpoints in {run}", "name a run directory")
+    return found[0]

@@ -1,0 +1,226 @@
+"""Where this run computes: the only `Accelerator(...)`, and everything that pins arithmetic.
+
+The launcher decides (accelerate launch, torchrun, plain python); this file finds out what came
+up and compares it with what was asked for, because the launchers do not.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, cast
+
+import psutil
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch import Tensor
+
+from train.config import Config
+from train.errors import HostError, TrainError, UsageError
+from train.interrupt import StopFlag, listen
+from train.order import key
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """This process among its peers.
+
+    Attributes:
+        rank, world: this process's number and how many there are.
+        threads: OpenMP threads of this process, part of what decides the bits.
+        lanes: the lane numbers this process works through at each step.
+        stop: set by SIGTERM, SIGINT or SIGUSR1.
+        control: a CPU process group for small decisions; None when alone.
+    """
+
+    accelerator: Accelerator
+    rank: int
+    world: int
+    threads: int
+    lanes: range
+    stop: StopFlag
+    control: dist.ProcessGroup | None
+
+    @property
+    def main(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process's tensors live."""
+        return self.accelerator.device
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` holds on any process; each process gets the same answer."""
+        if self.control is None:
+            return flag
+        vote = torch.tensor(int(flag))
+        dist.all_reduce(vote, dist.ReduceOp.MAX, group=self.control)
+        return bool(vote)
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Do `work` on every process; where it fails on one, all raise the first one's error."""
+        value, error = _outcome(work)
+        if self.control is not None:
+            errors: list[TrainError | None] = [None] * self.world
+            dist.all_gather_object(errors, error, group=self.control)
+            error = next((e for e in errors if e is not None), None)
+        if error is not None:
+            raise error
+        return cast(T, value)
+
+    def on_main(self, work: Callable[[], T]) -> T:
+        """Do `work` on the main process alone; every process gets its value, or its error."""
+        outcome = [*_outcome(work)] if self.main else [None, None]
+        if self.control is not None:
+            dist.broadcast_object_list(outcome, src=0, group=self.control)
+        value, error = outcome
+        if isinstance(error, TrainError):
+            raise error
+        return cast(T, value)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of `values` over all processes. Exact where it holds integers, or zeros in
+        all but one process; otherwise its bits depend on the number of processes."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, TrainError | None]:
+    try:
+        return work(), None
+    except TrainError as error:
+        return None, error
+
+
+@contextmanager
+def start(config: Config, *, training: bool = True) -> Iterator[Runtime]:
+    """Bring this process up, and down again in order.
+
+    Args:
+        training: whether the processes must share the lanes; any number of them can evaluate.
+
+    Raises:
+        HostError: the processes or devices asked for did not come up.
+        UsageError: the number of processes does not fit the lanes.
+    """
+    use_cpu = _use_cpu()
+    threads = _pin(config)
+    try:
+        accelerator = Accelerator(cpu=use_cpu)
+    except ValueError as error:
+        raise HostError(
+            str(error), "choose another precision: PRECISION=no, or bf16 on a CPU"
+        ) from error
+    try:
+        world = accelerator.num_processes
+        _compare(asked(), world)
+        lanes = _lanes(config, accelerator.process_index, world) if training else range(0)
+        # Accelerate takes the thread count from its own guess when it starts gloo.
+        torch.set_num_threads(threads)
+        # Small decisions must not wait for the GPU, as a group over NCCL would.
+        control = dist.new_group(backend="gloo") if world > 1 else None
+        with listen() as stop:
+            rank = accelerator.process_index
+            yield Runtime(accelerator, rank, world, threads, lanes, stop, control)
+    finally:
+        # Without this, leaving with a process group open now and then ends in SIGABRT.
+        accelerator.end_training()
+
+
+def seed_lane(seed: int, step: int, lane: int) -> None:
+    """Seed torch's generators for one lane of one step: dropout then depends on nothing else."""
+    torch.manual_seed(key(seed, step, lane) & (2**63 - 1))
+
+
+def cpus() -> int:
+    """CPUs this process may use, by affinity and by cgroup quota; `os.cpu_count` knows neither."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        count = min(count, int(quota) // int(period)) if quota != "max" else count
+    except (OSError, ValueError):
+        pass  # no cgroup v2 here
+    return max(1, count)
+
+
+def asked() -> int:
+    """How many processes the launcher was told to start, over all nodes.
+
+    `accelerate launch --num_processes 2` with a single-process config starts one process and
+    leaves no trace of the 2 but its own command line.
+    """
+    if "WORLD_SIZE" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    parent = psutil.Process().parent()
+    words = parent.cmdline() if parent else []
+    if "launch" in words[:5]:
+        for place, word in enumerate(words):
+            name, _, value = word.partition("=")
+            if name.replace("-", "_") == "__num_processes":
+                return int(value or words[place + 1])
+    return 1
+
+
+def _compare(wanted: int, came: int) -> None:
+    if wanted != came:
+        raise HostError(
+            f"{wanted} processes were asked for and {came} came up",
+            "use a config for several processes: configs/accelerate/multi_gpu.yaml or multi_cpu.yaml",
+        )
+
+
+def _use_cpu() -> bool:
+    """Whether to compute on the CPU; a hardware config that wants GPUs must not end up there."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = visible is not None and (visible.strip() == "" or visible.strip().startswith("-1"))
+    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1") or hidden:
+        return True
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
+    if (launched or gpus) and gpus < local:
+        raise HostError(
+            f"{local} GPU process{'es' * (local > 1)} asked for on this machine, where torch sees"
+            f" {gpus} GPU{'s' * (gpus != 1)}",
+            f"use GPUS={gpus}" if gpus else "use configs/accelerate/cpu.yaml, or `make train CPUS=1`",
+        )
+    return gpus == 0
+
+
+def _pin(config: Config) -> int:
+    """Fix whatever may change the arithmetic; returns the number of threads."""
+    exact = config.reproducibility != "fast"
+    # cuBLAS reads this when its first handle is made.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(exact)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.deterministic = exact
+    torch.backends.cudnn.benchmark = not exact
+    torch.backends.cuda.matmul.allow_tf32 = config.tf32
+    torch.backends.cudnn.allow_tf32 = config.tf32
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    # Two threads sum in another order than one, so the number must not follow the machine where
+    # the bits must not. Elsewhere the processes share the CPUs there are.
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    threads = 1 if config.reproducibility == "lockstep" else max(1, cpus() // local)
+    torch.set_num_threads(threads)
+    return threads
+
+
+def _lanes(config: Config, rank: int, world: int) -> range:
+    if config.lanes % world:
+        fits = [n for n in range(1, config.lanes + 1) if config.lanes % n == 0]
+        raise UsageError(
+            f"{world} processes cannot share {config.lanes} lanes evenly",
+            f"use {' or '.join(map(str, fits))} processes, or set lanes to a multiple of {world}",
+        )
+    each = config.lanes // world
+    return range(rank * each, (rank + 1) * each)
