@@ -9,8 +9,11 @@ from typing import Any
 
 from dotenv import find_dotenv, load_dotenv
 
-from train import cli, config
+from train import cli, experiment
 from train.errors import HostError, TrainError
+
+# Idle threads of a busy machine must sleep, not spin; OpenMP reads this when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _RANK = int(os.environ.get("RANK", "0"))
 
@@ -18,6 +21,8 @@ _RANK = int(os.environ.get("RANK", "0"))
 def main(argv: list[str] | None = None) -> int:
     """Run a verb; returns the exit code."""
     words = sys.argv[1:] if argv is None else argv
+    # torchrun takes --run for the beginning of its own --run-path, unless a -- stands before it.
+    words = [word for word in words if word != "--"]
     # Before anything reads HF_HOME or WANDB_API_KEY; what the environment sets already stays.
     load_dotenv(find_dotenv(usecwd=True))
     try:
@@ -26,16 +31,16 @@ def main(argv: list[str] | None = None) -> int:
     except TrainError as error:
         if "--debug" in words:
             traceback.print_exc()
-        _report(error, str(error))
+        _report(error, f"{error.label}: {error}")
         return error.code
     except KeyboardInterrupt:
         return 130
     except RuntimeError as error:
         # How gloo and NCCL say that another process is gone; that one knows why.
-        if not any(sign in str(error) for sign in ("Connection closed by peer", "Connection reset")):
+        if not any(sign in str(error) for sign in ("closed by peer", "Connection reset")):
             raise
         lost = HostError(f"process {_RANK} lost the others", "see what they say", one_rank=True)
-        _report(lost, str(lost))
+        _report(lost, f"{lost.label}: {lost}")
         return lost.code
     return 0
 
@@ -43,20 +48,21 @@ def main(argv: list[str] | None = None) -> int:
 def _run(options: Any, knobs: dict[str, Any]) -> None:
     # Imported late: `--help` and a mistyped flag should not wait for torch.
     if options.verb == "evaluate":
-        from train.run import evaluate_run
+        from train.score import score
 
-        evaluate_run(options.run, options.checkpoint, options.root)
+        score(options.run, options.checkpoint, options.root)
     else:
-        experiment = config.load(_file(options), knobs)
+        config = experiment.load(_file(options), knobs)
         from train.run import fit
 
-        fit(experiment, options.run, options.resume)
+        fit(config, options.run, options.resume)
 
 
 def _file(options: Any) -> Path | None:
     """The experiment's file: --config, or what a run that is continued was started with."""
-    if options.config is not None or not options.resume:
-        return options.config
+    given: Path | None = options.config
+    if given is not None or not options.resume:
+        return given
     run = options.resume if isinstance(options.resume, str) else options.run
     own = Path(run) / "config.yaml" if run is not None else None
     return own if own is not None and own.exists() else None
@@ -64,7 +70,7 @@ def _file(options: Any) -> Path | None:
 
 def _report(error: TrainError, text: str) -> None:
     if _RANK == 0 or error.one_rank:
-        print(f"error: {text}", file=sys.stderr)
+        print(text, file=sys.stderr)
     # `accelerate launch` turns every code into 1; `train.launch` reads the true one here.
     note = os.environ.get("LOCKSTEP_OUTCOME")
     if note and (_RANK == 0 or error.one_rank):

@@ -137,7 +137,7 @@ def write(
         shutil.rmtree(aside, ignore_errors=True)
         raise CheckpointError(
             f"cannot write {final}: {error.strerror}",
-            "make room or mend the disk, then continue with --resume; earlier checkpoints are whole",
+            "make room or mend the disk, then add --resume; earlier checkpoints are whole",
         ) from error
     return final
 
@@ -209,7 +209,7 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
 def prune(root: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints and the best, and what dead writers left."""
     wanted = {path.name for path in steps(root)[:keep]} | {
-        os.readlink(link) for link in (root / "latest", root / "best") if link.is_symlink()
+        link.readlink().name for link in (root / "latest", root / "best") if link.is_symlink()
     }
     for path in (*steps(root), *root.glob(".step-*")):
         if path.name not in wanted:
@@ -241,5 +241,5 @@ def weights_sha256(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(_plain(model.state_dict()).items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

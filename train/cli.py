@@ -17,8 +17,11 @@ VERBS = {
 
 
 class _Flags(Config, BaseSettings):
-    """Config again, for its flags only. (A BaseSettings that is instantiated would also take
-    its values from environment variables, where NAME or SEED may mean anything.)"""
+    """Config again, for its flags only.
+
+    A BaseSettings that is instantiated would also take its values from environment variables,
+    where NAME or SEED may mean anything.
+    """
 
     model_config = SettingsConfigDict(cli_parse_none_str="null", cli_avoid_json=True)
 
@@ -27,6 +30,7 @@ class Parser(argparse.ArgumentParser):
     """argparse that raises our errors, with the nearest known word."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and leaving."""
         raise UsageError(message, f"see `{self.prog} --help`")
 
 
@@ -86,8 +90,6 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
 
 
 def _table() -> str:
-    rows = [
-        (f"--{name}", field.description, json.dumps(field.default)) for name, field in knobs()
-    ]
+    rows = [(f"--{name}", field.description, json.dumps(field.default)) for name, field in knobs()]
     width = max(len(flag) for flag, *_ in rows)
     return "\n".join(f"  {flag:<{width}}  {text} [{default}]" for flag, text, default in rows)

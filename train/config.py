@@ -5,17 +5,14 @@ runs is an Accelerate config's business. `python -m train.config` prints the JSO
 editors use.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
-from train.errors import UsageError, nearest
 from train.schedule import Kind
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -24,7 +21,7 @@ Natural = Annotated[int, Field(ge=0)]
 Statistics = Annotated[list[Fraction], Field(min_length=1, max_length=4)]
 
 # Marks a knob that cannot change what is learned, so that a resumed run may change it.
-FREE = {"free": True}
+FREE: JsonDict = {"free": True}
 
 
 class Section(BaseModel):
@@ -39,7 +36,7 @@ class Data(Section):
     """What is learned from."""
 
     source: str = "digits"
-    """`digits` (comes with scikit-learn), `folder` (images or Parquet in data.root), or a hub id."""
+    """`digits` (part of scikit-learn), `folder` (images or Parquet in data.root), or a hub id."""
     root: str | None = Field(None, json_schema_extra=FREE)
     """Directory of a `folder` source; for a hub id, where downloads are kept (default: HF_HOME)."""
     workers: Natural = Field(0, json_schema_extra=FREE)
@@ -77,7 +74,7 @@ class Model(Section):
     weights: str | None = None
     """Start from torchvision's weights (e.g. DEFAULT) or from a model.safetensors file."""
     stem: Literal["standard", "small"] = "standard"
-    """`small`: a 3×3 first convolution of stride 1 and no first pooling, for images below 64 pixels."""
+    """`small`: first convolution 3×3, stride 1, no pooling after it; for images below 64 pixels."""
     channels_last: bool = False
     """Store activations channel by channel in memory: faster on GPUs with FP16 or BF16."""
     compile: bool = False
@@ -149,7 +146,7 @@ class Wandb(Section):
     """Weights & Biases."""
 
     mode: Literal["off", "offline", "online"] = Field("off", json_schema_extra=FREE)
-    """`offline` writes to the run directory for a later `wandb sync`; `online` needs WANDB_API_KEY."""
+    """`offline` writes beside the run, for `wandb sync`; `online` needs WANDB_API_KEY."""
     project: str = Field("lockstep", json_schema_extra=FREE)
     """Project to file the run under."""
     entity: str | None = Field(None, json_schema_extra=FREE)
@@ -166,9 +163,9 @@ class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Decides initial weights, order, augmentation and dropout."""
     reproducibility: Literal["fast", "deterministic", "lockstep"] = "lockstep"
-    """`lockstep`: same bits on any number of processes; `deterministic`: on the same number; `fast`: neither."""
+    """Same bits on any number of processes (lockstep), on the same number, or neither (fast)."""
     lanes: Count = 8
-    """Micro-batches that a global batch is cut into; a process works through lanes / processes of them."""
+    """Micro-batches of a global batch; each process works through lanes / processes of them."""
     batch_size: Count = 128
     """Samples per step over all processes."""
     epochs: Annotated[float, Field(gt=0)] = 10
@@ -187,19 +184,17 @@ class Config(Section):
     wandb: Wandb = Wandb()
 
     @model_validator(mode="after")
-    def _lanes_divide(self) -> "Config":
-        if self.batch_size % self.lanes:
-            fits = [n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0]
+    def _lanes_fit(self) -> "Config":
+        fits = [n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0]
+        need = "cut the batch evenly"
+        if self.reproducibility == "lockstep":
+            fits = [n for n in fits if n & (n - 1) == 0]
+            need = "be a power of two and " + need
+        if self.lanes not in fits:
             close = min(fits, key=lambda n: (abs(n - self.lanes), n))
             raise ValueError(
-                f"batch_size {self.batch_size} cannot be cut into lanes: {self.lanes} equal parts"
+                f"lanes: {self.lanes} with batch_size: {self.batch_size}, but lanes must {need}"
                 f" → lanes: {close} would do"
-            )
-        if self.reproducibility == "lockstep" and self.lanes & (self.lanes - 1):
-            below = 1 << (self.lanes.bit_length() - 1)
-            raise ValueError(
-                f"lanes: {self.lanes} is not a power of two, which lockstep needs"
-                f" → lanes: {below} or {2 * below} would do"
             )
         return self
 
@@ -216,118 +211,6 @@ def knobs(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[s
             yield from knobs(field.annotation, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error, not a silent last one wins."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            word = self.construct_object(key_node, deep=True)
-            if word in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {word} stands twice", problem_mark=key_node.start_mark
-                )
-            seen.add(word)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds."""
-    try:
-        content = yaml.load(path.read_bytes(), _Loader)  # noqa: S506  (a SafeLoader)
-    except FileNotFoundError as error:
-        near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")])
-        raise UsageError(
-            f"there is no config file {path}{near}", "name one, such as configs/digits.yaml"
-        ) from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid YAML: {error}", "mend that line") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no mapping of knobs", "write lines such as `seed: 1`")
-    return content
-
-
-def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """Defaults < file < overrides (nested mappings), checked.
-
-    Raises:
-        UsageError: naming the first knob that is wrong, and where it was set.
-    """
-    merged = _merge(read_yaml(path) if path else {}, overrides or {})
-    return parse(merged, str(path) if path else "the command line")
-
-
-def parse(content: Mapping[str, Any], origin: str) -> Config:
-    """A checked Config from a mapping; `origin` is named in errors."""
-    try:
-        return Config.model_validate(content)
-    except ValidationError as error:
-        raise _explain(error, origin) from error
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for name, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-        merged[name] = _merge(merged[name], value) if both else value
-    return merged
-
-
-def _explain(error: ValidationError, origin: str) -> UsageError:
-    first, *others = error.errors(include_url=False)
-    # Validators of unions and list items add parts that are no knob: keep the known beginning.
-    known = [name for name, _ in knobs()]
-    sections = {name.split(".")[0] for name in known if "." in name}
-    path = [str(part) for part in first["loc"]]
-    name = ".".join(path[: 2 if path and path[0] in sections else 1])
-    more = f" (and {len(others)} more)" if others else ""
-    if first["type"] == "extra_forbidden":
-        tail = {k.rsplit(".", 1)[-1]: k for k in known}
-        near = nearest(name, known) or nearest(tail.get(name, ""), known)
-        return UsageError(
-            f"{origin}: unknown key {name}{near}{more}",
-            "see `python -m train fit --help` for every key",
-        )
-    if first["type"] == "value_error":
-        problem, _, fix = str(first["ctx"]["error"]).partition(" → ")
-        return UsageError(f"{origin}: {problem}{more}", fix)
-    text = first["msg"][0].lower() + first["msg"][1:]
-    return UsageError(
-        f"{origin}: {name} = {first['input']!r}: {text}{more}", f"give {name} such a value"
-    )
-
-
-def dump(config: Config) -> str:
-    """The whole experiment as YAML, which `load` takes back."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-
-
-def differences(one: Config, other: Config) -> list[str]:
-    """Dotted names of knobs that decide the result and differ."""
-    return [
-        name
-        for name, field in knobs()
-        if field.json_schema_extra != FREE and _value(one, name) != _value(other, name)
-    ]
-
-
-def _value(config: Config, name: str) -> Any:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def signature(config: Config) -> str:
-    """Eight hexadecimal digits that are equal for experiments that decide the same result."""
-    values = {n: _value(config, n) for n, field in knobs() if field.json_schema_extra != FREE}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def schema() -> str:

@@ -17,6 +17,7 @@ class TrainError(Exception):
     """
 
     code: ClassVar[int] = 1
+    label: ClassVar[str] = "error"
 
     def __init__(self, problem: str, fix: str, *, one_rank: bool = False) -> None:
         super().__init__(problem, fix)  # so that it can be sent between processes
@@ -63,6 +64,7 @@ class Stopped(TrainError):
     """A signal asked the run to stop, and it has saved what it had."""
 
     code = 75
+    label = "stopped"
 
 
 def nearest(word: str, known: Iterable[str], count: int = 1) -> str:

@@ -47,7 +47,13 @@ class Metrics:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, split: Split, augmenter: Augmenter, classes: int, block: int, runtime: Runtime
+    model: nn.Module,
+    split: Split,
+    augmenter: Augmenter,
+    runtime: Runtime,
+    *,
+    classes: int,
+    block: int,
 ) -> Metrics:
     """Measure `model` on all of `split`, `block` samples at a time.
 

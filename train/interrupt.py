@@ -21,7 +21,7 @@ class StopFlag:
     def __bool__(self) -> bool:
         return self.signal is not None
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         # A person at the keyboard who asks twice does not want to wait for a save.
         if number == signal.SIGINT and self.signal == signal.SIGINT:
             os._exit(128 + number)

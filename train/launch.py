@@ -21,7 +21,7 @@ from types import FrameType
 
 import psutil
 
-from train import cli, config
+from train import cli, experiment
 from train.errors import HostError, TrainError, UsageError, nearest
 
 _CONFIGS = Path("configs/accelerate")
@@ -40,7 +40,10 @@ def command(environ: Mapping[str, str], words: list[str], visible: int) -> list[
         raise UsageError(f"PRECISION={precision} is none of no, fp16, bf16", "choose one of them")
     if gpus and cpus:
         raise UsageError("GPUS and CPUS are both set", "set one of them")
-    count = _count("CPUS", cpus) if cpus else visible if gpus in ("", "all") else _count("GPUS", gpus)
+    if cpus:
+        count = _count("CPUS", cpus)
+    else:
+        count = visible if gpus in ("", "all") else _count("GPUS", gpus)
     if not cpus and count > visible:
         raise HostError(
             f"GPUS={gpus}, and {visible or 'no'} GPU{'s' * (visible != 1)} can be seen here",
@@ -60,6 +63,8 @@ def command(environ: Mapping[str, str], words: list[str], visible: int) -> list[
         name = "cpu" if count <= 1 else "multi_cpu"
         extra = [] if count <= 1 else ["--num_processes", str(count)]
         extra += ["--mixed_precision", precision] if precision != "no" else []
+        # The trainer counts its threads itself; this is to spare a warning of Accelerate's.
+        extra += ["--num_cpu_threads_per_process", "1"]
     else:
         name = precision if precision != "no" else "gpu" if count == 1 else "multi_gpu"
         extra = [] if name == "gpu" else ["--num_processes", str(count)]
@@ -109,7 +114,7 @@ def supervise(words: list[str]) -> int:
             words, env={**os.environ, "LOCKSTEP_OUTCOME": str(note)}, start_new_session=True
         )
 
-        def forward(number: int, frame: FrameType | None) -> None:
+        def forward(number: int, _frame: FrameType | None) -> None:
             # The launcher's own children are the trainers, for one process as for many.
             for trainer in psutil.Process(child.pid).children():
                 trainer.send_signal(number)
@@ -122,7 +127,7 @@ def supervise(words: list[str]) -> int:
         except (OSError, ValueError):
             return code
     if "--num_processes" in words:  # the launcher has had its say since: repeat what matters
-        print(f"error: {outcome['error']}", file=sys.stderr)
+        print(outcome["error"], file=sys.stderr)
     return int(outcome["code"])
 
 
@@ -132,10 +137,10 @@ def main() -> int:
     try:
         options, knobs = cli.parse(words)
         if options.verb == "fit" and options.config is not None:
-            config.load(options.config, knobs)
+            experiment.load(options.config, knobs)
         line = command(os.environ, words, visible_gpus())
     except TrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{error.label}: {error}", file=sys.stderr)
         return error.code
     print(shlex.join(line), flush=True)
     return supervise(line)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
@@ -72,7 +72,8 @@ class Parts:
         self.reducer.settle()
         classes = len(self.data.classes)
         return evaluate(
-            self.plain, self.data.held_out, self.augmenter, classes, block, self.runtime
+            self.plain, self.data.held_out, self.augmenter, self.runtime,
+            classes=classes, block=block,
         )  # fmt: skip
 
 
@@ -86,8 +87,9 @@ def fit(parts: Parts, state: State) -> Metrics | None:
     config, runtime, steps = parts.config, parts.runtime, parts.steps
     epoch = order.steps(len(parts.data.train), config.batch_size)
     batches = lane_batches(
-        parts.data.train, config, runtime.lanes, state.step, parts.samples, runtime.device
-    )
+        parts.data.train, config, runtime.lanes, runtime.device,
+        first_step=state.step, total=parts.samples,
+    )  # fmt: skip
     clock, watch, figures = Clock(state.seconds), Watch(runtime), None
     for step in range(state.step, steps):
         rate = optim.set_lr(parts.optimizer, config.optim, step, steps)
@@ -119,9 +121,9 @@ def fit(parts: Parts, state: State) -> Metrics | None:
                 watch.check()
                 state.seconds = clock.read()
                 parts.reducer.settle()
-                runtime.on_main(lambda: parts.saver.save(asdict(state), best=improved))
+                runtime.on_main(partial(parts.saver.save, asdict(state), best=improved))
         if stop:
-            raise Stopped(f"stopped by a signal after step {state.step}, saved", "add --resume")
+            raise Stopped(f"a signal came; step {state.step} is saved", "add --resume to go on")
     return figures
 
 

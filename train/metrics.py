@@ -25,7 +25,14 @@ class Recorder:
     """
 
     def __init__(
-        self, run: Path, config: Config, display: Display, *, step: int, per_epoch: int, samples: int
+        self,
+        run: Path,
+        config: Config,
+        display: Display,
+        *,
+        step: int,
+        per_epoch: int,
+        samples: int,
     ) -> None:
         self.config, self.display = config, display
         self.per_epoch, self.samples = per_epoch, samples
@@ -35,7 +42,7 @@ class Recorder:
         self._file = self._stack.enter_context(path.open("a", encoding="utf-8"))
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
         self._stack.callback(self._board.close)
-        self._wandb = self._start_wandb(run, config) if config.wandb.mode != "off" else None
+        self._wandb = self._start_wandb(run, config)
         self._last: tuple[int, float] | None = None  # samples and seconds at the last record
 
     def __enter__(self) -> "Recorder":
@@ -86,6 +93,8 @@ class Recorder:
             self._wandb.log({**points, "epoch": epoch}, step=step)
 
     def _start_wandb(self, run: Path, config: Config) -> Any:
+        if config.wandb.mode == "off":
+            return None
         import wandb  # half a second of imports that most runs need not pay
 
         if config.wandb.mode == "online" and not (os.environ.get("WANDB_API_KEY") or _netrc()):
@@ -95,7 +104,7 @@ class Recorder:
             )
         # The id is made of the directory's own name, so a resumed run goes on in the same curve.
         name = run.resolve().name
-        self._stack.callback(wandb.finish, quiet=True)
+        self._stack.callback(wandb.finish)
         return wandb.init(
             project=config.wandb.project, entity=config.wandb.entity, mode=config.wandb.mode,
             dir=run, id=f"{config.name}-{name}"[:64], name=f"{config.name}/{name}", resume="allow",

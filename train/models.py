@@ -80,7 +80,9 @@ def build(config: Model, classes: int, shape: Shape) -> nn.Module:
     if config.weights and config.weights.endswith(".safetensors"):
         _load(model, Path(config.weights))
     _try(model, config, shape)
-    return model.to(memory_format=torch.channels_last) if config.channels_last else model  # type: ignore[call-overload,no-any-return]
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    return model
 
 
 def _torchvision(config: Model, classes: int, shape: Shape) -> nn.Module:
@@ -93,7 +95,8 @@ def _torchvision(config: Model, classes: int, shape: Shape) -> nn.Module:
             f"there is no model {config.name}{near}",
             f"use one of ours ({', '.join(OURS)}) or a classification model of torchvision",
         )
-    named = config.weights if config.weights and not config.weights.endswith(".safetensors") else None
+    file = config.weights is not None and config.weights.endswith(".safetensors")
+    named = None if file else config.weights
     try:
         model: nn.Module
         if named:
@@ -137,13 +140,12 @@ def _small_stem(model: nn.Module, name: str) -> None:
 
 
 def _channels(model: nn.Module, channels: int) -> None:
-    where, first = _first_convolution(model)
-    other = nn.Conv2d(
-        channels, first.out_channels, first.kernel_size, first.stride, first.padding,
-        bias=first.bias is not None,
-    )  # fmt: skip
-    nn.init.kaiming_normal_(other.weight, mode="fan_out", nonlinearity="relu")
-    model.set_submodule(where, other)
+    """Let the first convolution take that many channels, with fresh weights."""
+    _, first = _first_convolution(model)
+    shape = (first.out_channels, channels, *first.kernel_size)
+    first.in_channels = channels
+    first.weight = nn.Parameter(torch.empty(shape))
+    nn.init.kaiming_normal_(first.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _new_head(model: nn.Module, classes: int) -> None:
@@ -176,7 +178,7 @@ def _try(model: nn.Module, config: Model, shape: Shape) -> None:
         with torch.no_grad():
             model(torch.zeros(2, *shape))
     except (RuntimeError, ValueError) as error:
-        c, h, w = shape
+        _, h, w = shape
         raise UsageError(
             f"{config.name} cannot take {w}×{h} images: {error}",
             "use --model.stem small, a larger --data.size, or a smaller model",

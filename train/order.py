@@ -74,7 +74,7 @@ def samples(seed: int, size: int, start: int, stop: int) -> tuple[Tensor, Tensor
     positions = torch.arange(start, stop)
     epochs, places = positions // size, positions % size
     numbers = torch.empty_like(positions)
-    for epoch in epochs.unique().tolist():
+    for epoch in set(epochs.tolist()):
         here = epochs == epoch
         numbers[here] = permutation(seed, epoch, size)[places[here]]
     return epochs, numbers

@@ -53,10 +53,9 @@ def versions() -> dict[str, str | None]:
     found: dict[str, str | None] = {"python": platform.python_version()}
     found |= {name: importlib.metadata.version(name) for name in _PACKAGES}
     found["cuda"] = torch.version.cuda
-    cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
-    found["cudnn"] = str(cudnn) if cudnn else None
-    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else None
-    found["nccl"] = ".".join(map(str, nccl)) if nccl else None
+    if torch.cuda.is_available():
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return found
 
 
@@ -78,9 +77,13 @@ def lock_sha256() -> str | None:
 def _git(*words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(_HOME), *words], capture_output=True, text=True, timeout=30,
+            ["git", "-C", str(_HOME), *words],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -51,7 +51,7 @@ class LaneTree:
         # The binary counter: (height, sum of 2^height neighbouring lanes), heights falling.
         self._partial: list[tuple[int, Tensor]] = []
 
-    def lane(self, *, sync: bool) -> AbstractContextManager[Any]:
+    def lane(self, *, sync: bool) -> AbstractContextManager[Any]:  # noqa: ARG002  (the protocol's)
         """Start the lane from the step's first buffers and from no gradient."""
         buffers = [*self.averages, *self.counters]
         if not self._before:
@@ -87,9 +87,7 @@ class LaneTree:
         for average in self.averages:
             average.copy_(node[place : place + average.numel()].view_as(average))
             place += average.numel()
-        for counter, before in zip(
-            self.counters, self._before[len(self.averages) :], strict=True
-        ):
+        for counter, before in zip(self.counters, self._before[len(self.averages) :], strict=True):
             counter.copy_(before + 1)
         self._before = []
         return node[place:]
@@ -110,6 +108,7 @@ class AllReduce:
 
     def __init__(self, model: nn.Module, world: int) -> None:
         self.model, self.world = model, world
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
         # DDP divides by the number of processes.
         self.scale = float(world)
         self._report: Tensor | None = None
@@ -121,10 +120,11 @@ class AllReduce:
             self.model.zero_grad(set_to_none=True)
             self._first = False
         self._synced = sync
-        wrapped = isinstance(self.model, DistributedDataParallel)
-        return self.model.no_sync() if wrapped and not sync else nullcontext()
+        if isinstance(self.model, DistributedDataParallel) and not sync:
+            return self.model.no_sync()
+        return nullcontext()
 
-    def add(self, share: float, report: Tensor) -> None:
+    def add(self, share: float, report: Tensor) -> None:  # noqa: ARG002  (the protocol's)
         """Sum what the lanes of this process report."""
         self._report = report if self._report is None else self._report + report
 
@@ -135,12 +135,11 @@ class AllReduce:
         if self.world > 1:
             dist.all_reduce(report)
             if not self._synced:  # a short batch: some processes may have had nothing to do
-                for parameter in self.model.parameters():
-                    if parameter.requires_grad:
-                        if parameter.grad is None:
-                            parameter.grad = torch.zeros_like(parameter)
-                        dist.all_reduce(parameter.grad)
-                        parameter.grad /= self.world
+                for parameter in self.parameters:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= self.world
         return report
 
     def settle(self) -> None:

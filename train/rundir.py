@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from train import checkpoint, files
-from train.config import Config, signature
+from train.config import Config
 from train.errors import HostError, UsageError
+from train.experiment import signature
 
 RUNS = Path("runs")
 
@@ -38,13 +39,16 @@ def choose(config: Config, run: Path | None, resume: str | bool | None) -> tuple
             done = status(run) == "finished"
             raise UsageError(
                 f"{run} already holds {'a finished' if done else 'an unfinished'} run",
-                "choose another --run" if done else "add --resume to continue it",
+                f"{'' if done else 'add --resume to go on, or '}choose another --run",
             )
         return _writable(run), held
     if resume:
         return _newest_unfinished(RUNS / config.name), True
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return _writable(RUNS / config.name / f"{stamp}-{signature(config)}"), False
+    new = RUNS / config.name / f"{stamp}-{signature(config)}"
+    while new.exists():  # two starts within a second
+        new = new.with_name(f"{new.name}+")
+    return _writable(new), False
 
 
 def status(run: Path) -> str | None:

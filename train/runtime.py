@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import psutil
 import torch
@@ -53,7 +53,8 @@ class Runtime:
     @property
     def device(self) -> torch.device:
         """Where this process's tensors live."""
-        return self.accelerator.device
+        device: torch.device = self.accelerator.device
+        return device
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` holds on any process; each process gets the same answer."""
@@ -76,7 +77,7 @@ class Runtime:
 
     def on_main(self, work: Callable[[], T]) -> T:
         """Do `work` on the main process alone; every process gets its value, or its error."""
-        outcome = [*_outcome(work)] if self.main else [None, None]
+        outcome: list[Any] = [*_outcome(work)] if self.main else [None, None]
         if self.control is not None:
             dist.broadcast_object_list(outcome, src=0, group=self.control)
         value, error = outcome
@@ -85,8 +86,11 @@ class Runtime:
         return cast(T, value)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of `values` over all processes. Exact where it holds integers, or zeros in
-        all but one process; otherwise its bits depend on the number of processes."""
+        """The sum of `values` over all processes.
+
+        Exact where they are integers, or zeros in all but one process; otherwise the bits
+        depend on the number of processes.
+        """
         if self.world > 1:
             dist.all_reduce(values)
         return values
@@ -125,7 +129,7 @@ def start(config: Config, *, training: bool = True) -> Iterator[Runtime]:
         # Accelerate takes the thread count from its own guess when it starts gloo.
         torch.set_num_threads(threads)
         # Small decisions must not wait for the GPU, as a group over NCCL would.
-        control = dist.new_group(backend="gloo") if world > 1 else None
+        control: Any = dist.new_group(backend="gloo") if world > 1 else None
         with listen() as stop:
             rank = accelerator.process_index
             yield Runtime(accelerator, rank, world, threads, lanes, stop, control)
@@ -172,7 +176,7 @@ def _compare(wanted: int, came: int) -> None:
     if wanted != came:
         raise HostError(
             f"{wanted} processes were asked for and {came} came up",
-            "use a config for several processes: configs/accelerate/multi_gpu.yaml or multi_cpu.yaml",
+            "use configs/accelerate/multi_gpu.yaml or multi_cpu.yaml, or `make train CPUS=N`",
         )
 
 
@@ -189,7 +193,7 @@ def _use_cpu() -> bool:
         raise HostError(
             f"{local} GPU process{'es' * (local > 1)} asked for on this machine, where torch sees"
             f" {gpus} GPU{'s' * (gpus != 1)}",
-            f"use GPUS={gpus}" if gpus else "use configs/accelerate/cpu.yaml, or `make train CPUS=1`",
+            f"use GPUS={gpus}" if gpus else "use configs/accelerate/cpu.yaml or multi_cpu.yaml",
         )
     return gpus == 0
 

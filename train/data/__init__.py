@@ -1,7 +1,8 @@
 """Images and their classes: where they come from, how they vary, how they reach the model."""
 
 from train.data.augment import Augmenter
+from train.data.images import Split
 from train.data.loader import Batch, lane_batches
-from train.data.source import ImageData, Split, load
+from train.data.source import ImageData, load
 
 __all__ = ["Augmenter", "Batch", "ImageData", "Split", "lane_batches", "load"]

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from train import order
 from train.config import Config
-from train.data.source import Split
+from train.data.images import Split
 from train.errors import DataError
 
 
@@ -45,7 +45,7 @@ class _Stream(Dataset[Batch | DataError]):
     def __getitem__(self, span: tuple[int, int]) -> Batch | DataError:
         epochs, numbers = order.samples(self.seed, len(self.split), *span)
         keys = torch.empty_like(numbers)
-        for epoch in epochs.unique().tolist():
+        for epoch in set(epochs.tolist()):
             here = epochs == epoch
             # The permutation of an epoch takes key(seed, epoch): the extra part sets these apart.
             keys[here] = order.keys(order.key(self.seed, epoch, 1), numbers[here])
@@ -78,7 +78,13 @@ class _Spans:
 
 
 def lane_batches(
-    split: Split, config: Config, lanes: range, first_step: int, total: int, device: torch.device
+    split: Split,
+    config: Config,
+    lanes: range,
+    device: torch.device,
+    *,
+    first_step: int,
+    total: int,
 ) -> Iterator[Batch]:
     """The lanes' batches in order, from `first_step` to the end of the `total` samples.
 
@@ -101,7 +107,7 @@ def lane_batches(
         yield item.to(device)
 
 
-def _quiet(worker: int) -> None:
+def _quiet(_worker: int) -> None:
     # Ctrl-C reaches the whole group of processes; the workers are ended by the trainer's exit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -3,11 +3,13 @@
 Raises DataError throughout, with what is wrong and how to mend it.
 """
 
+import gzip
 import hashlib
+import importlib.util
 import logging
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,66 +20,19 @@ from datasets import (
     Features,
     Image,
     Value,
+    disable_progress_bars,
     load_dataset,
     load_from_disk,
 )
-from PIL import Image as PIL
+from PIL.Image import fromarray
 from torch import Tensor
 
 from train import order
 from train.config import Data
+from train.data.images import Split, first_line, keep
 from train.errors import DataError
 
-# Pixels of a split that are decoded once and kept; a larger split is decoded batch by batch.
-RESIDENT_BYTES = 1 << 30
 _HELD_OUT = ("validation", "valid", "val", "dev", "test")
-
-
-@dataclass(frozen=True)
-class Split:
-    """Images with their classes.
-
-    Attributes:
-        table: the Hugging Face table the images are in.
-        labels: int64 [N].
-        shape: (C, H, W) of each image.
-        resident: uint8 [N, C, H, W] where the split is small enough to keep, else None.
-    """
-
-    table: Dataset
-    image_column: str
-    labels: Tensor
-    shape: tuple[int, int, int]
-    resize: bool
-    resident: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def images(self, numbers: Tensor) -> Tensor:
-        """uint8 [B, C, H, W] of the samples with these numbers, int64 [B]."""
-        if self.resident is not None:
-            return self.resident[numbers]
-        out = torch.empty((len(numbers), *self.shape), dtype=torch.uint8)
-        for place, number in enumerate(numbers.tolist()):
-            out[place] = self._decode(number)
-        return out
-
-    def _decode(self, number: int) -> Tensor:
-        try:
-            picture = self.table[number][self.image_column]
-            pixels = _pixels(picture, self.shape, self.resize)
-        except Exception as error:  # whatever a decoder makes of bytes it does not understand
-            raise DataError(
-                f"image {number} cannot be read: {error}", "mend or remove it", one_rank=True
-            ) from error
-        if pixels.shape != self.shape:
-            c, h, w = self.shape
-            raise DataError(
-                f"image {number} is {pixels.shape[2]}×{pixels.shape[1]} pixels, the first {w}×{h}",
-                f"set --data.size, for instance {min(h, w)}",
-            )
-        return torch.from_numpy(pixels)
 
 
 @dataclass(frozen=True)
@@ -100,28 +55,35 @@ class ImageData:
 
 def load(config: Data) -> ImageData:
     """Both splits of the source that the experiment names."""
+    # They warn of what is no news here, and count retries; errors come as exceptions anyway.
     logging.getLogger("datasets").setLevel(logging.ERROR)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     tables = _open(config)
     train_table, held_table = _two_splits(tables, config.holdout)
     image, label = _columns(train_table, config)
     classes, train_labels, held_labels = _labels(train_table, held_table, label)
     shape = _shape(train_table, image, config.size)
     resize = config.size is not None
-    train = _keep(Split(train_table, image, train_labels, shape, resize))
-    held = _keep(Split(held_table, image, held_labels, shape, resize))
+    train = keep(Split(train_table, image, train_labels, shape, resize))
+    held = keep(Split(held_table, image, held_labels, shape, resize))
     mean, std = _statistics(train, config)
     return ImageData(train, held, classes, mean, std, _fingerprint(train, held))
 
 
 def digits() -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, 8×8 pixels, 17 grey levels spread over 0 … 255."""
-    from sklearn.datasets import load_digits  # a second of imports that others need not pay
+    """scikit-learn's 1,797 handwritten digits, 8×8 pixels, 17 grey levels spread over 0 … 255.
 
-    bunch = load_digits()
-    grey = (np.asarray(bunch.images) * (255 / 16)).round().astype(np.uint8)
-    names = [str(name) for name in bunch.target_names]
-    features = Features({"image": Image(), "label": ClassLabel(names=names)})
-    columns = {"image": [PIL.fromarray(g) for g in grey], "label": bunch.target.tolist()}
+    Read from the file in its package: importing scikit-learn to open it would take a second.
+    """
+    package = importlib.util.find_spec("sklearn")
+    folder = Path(package.origin or "").parent if package else Path()
+    with gzip.open(folder / "datasets" / "data" / "digits.csv.gz") as file:
+        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+    grey = (table[:, :-1] * (255 / 16)).round().astype(np.uint8).reshape(-1, 8, 8)
+    features = Features({"image": Image(), "label": ClassLabel(names=[*"0123456789"])})
+    columns = {"image": [fromarray(g) for g in grey], "label": table[:, -1].tolist()}
     return Dataset.from_dict(columns, features=features)
 
 
@@ -139,7 +101,7 @@ def _open(config: Data) -> DatasetDict:
         return load_dataset(config.source, cache_dir=config.root)
     except Exception as error:  # hub, HTTP, file system: each library has its own family
         raise DataError(
-            f"data set {config.source} cannot be reached ({type(error).__name__}: {_first(error)})",
+            f"data set {config.source} cannot be reached ({_named(error)})",
             "check its name and the network; to work offline, fetch it once on a connected machine"
             f" (`hf download --repo-type dataset {config.source} --local-dir DIR`), copy DIR here"
             " and use --data.source folder --data.root DIR",
@@ -159,14 +121,14 @@ def _folder(root: str | None) -> DatasetDict:
             found = load_dataset(root)
     except Exception as error:
         raise DataError(
-            f"{root} holds no data set ({type(error).__name__}: {_first(error)})",
+            f"{root} holds no data set ({_named(error)})",
             "lay images out as DIR/train/CLASS/*.png (and DIR/validation/…), or put Parquet there",
         ) from error
     return found if isinstance(found, DatasetDict) else DatasetDict(train=found)
 
 
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _two_splits(tables: DatasetDict, holdout: float) -> tuple[Dataset, Dataset]:
@@ -199,14 +161,16 @@ def _columns(table: Dataset, config: Data) -> tuple[str, str]:
     features = table.features
     images = [name for name, kind in features.items() if isinstance(kind, Image)]
     labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
-    labels += [n for n, kind in features.items() if isinstance(kind, Value) and n.startswith("label")]
+    plain = [name for name, kind in features.items() if isinstance(kind, Value)]
+    labels += [name for name in plain if name.startswith("label")]
     for wanted, found, knob in (
         (config.image_column, images, "image_column"),
         (config.label_column, labels, "label_column"),
     ):
         if not found or (wanted is not None and wanted not in features):
+            missing = wanted or knob.replace("_", " ")
             raise DataError(
-                f"the data has no {wanted or knob.replace('_', ' ')}; its columns: {', '.join(features)}",
+                f"the data has no {missing}; its columns: {', '.join(features)}",
                 f"name one with --data.{knob}",
             )
     return config.image_column or images[0], config.label_column or labels[0]
@@ -218,7 +182,7 @@ def _labels(train: Dataset, held: Dataset, column: str) -> tuple[list[str], Tens
     for table in (train, held):
         values = table.with_format("arrow")[:][column].to_pylist()
         if not all(isinstance(v, int) for v in values):
-            raise DataError(f"column {column} holds labels that are no integers", "number the classes")
+            raise DataError(f"column {column} holds labels that are no integers", "number them")
         both.append(torch.tensor(values, dtype=torch.int64))
     if isinstance(kind, ClassLabel):
         classes = list(kind.names)
@@ -245,29 +209,6 @@ def _shape(table: Dataset, column: str, size: int | None) -> tuple[int, int, int
     return (channels, size, size) if size else (channels, first.height, first.width)
 
 
-def _pixels(picture: Any, shape: tuple[int, int, int], resize: bool) -> np.ndarray[Any, Any]:
-    """uint8 [C, H, W] of a decoded picture; with `resize`, scaled and cropped to `shape`."""
-    channels, height, width = shape
-    picture = picture.convert("L" if channels == 1 else "RGB")
-    if resize:
-        scale = height / min(picture.size)
-        picture = picture.resize(
-            [max(height, round(side * scale)) for side in picture.size], PIL.Resampling.BILINEAR
-        )
-        left, top = (picture.width - width) // 2, (picture.height - height) // 2
-        picture = picture.crop((left, top, left + width, top + height))
-    pixels = np.asarray(picture)
-    pixels = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-    return np.array(pixels, order="C")  # a copy: Pillow's own buffer is read-only
-
-
-def _keep(split: Split) -> Split:
-    if len(split) * int(np.prod(split.shape)) > RESIDENT_BYTES:
-        return split
-    pixels = split.images(torch.arange(len(split)))
-    return replace(split, resident=pixels)
-
-
 def _statistics(split: Split, config: Data) -> tuple[list[float], list[float]]:
     channels = split.shape[0]
     for name, given in (("mean", config.mean), ("std", config.std)):
@@ -282,15 +223,15 @@ def _statistics(split: Split, config: Data) -> tuple[list[float], list[float]]:
     total = torch.zeros(channels, dtype=torch.int64)
     squares = torch.zeros(channels, dtype=torch.int64)
     pixels = 0
-    for chunk in torch.arange(0, len(split), stride).split(256):
+    for chunk in torch.split(torch.arange(0, len(split), stride), 256):
         block = split.images(chunk).to(torch.int64)
         total += block.sum((0, 2, 3))
         squares += (block * block).sum((0, 2, 3))
         pixels += block.numel() // channels
     mean = [int(t) / pixels / 255 for t in total]
-    spread = [max(int(q) / pixels / 255**2 - m * m, 0.0) for q, m in zip(squares, mean, strict=True)]
+    spread = [int(q) / pixels / 255**2 - m * m for q, m in zip(squares, mean, strict=True)]
     # Rounded: eight digits say it all and print alike everywhere. A blank channel has no spread.
-    std = [round(s**0.5, 8) or 1.0 for s in spread]
+    std = [round(max(s, 0.0) ** 0.5, 8) or 1.0 for s in spread]
     return config.mean or [round(m, 8) for m in mean], config.std or std
 
 

@@ -1,0 +1,99 @@
+"""Images of a split: decoded once and kept where they are few, else batch by batch."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from PIL import Image
+from torch import Tensor
+
+from train.errors import DataError
+
+# Pixels of a split that are decoded once and kept; a larger split is decoded batch by batch.
+RESIDENT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images with their classes.
+
+    Attributes:
+        table: the Hugging Face table the images are in.
+        labels: int64 [N].
+        shape: (C, H, W) of each image.
+        resident: uint8 [N, C, H, W] where the split is small enough to keep, else None.
+    """
+
+    table: Dataset
+    image_column: str
+    labels: Tensor
+    shape: tuple[int, int, int]
+    resize: bool
+    resident: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, numbers: Tensor) -> Tensor:
+        """uint8 [B, C, H, W] of the samples with these numbers, int64 [B].
+
+        Raises:
+            DataError: an image cannot be decoded, or is not of the split's shape.
+        """
+        if self.resident is not None:
+            return self.resident[numbers]
+        out = torch.empty((len(numbers), *self.shape), dtype=torch.uint8)
+        for place, picture in enumerate(self._decode(numbers.tolist())):
+            pixels = _pixels(picture, self.shape, self.resize)
+            if pixels.shape != self.shape:
+                _, h, w = self.shape
+                raise DataError(
+                    f"image {numbers[place]} has {pixels.shape[2]}×{pixels.shape[1]} pixels, the"
+                    f" first one {w}×{h}",
+                    f"set --data.size, for instance {min(h, w)}",
+                )
+            out[place] = torch.from_numpy(pixels)
+        return out
+
+    def _decode(self, numbers: list[int]) -> list[Any]:
+        try:
+            pictures: list[Any] = self.table[numbers][self.image_column]
+            return pictures
+        except Exception as error:  # whatever a decoder makes of bytes it does not understand
+            if len(numbers) == 1:
+                raise DataError(
+                    f"image {numbers[0]} cannot be read: {first_line(error)}", "mend or remove it",
+                    one_rank=True,
+                ) from error  # fmt: skip
+            return [picture for number in numbers for picture in self._decode([number])]
+
+
+def _pixels(picture: Any, shape: tuple[int, int, int], resize: bool) -> np.ndarray[Any, Any]:
+    """uint8 [C, H, W] of a decoded picture; with `resize`, scaled and cropped to `shape`."""
+    channels, height, width = shape
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    if resize:
+        scale = height / min(picture.size)
+        picture = picture.resize(
+            [max(height, round(side * scale)) for side in picture.size], Image.Resampling.BILINEAR
+        )
+        left, top = (picture.width - width) // 2, (picture.height - height) // 2
+        picture = picture.crop((left, top, left + width, top + height))
+    pixels = np.asarray(picture)
+    pixels = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    return np.array(pixels, order="C")  # a copy: Pillow's own buffer is read-only
+
+
+def keep(split: Split) -> Split:
+    """The split with its images decoded into memory, where they are few enough."""
+    if len(split) * int(np.prod(split.shape)) > RESIDENT_BYTES:
+        return split
+    pixels = torch.cat([split.images(part) for part in torch.split(torch.arange(len(split)), 1024)])
+    return replace(split, resident=pixels)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, cut to what fits on a line."""
+    return (str(error).strip().splitlines() or [""])[0][:200]
