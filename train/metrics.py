@@ -36,13 +36,14 @@ class Recorder:
     ) -> None:
         self.config, self.display = config, display
         self.per_epoch, self.samples = per_epoch, samples
-        self._stack = ExitStack()
-        path = run / "metrics.jsonl"
-        _cut(path, step)
-        self._file = self._stack.enter_context(path.open("a", encoding="utf-8"))
-        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
-        self._stack.callback(self._board.close)
-        self._wandb = self._start_wandb(run, config)
+        with ExitStack() as stack:
+            self._wandb = _start_wandb(run, config, stack)
+            path = run / "metrics.jsonl"
+            _cut(path, step)
+            self._file = stack.enter_context(path.open("a", encoding="utf-8"))
+            self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+            stack.callback(self._board.close)
+            self._stack = stack.pop_all()  # all is open: closing is __exit__'s business now
         self._last: tuple[int, float] | None = None  # samples and seconds at the last record
 
     def __enter__(self) -> "Recorder":
@@ -92,24 +93,25 @@ class Recorder:
         if self._wandb is not None:
             self._wandb.log({**points, "epoch": epoch}, step=step)
 
-    def _start_wandb(self, run: Path, config: Config) -> Any:
-        if config.wandb.mode == "off":
-            return None
-        import wandb  # half a second of imports that most runs need not pay
 
-        if config.wandb.mode == "online" and not (os.environ.get("WANDB_API_KEY") or _netrc()):
-            raise UsageError(
-                "wandb.mode is online and there is no WANDB_API_KEY",
-                "put the key into .env, or use --wandb.mode offline and `wandb sync` later",
-            )
-        # The id is made of the directory's own name, so a resumed run goes on in the same curve.
-        name = run.resolve().name
-        self._stack.callback(wandb.finish)
-        return wandb.init(
-            project=config.wandb.project, entity=config.wandb.entity, mode=config.wandb.mode,
-            dir=run, id=f"{config.name}-{name}"[:64], name=f"{config.name}/{name}", resume="allow",
-            config=config.model_dump(mode="json"), settings=wandb.Settings(silent=True),
-        )  # fmt: skip
+def _start_wandb(run: Path, config: Config, stack: ExitStack) -> Any:
+    if config.wandb.mode == "off":
+        return None
+    import wandb  # half a second of imports that most runs need not pay
+
+    if config.wandb.mode == "online" and not (os.environ.get("WANDB_API_KEY") or _netrc()):
+        raise UsageError(
+            "wandb.mode is online and there is no WANDB_API_KEY",
+            "put the key into .env, or use --wandb.mode offline and `wandb sync` later",
+        )
+    # The id is made of the directory's own name, so a resumed run goes on in the same curve.
+    name = run.resolve().name
+    stack.callback(wandb.finish)
+    return wandb.init(
+        project=config.wandb.project, entity=config.wandb.entity, mode=config.wandb.mode,
+        dir=run, id=f"{config.name}-{name}"[:64], name=f"{config.name}/{name}", resume="allow",
+        config=config.model_dump(mode="json"), settings=wandb.Settings(silent=True),
+    )  # fmt: skip
 
 
 def _finite(value: float | None) -> float | None:

@@ -47,6 +47,7 @@ def fit(config: Config, run: Path | None, resume: str | bool | None) -> None:
             _train(config, path, continued, here)
         except BaseException as error:
             code = error.code if isinstance(error, TrainError) else 1
+            code = 130 if isinstance(error, KeyboardInterrupt) else code
             if here.main:
                 _close(path, code, str(error) or type(error).__name__)
             raise

@@ -24,6 +24,8 @@ from train.order import key
 
 T = TypeVar("T")
 
+CGROUP = Path("/sys/fs/cgroup/cpu.max")
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -125,6 +127,9 @@ def start(config: Config, *, training: bool = True) -> Iterator[Runtime]:
     try:
         world = accelerator.num_processes
         _compare(asked(), world)
+        # Accelerate would go on in FP32 without a word.
+        if use_cpu and accelerator.mixed_precision == "fp16":
+            raise HostError("FP16 needs a GPU", "use BF16 or no mixed precision on the CPU")
         lanes = _lanes(config, accelerator.process_index, world) if training else range(0)
         # Accelerate takes the thread count from its own guess when it starts gloo.
         torch.set_num_threads(threads)
@@ -147,7 +152,7 @@ def cpus() -> int:
     """CPUs this process may use, by affinity and by cgroup quota; `os.cpu_count` knows neither."""
     count = len(os.sched_getaffinity(0))
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = CGROUP.read_text().split()
         count = min(count, int(quota) // int(period)) if quota != "max" else count
     except (OSError, ValueError):
         pass  # no cgroup v2 here

@@ -1,0 +1,127 @@
+"""What tests share: the command line in this process and in real ones, and small data."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from accelerate.state import AcceleratorState, GradientState
+from PIL import Image
+
+from train.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+DIGITS = ["--config", "configs/digits.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run at the repository's root, with no launcher's variables, and no state of Accelerate's."""
+    monkeypatch.chdir(ROOT)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GPUS", "CPUS", "PRECISION", "ACCELERATE"):
+        monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
+
+
+@dataclass
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """`python -m train …` in this process: the same code, without five seconds of imports."""
+
+    def call(*words: Any) -> Outcome:
+        capfd.readouterr()
+        code = main([str(word) for word in words])
+        return Outcome(code, *capfd.readouterr())
+
+    return call
+
+
+def processes(count: int, *words: Any, env: dict[str, str] | None = None) -> Outcome:
+    """`python -m train …` under torchrun, or plain for one process: real processes."""
+    start = [sys.executable, "-m"]
+    if count > 1:
+        # --standalone: a port of its own.
+        start += [
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc_per_node={count}",
+            "-m",
+            "--",
+        ]
+    done = subprocess.run(
+        [*start, "train", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=ROOT,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def one_line(text: str) -> str:
+    """The single line of `text`; fails where there are more, or a traceback."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) == 1, text
+    assert "Traceback" not in text
+    return lines[0]
+
+
+def picture(path: Path, value: int, size: tuple[int, int] = (8, 8), mode: str = "L") -> None:
+    """A noisy picture around a grey value, so that classes can be told apart."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(abs(hash(str(path))) % 2**32).integers(-20, 20, size[::-1])
+    grey = Image.fromarray(np.clip(noise + value, 0, 255).astype(np.uint8))
+    grey.convert(mode).save(path)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of two classes, dark and light: 24 to train on and 9 held out."""
+    root = tmp_path_factory.mktemp("folder")
+    for split, count in (("train", 12), ("validation", 5)):
+        for name, value in (("dark", 60), ("light", 200)):
+            for number in range(count - (split == "validation" and name == "light")):
+                picture(root / split / name / f"{number}.png", value)
+    return root
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of digits, 20 steps, with checkpoints at 5, 10, 15 and 20."""
+    run = tmp_path_factory.mktemp("runs") / "finished"
+    os.chdir(ROOT)
+    knobs = "--max_steps 20 --eval.every 10 --checkpoint.every 5 --checkpoint.keep 4 --log.every 1"
+    code = main(["fit", *DIGITS, "--run", str(run), *knobs.split()])
+    assert code == 0
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return run
+
+
+def commands(text: str) -> list[str]:
+    """The lines of a Markdown text's ```console blocks that start with `$ `, joined over `\\`."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        joined = re.sub(r"\\\n\s*", "", block)
+        found += [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
+    return found

@@ -1,0 +1,179 @@
+import json
+import random
+import shutil
+import subprocess
+
+import pytest
+import torch
+from torch import nn
+
+from train import checkpoint
+from train.checkpoint import Saver, prune, read, verify, weights_sha256, write
+from train.config import Model, Optim
+from train.errors import CheckpointError
+from train.models import build
+from train.optim import build as build_optimizer
+
+FILES = ["SHA256SUMS", "model.safetensors", "optimizer.safetensors", "state.json"]
+
+
+def learner(name: str = "sgd", steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model and an optimizer that have taken a few steps."""
+    torch.manual_seed(0)
+    model = build(Model(), 10, (1, 8, 8))
+    optimizer = build_optimizer(Optim(name=name), model)
+    for _ in range(steps):
+        model(torch.rand(8, 1, 8, 8)).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("root"), 100, *learner(), {"step": 100, "lr": 0.1 + 0.2})
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_what_is_written_is_read_back_to_the_bit(tmp_path, name) -> None:
+    model, optimizer = learner(name)
+    path = write(tmp_path, 7, model, optimizer, {"step": 7, "third": 1 / 3})
+    found = read(path)
+    other, fresh = learner(name, steps=0)
+    found.restore(other, fresh)
+    assert weights_sha256(other) == weights_sha256(model)
+    assert found.state == {"step": 7, "third": 1 / 3}
+    # Both go on alike.
+    for net, opt in ((model, optimizer), (other, fresh)):
+        opt.zero_grad()
+        torch.manual_seed(5)
+        net(torch.rand(8, 1, 8, 8)).square().mean().backward()
+        opt.step()
+    assert weights_sha256(other) == weights_sha256(model)
+
+
+def test_its_files(saved) -> None:
+    assert sorted(p.name for p in saved.iterdir()) == FILES
+    done = subprocess.run(
+        ["sha256sum", "-c", "SHA256SUMS"], cwd=saved, capture_output=True, check=False
+    )
+    assert done.returncode == 0
+    assert (saved.parent / "latest").readlink().name == "step-00000100"
+
+
+def test_300_flipped_bits_and_60_truncations_are_all_refused(saved, tmp_path) -> None:
+    """Any bit of any file of a checkpoint, its list of digests included."""
+    chance = random.Random(20261121)
+    copy = tmp_path / "step-00000100"
+    shutil.copytree(saved, copy)
+    refused = 0
+    for trial in range(360):
+        # Half in proportion to size, half in the small files, where a flip looks like sense.
+        sizes = [(copy / name).stat().st_size for name in FILES]
+        [name] = chance.choices(FILES, sizes if trial % 2 else None)
+        path = copy / name
+        whole = path.read_bytes()
+        if trial < 300:
+            damaged = bytearray(whole)
+            damaged[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        else:
+            damaged = whole[: chance.randrange(len(whole))]
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError) as raised:
+            read(copy)
+        refused += str(copy) in str(raised.value)
+        path.write_bytes(whole)
+    assert refused == 360
+    read(copy)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(saved, tmp_path, name) -> None:
+    copy = tmp_path / "step-00000100"
+    shutil.copytree(saved, copy)
+    (copy / name).unlink()
+    with pytest.raises(CheckpointError, match=f"{name} is missing"):
+        verify(copy)
+
+
+def test_a_file_that_was_added_is_refused(saved, tmp_path) -> None:
+    copy = tmp_path / "step-00000100"
+    shutil.copytree(saved, copy)
+    (copy / "more.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"more\.json is damaged"):
+        verify(copy)
+
+
+def test_another_model_s_weights_are_refused(saved) -> None:
+    with pytest.raises(CheckpointError, match="another model"):
+        read(saved).restore(build(Model(name="mlp"), 10, (1, 8, 8)))
+
+
+def test_the_newest_whole_one_is_taken_and_the_damage_named(tmp_path) -> None:
+    assert checkpoint.newest(tmp_path) == (None, [])
+    for step in (1, 2, 3):
+        write(tmp_path, step, *learner(), {"step": step})
+    (tmp_path / "step-00000003" / "model.safetensors").write_bytes(b"")
+    found, damage = checkpoint.newest(tmp_path)
+    assert found.state["step"] == 2
+    assert [d.problem.split("/")[-2] for d in damage] == ["step-00000003"]
+    for step in (1, 2):
+        (tmp_path / f"step-0000000{step}" / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no checkpoint under .* is whole"):
+        checkpoint.newest(tmp_path)
+
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path) -> None:
+    saver = Saver(tmp_path, 2, *learner(), None, {"classes": ["a"]})
+    for step in range(1, 7):
+        saver.save({"step": step}, best=step == 2)
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["best", "latest", "step-00000002", "step-00000005", "step-00000006"]
+    assert (tmp_path / "best").readlink().name == "step-00000002"
+    assert read(tmp_path / "latest").state == {"step": 6, "scaler": None, "classes": ["a"]}
+
+
+def test_writing_a_step_again_replaces_it(tmp_path) -> None:
+    write(tmp_path, 4, *learner(), {"step": 4, "try": 1})
+    write(tmp_path, 4, *learner(), {"step": 4, "try": 2})
+    assert read(tmp_path / "step-00000004").state["try"] == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000004"]
+
+
+def test_what_dead_writers_left_is_removed(tmp_path) -> None:
+    (tmp_path / ".step-00000001.4242").mkdir()
+    write(tmp_path, 2, *learner(), {"step": 2})
+    prune(tmp_path, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000002"]
+
+
+def test_a_disk_that_refuses_leaves_the_last_one_whole(tmp_path, monkeypatch) -> None:
+    write(tmp_path, 1, *learner(), {"step": 1})
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("train.files.sync_file", full)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        write(tmp_path, 2, *learner(), {"step": 2})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000001"]
+    assert read(tmp_path / "latest").state == {"step": 1}
+
+
+def test_nothing_is_a_pickle(saved) -> None:
+    assert json.loads((saved / "state.json").read_text())["lr"] == 0.1 + 0.2
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        head = (saved / name).read_bytes()
+        assert json.loads(head[8 : 8 + int.from_bytes(head[:8], "little")])
+
+
+def test_the_hash_follows_names_types_shapes_and_bytes() -> None:
+    model = nn.Linear(2, 3)
+    first = weights_sha256(model)
+    assert first == weights_sha256(model)
+    with torch.no_grad():
+        model.weight[0, 0] = torch.nextafter(model.weight[0, 0], torch.tensor(9.0))
+    assert weights_sha256(model) != first
+    blank = [nn.Linear(2, 3), nn.Linear(3, 2), nn.Linear(2, 3).double()]
+    for other in blank:
+        nn.init.zeros_(other.weight), nn.init.zeros_(other.bias)
+    assert len({weights_sha256(other) for other in blank}) == 3

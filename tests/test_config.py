@@ -1,0 +1,140 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train import cli, config, experiment
+from train.config import Config, knobs
+from train.errors import UsageError
+
+SHIPPED = sorted(Path(__file__).parent.parent.glob("configs/*.yaml"))
+
+
+def test_the_schema_is_current() -> None:
+    assert Path("configs/schema.json").read_text() == config.schema(), "run `make schema`"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_shipped_experiments_load_and_name_the_schema(path) -> None:
+    assert isinstance(experiment.load(path), Config)
+    head = path.read_text().splitlines()[0]
+    assert head == "# yaml-language-server: $schema=schema.json"
+    assert "make train" in path.read_text()
+
+
+def test_every_knob_has_a_type_a_default_and_a_doc() -> None:
+    for name, field in knobs():
+        assert field.annotation is not None, name
+        assert not field.is_required(), name
+        assert (field.description or "").endswith("."), name
+
+
+def test_the_contract_s_knobs_are_there() -> None:
+    wanted = {
+        "name", "seed", "reproducibility", "lanes", "batch_size", "epochs", "max_steps",
+        "data.source", "data.root", "data.workers", "model.name", "model.weights", "optim.name",
+        "optim.lr", "optim.weight_decay", "optim.clip", "optim.warmup", "checkpoint.every",
+        "checkpoint.keep", "eval.every", "log.every", "wandb.mode",
+    }  # fmt: skip
+    assert wanted <= {name for name, _ in knobs()}
+
+
+def test_help_shows_each_knob_with_its_doc_and_default(capsys) -> None:
+    for words in (["--help"], ["fit", "--help"]):
+        with pytest.raises(SystemExit) as left:
+            cli.parse(words)
+        assert left.value.code == 0
+        text = " ".join(capsys.readouterr().out.split())
+        for name, field in knobs():
+            assert f"--{name} " in text, name
+            assert " ".join((field.description or "").split())[:30] in text.replace("- ", "-"), name
+
+
+def test_help_lists_the_verbs_that_work(capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.parse(["--help"])
+    listed = capsys.readouterr().out
+    for verb in cli.VERBS:
+        assert f"    {verb} " in listed
+    for verb in ("predict", "tune", "doctor", "report", "reproduce", "export", "runs"):
+        assert f"    {verb} " not in listed
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path) -> None:
+    file = tmp_path / "e.yaml"
+    file.write_text("seed: 3\noptim: {lr: 0.5, momentum: 0.8}\n")
+    _, over = cli.parse(["fit", "--optim.lr", "0.25", "--data.mean", "[0.5]"])
+    loaded = experiment.load(file, over)
+    assert (loaded.seed, loaded.optim.lr, loaded.optim.momentum) == (3, 0.25, 0.8)
+    assert loaded.data.mean == [0.5]
+    assert loaded.batch_size == Config().batch_size
+
+
+def test_flags_do_not_read_the_environment(monkeypatch) -> None:
+    monkeypatch.setenv("SEED", "99")
+    monkeypatch.setenv("NAME", "elsewhere")
+    assert cli.parse(["fit"])[1] == {}
+
+
+def test_null_and_words_pass_the_command_line() -> None:
+    _, over = cli.parse(
+        ["fit", "--optim.clip", "null", "--max_steps=7", "--augment.flip", "true", "--name", "a"]
+    )
+    loaded = experiment.load(None, {"optim": {"clip": 1.0}} | over)
+    assert (loaded.max_steps, loaded.augment.flip, loaded.name) == (7, True, "a")
+    assert loaded.optim.clip is None
+
+
+@given(
+    st.integers(0, 2**63 - 1),
+    st.floats(1e-6, 10),
+    st.sampled_from([1, 2, 4, 8]),
+    st.one_of(st.none(), st.floats(0.1, 5)),
+)
+def test_what_is_dumped_loads_as_it_was(tmp_path_factory, seed, lr, lanes, clip) -> None:
+    made = Config(seed=seed, lanes=lanes, optim={"lr": lr, "clip": clip})
+    path = tmp_path_factory.mktemp("dump") / "config.yaml"
+    path.write_text(experiment.dump(made))
+    assert experiment.load(path) == made
+    assert set(yaml.safe_load(path.read_text())) == set(Config.model_fields)
+
+
+def test_the_signature_follows_what_decides_the_result() -> None:
+    base = Config()
+    same = Config(
+        name="b", data={"workers": 4, "root": "/x"}, log={"every": 1}, wandb={"mode": "offline"}
+    )
+    assert experiment.signature(base) == experiment.signature(same)
+    assert experiment.differences(base, same) == []
+    other = Config(seed=1, optim={"lr": 0.2})
+    assert experiment.signature(base) != experiment.signature(other)
+    assert experiment.differences(base, other) == ["seed", "optim.lr"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "lanes", "level", "would_do"),
+    [
+        (128, 12, "lockstep", 8),
+        (120, 16, "lockstep", 8),
+        (100, 8, "lockstep", 4),
+        (100, 8, "fast", 10),
+        (96, 7, "deterministic", 6),
+        (7, 8, "lockstep", 1),
+    ],
+)
+def test_lanes_that_do_not_fit_name_some_that_do(batch, lanes, level, would_do) -> None:
+    knobs_ = {"batch_size": batch, "lanes": lanes, "reproducibility": level}
+    with pytest.raises(UsageError, match=f"lanes: {would_do} would do"):
+        experiment.load(None, knobs_)
+    experiment.load(None, knobs_ | {"lanes": would_do})
+
+
+def test_an_editor_that_follows_the_schema_would_refuse_what_we_refuse() -> None:
+    schema = json.loads(Path("configs/schema.json").read_text())
+    assert schema["additionalProperties"] is False
+    for part in schema["$defs"].values():
+        assert part["additionalProperties"] is False
+    assert schema["$defs"]["Optim"]["properties"]["lr"]["exclusiveMinimum"] == 0

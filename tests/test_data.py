@@ -1,0 +1,223 @@
+import re
+
+import pytest
+import torch
+from conftest import picture
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from PIL import Image as Picture
+
+from train import data as package
+from train.config import Augment, Config, Data
+from train.data import Augmenter, lane_batches, load
+from train.data import images as images_module
+from train.errors import DataError
+
+DIGITS = Data(source="digits", holdout=0.201)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load(DIGITS)
+
+
+def test_digits_are_scikit_learn_s(digits) -> None:
+    """The file is read without importing scikit-learn; the pixels must be those it gives."""
+    from sklearn.datasets import load_digits
+
+    theirs = load_digits()
+    grey = torch.from_numpy(theirs.images * (255 / 16)).round().to(torch.uint8)[:, None]
+    ours = torch.cat([digits.train.resident, digits.held_out.resident])
+    labels = torch.cat([digits.train.labels, digits.held_out.labels])
+    assert len(ours) == 1797
+    rows = {
+        (tuple(p.flatten().tolist()), n) for p, n in zip(grey, theirs.target.tolist(), strict=True)
+    }
+    assert rows == {
+        (tuple(p.flatten().tolist()), n) for p, n in zip(ours, labels.tolist(), strict=True)
+    }
+
+
+def test_the_split_is_fixed_and_disjoint(digits) -> None:
+    assert (len(digits.train), len(digits.held_out)) == (1436, 361)
+    again = load(DIGITS)
+    assert digits.sha256 == again.sha256
+    assert torch.equal(digits.held_out.resident, again.held_out.resident)
+    assert digits.classes == list("0123456789")
+    assert min(torch.bincount(digits.held_out.labels).tolist()) > 20
+
+
+def test_mean_and_deviation_are_those_of_the_training_images(digits) -> None:
+    floats = digits.train.resident.double() / 255
+    assert digits.mean == pytest.approx([floats.mean().item()], abs=1e-7)
+    assert digits.std == pytest.approx([floats.std(correction=0).item()], abs=1e-7)
+    augmenter = Augmenter(Augment(), digits.mean, digits.std, torch.device("cpu"))
+    normal = augmenter.normalize(digits.train.resident)
+    assert normal.mean().abs() < 1e-4
+    assert normal.std() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_changed_pixel_or_label_changes_the_fingerprint(folder, tmp_path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    first = load(Data(source="folder", root=str(copy))).sha256
+    assert first == load(Data(source="folder", root=str(folder))).sha256
+    path = copy / "train" / "dark" / "3.png"
+    changed = Picture.open(path)
+    changed.putpixel((2, 2), 255 - changed.getpixel((2, 2)))
+    changed.save(path)
+    assert load(Data(source="folder", root=str(copy))).sha256 != first
+
+
+def test_a_folder_of_pictures(folder) -> None:
+    found = load(Data(source="folder", root=str(folder)))
+    assert (len(found.train), len(found.held_out)) == (24, 9)
+    assert found.classes == ["dark", "light"]
+    assert found.train.shape == (1, 8, 8)
+    means = found.train.resident.float().mean((1, 2, 3))
+    assert (means[found.train.labels == 0] < means[found.train.labels == 1].min()).all()
+
+
+def test_pictures_of_many_sizes_are_scaled_and_cropped(tmp_path) -> None:
+    for number, size in enumerate([(20, 10), (10, 20), (16, 16), (9, 31)]):
+        for split in ("train", "validation"):
+            picture(tmp_path / split / "ab"[number % 2] / f"{number}.png", 90, size, "RGB")
+    with pytest.raises(DataError, match=r"16×16 pixels, the first one 20×10.*--data.size"):
+        load(Data(source="folder", root=str(tmp_path)))
+    found = load(Data(source="folder", root=str(tmp_path), size=8))
+    assert found.train.resident.shape == (4, 3, 8, 8)
+    assert found.train.resident.float().mean() == pytest.approx(90, abs=5)
+
+
+def test_what_is_too_large_to_keep_is_decoded_by_the_batch(folder, monkeypatch) -> None:
+    kept = load(Data(source="folder", root=str(folder)))
+    monkeypatch.setattr(images_module, "RESIDENT_BYTES", 100)
+    found = load(Data(source="folder", root=str(folder)))
+    assert found.train.resident is None
+    numbers = torch.tensor([3, 0, 17])
+    assert torch.equal(found.train.images(numbers), kept.train.images(numbers))
+    assert (found.mean, found.std) == (kept.mean, kept.std)
+    assert len(found.sha256) == 64
+
+
+def test_parquet_and_saved_data_sets_are_folders_too(tmp_path, folder) -> None:
+    rows = {"img": [Picture.new("RGB", (8, 8), (i, i, i)) for i in range(20)], "label": [0, 1] * 10}
+    features = Features({"img": Image(), "label": ClassLabel(names=["x", "y"])})
+    table = Dataset.from_dict(rows, features=features)
+    DatasetDict(train=table, test=table.select(range(4))).save_to_disk(str(tmp_path / "saved"))
+    table.to_parquet(str(tmp_path / "parquet" / "train.parquet"))
+    saved = load(Data(source="folder", root=str(tmp_path / "saved")))
+    assert (len(saved.train), len(saved.held_out), saved.classes) == (20, 4, ["x", "y"])
+    alone = load(Data(source="folder", root=str(tmp_path / "parquet"), holdout=0.25))
+    assert (len(alone.train), len(alone.held_out), alone.train.shape) == (15, 5, (3, 8, 8))
+
+
+def table(labels, kind=None) -> Dataset:
+    features = Features({"image": Image(), "label": kind or Value("int64")})
+    columns = {"image": [Picture.new("L", (8, 8))] * len(labels), "label": labels}
+    return Dataset.from_dict(columns, features=features)
+
+
+@pytest.mark.parametrize(
+    ("splits", "knobs", "says"),
+    [
+        (
+            {"train": [0, 1, 2], "test": [0, 7]},
+            {},
+            "validation sample 1 has label 7, outside the 3",
+        ),
+        ({"train": [0, -1, 2], "test": [0]}, {}, "training sample 1 has label -1"),
+        ({"train": [0, None], "test": [0]}, {}, "labels that are no integers"),
+        ({"test": [0]}, {}, "no split named train"),
+        ({"train": [0, 1], "test": [0]}, {"label_column": "kind"}, "no kind; its columns: image"),
+        ({"train": [0, 1], "test": [0]}, {"mean": [0.5, 0.5]}, "data.mean has 2 values for 1"),
+        ({"train": [0, 1]}, {"holdout": 0.1}, "leaves 0 of 2 samples"),
+    ],
+)
+def test_bad_data_says_what_is_wrong(tmp_path, splits, knobs, says) -> None:
+    DatasetDict({name: table(labels) for name, labels in splits.items()}).save_to_disk(
+        str(tmp_path)
+    )
+    with pytest.raises(DataError, match=says):
+        load(Data(source="folder", root=str(tmp_path), **knobs))
+
+
+def test_an_empty_data_set(tmp_path) -> None:
+    table([0]).select([]).to_parquet(str(tmp_path / "train.parquet"))
+    with pytest.raises(DataError, match="empty"):
+        load(Data(source="folder", root=str(tmp_path)))
+
+
+def test_a_hub_that_cannot_be_reached_says_how_to_work_offline(tmp_path, monkeypatch) -> None:
+    import datasets.config
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError) as raised:
+        load(Data(source="nobody/nothing", root=str(tmp_path)))
+    assert re.search("cannot be reached.*offline.*hf download", str(raised.value))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_damaged_picture_is_named(tmp_path, monkeypatch, workers, resident) -> None:
+    for number in range(6):
+        for split in ("train", "validation"):
+            picture(tmp_path / split / "ab"[number == 5] / f"{number}.png", 90)
+    (tmp_path / "train" / "a" / "4.png").write_bytes(b"\x89PNG\r\n\x1a\n and then nothing")
+    knobs = Data(source="folder", root=str(tmp_path), mean=[0.5], std=[0.5], workers=workers)
+    if resident:
+        with pytest.raises(DataError, match="image 4 cannot be read"):
+            load(knobs)
+        return
+    monkeypatch.setattr(images_module, "RESIDENT_BYTES", 100)
+    monkeypatch.setattr("train.data.source._fingerprint", lambda *_: "")
+    found = load(knobs)
+    config = Config(batch_size=4, lanes=2, data=knobs)
+    with pytest.raises(DataError, match="image 4 cannot be read"):
+        list(
+            lane_batches(found.train, config, range(2), torch.device("cpu"), first_step=0, total=6)
+        )
+
+
+def everything(digits, workers: int, lanes: range, augment: Augment, first: int = 0):
+    """What enters the model, sample by sample, in order."""
+    config = Config(batch_size=64, lanes=8, data={"workers": workers}, seed=5)
+    batches = lane_batches(
+        digits.train, config, lanes, torch.device("cpu"), first_step=first, total=1500
+    )
+    augmenter = Augmenter(augment, digits.mean, digits.std, torch.device("cpu"))
+    return [(augmenter(b.images, b.keys), b.labels) for b in batches]
+
+
+def test_bytes_that_enter_the_model_do_not_depend_on_workers_lanes_or_start(digits) -> None:
+    augment = Augment(pad=2, flip=True, cutout=3)
+    whole = everything(digits, 0, range(8), augment)
+    for workers in (1, 2):
+        other = everything(digits, workers, range(8), augment)
+        assert all(
+            torch.equal(a, c) and torch.equal(b, d)
+            for (a, b), (c, d) in zip(whole, other, strict=True)
+        )
+    # Two processes' lanes, woven together, are one process's.
+    low, high = (everything(digits, 0, lanes, augment) for lanes in (range(4), range(4, 8)))
+    woven = [x for step in range(24) for half in (low, high) for x in half[4 * step : 4 * step + 4]]
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole, woven, strict=True))
+    late = everything(digits, 2, range(8), augment, first=11)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole[88:], late, strict=True))
+
+
+def test_an_epoch_s_samples_come_once_and_differ_in_the_next_epoch(digits) -> None:
+    config = Config(batch_size=359, lanes=1)
+    batches = list(
+        lane_batches(digits.train, config, range(1), torch.device("cpu"), first_step=0, total=2872)
+    )
+    keys = torch.cat([b.keys for b in batches])
+    assert len(set(keys.tolist())) == 2872
+    one, two = (torch.cat([b.images for b in batches[i : i + 4]]) for i in (0, 4))
+    assert not torch.equal(one, two)
+    assert torch.equal(one.sum(0), two.sum(0))
+
+
+def test_the_package_offers_what_it_lists() -> None:
+    assert all(hasattr(package, name) for name in package.__all__)

@@ -1,0 +1,78 @@
+import json
+import math
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from train.config import Config
+from train.errors import UsageError
+from train.metrics import Recorder
+from train.progress import Display
+
+
+def record(run, steps, *, first=0, **knobs) -> None:
+    config = Config(batch_size=8, lanes=1, **knobs)
+    display = Display(1, 100, shown=False)
+    with Recorder(run, config, display, step=first, per_epoch=80, samples=800) as recorder:
+        for step in steps:
+            recorder.train(step, step * 0.5, 0.1, [1 / step, 0.5], 2.0)
+        recorder.evaluation(steps[-1], {"loss": 1.0, "top1": 0.9, "top5": 1.0}, best=True)
+
+
+def lines(run) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_lines_hold_what_the_contract_names(tmp_path) -> None:
+    record(tmp_path, [1, 2, 3])
+    *train, last = lines(tmp_path)
+    common = {"kind", "step", "epoch", "samples", "time"}
+    for line in train:
+        assert common | {"loss", "lr", "grad_norm", "samples_per_second"} <= set(line)
+        assert line["kind"] == "train"
+    assert train[2]["samples_per_second"] == pytest.approx(16)  # 8 samples in half a second
+    assert (train[1]["samples"], train[1]["epoch"]) == (16, 0.2)
+    assert last["kind"] == "eval"
+    assert common | {"loss", "top1", "top5"} <= set(last)
+
+
+def test_going_on_drops_later_lines_and_a_torn_one(tmp_path) -> None:
+    record(tmp_path, [1, 2, 3, 4, 5])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')
+    record(tmp_path, [4, 5, 6], first=3)
+    steps = [line["step"] for line in lines(tmp_path) if line["kind"] == "train"]
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_tensorboard_holds_the_same_points(tmp_path) -> None:
+    record(tmp_path, [1, 2, 3])
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert {"train/loss", "train/lr", "eval/top1"} <= set(events.Tags()["scalars"])
+    points = {p.step: p.value for p in events.Scalars("train/loss")}
+    assert points == pytest.approx({1: 1.0, 2: 0.5, 3: 1 / 3})
+
+
+def test_json_has_no_infinity(tmp_path) -> None:
+    display = Display(1, 10, shown=False)
+    with Recorder(tmp_path, Config(), display, step=0, per_epoch=8, samples=80) as recorder:
+        recorder.train(1, 0.1, 0.1, [1.0, 0.5], math.inf)
+    assert lines(tmp_path)[0]["grad_norm"] is None
+
+
+def test_wandb_offline_needs_neither_key_nor_network(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    run = tmp_path / "20261121-000000-abcdef01"
+    run.mkdir()
+    for first, steps in ((0, [1, 2]), (2, [3, 4])):
+        record(run, steps, first=first, wandb={"mode": "offline"})
+    kept = [path.name for path in (run / "wandb").glob("offline-run-*/run-*.wandb")]
+    # One id, so that both parts end up in one curve.
+    assert kept == ["run-run-20261121-000000-abcdef01.wandb"] * 2
+
+
+def test_wandb_online_without_a_key_is_an_error(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="WANDB_API_KEY"):
+        record(tmp_path, [1], wandb={"mode": "online"})

@@ -1,0 +1,131 @@
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from train.config import Model, Optim
+from train.errors import UsageError
+from train.models import OURS, MeanPool, build
+from train.optim import build as build_optimizer
+from train.optim import set_lr
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32)])
+def test_our_nets_take_digits_and_small_pictures(name, shape) -> None:
+    model = build(Model(name=name), 7, shape)
+    out = model(torch.rand(4, *shape))
+    assert out.shape == (4, 7)
+    out.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "shape"),
+    [
+        ("resnet18", "small", (3, 32, 32)),
+        ("resnet18", "small", (1, 8, 8)),
+        ("resnet18", "standard", (3, 64, 64)),
+        ("alexnet", "small", (3, 32, 32)),
+        ("alexnet", "standard", (3, 224, 224)),
+        ("mobilenet_v3_small", "standard", (1, 32, 32)),
+    ],
+)
+def test_torchvision_s_models_by_name(name, stem, shape) -> None:
+    model = build(Model(name=name, stem=stem), 5, shape)
+    assert model(torch.rand(2, *shape)).shape == (2, 5)
+    assert model.training
+
+
+def test_the_small_stem_keeps_the_size() -> None:
+    model = build(Model(name="resnet18", stem="small"), 10, (3, 32, 32))
+    assert model.conv1.kernel_size == (3, 3)
+    assert model.layer1(model.maxpool(model.conv1(torch.rand(1, 3, 32, 32)))).shape[2:] == (32, 32)
+
+
+def test_the_same_seed_makes_the_same_weights() -> None:
+    def made():
+        torch.manual_seed(3)
+        return build(Model(name="resnet18", stem="small"), 10, (1, 8, 8)).state_dict()
+
+    one, two = made(), made()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_mean_pool_is_the_adaptive_pool() -> None:
+    x = torch.rand(2, 5, 7, 3)
+    assert torch.allclose(MeanPool()(x), nn.AdaptiveAvgPool2d(1)(x))
+    pools = [
+        m
+        for m in build(Model(name="resnet50"), 3, (3, 64, 64)).modules()
+        if "Pool" in type(m).__name__
+    ]
+    assert {type(m) for m in pools} == {nn.MaxPool2d, MeanPool}
+
+
+def test_channels_last() -> None:
+    model = build(Model(name="resnet18", stem="small", channels_last=True), 10, (3, 32, 32))
+    assert model.layer1[0].conv1.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_weights_from_a_file_and_a_new_head(tmp_path) -> None:
+    source = build(Model(), 10, (1, 8, 8))
+    file = tmp_path / "model.safetensors"
+    save_file(source.state_dict(), file)
+    same = build(Model(weights=str(file)), 10, (1, 8, 8))
+    assert all(
+        torch.equal(a, b) for a, b in zip(source.parameters(), same.parameters(), strict=True)
+    )
+    other = build(Model(weights=str(file)), 3, (1, 8, 8))
+    assert torch.equal(other[0].weight, source[0].weight)
+    assert other[-1].out_features == 3
+
+
+@pytest.mark.parametrize(
+    ("knobs", "shape", "says"),
+    [
+        ({"name": "resnet81"}, (3, 32, 32), "no model resnet81; did you mean resnet18"),
+        ({"name": "convnot"}, (3, 32, 32), "did you mean convnet"),
+        ({"name": "alexnet"}, (1, 8, 8), "alexnet cannot take 8×8 images.*--model.stem small"),
+        ({"name": "convnet", "stem": "small"}, (1, 8, 8), "convnet has one stem"),
+        ({"name": "vgg11", "stem": "small"}, (3, 64, 64), "vgg11 has no stem"),
+        ({"name": "resnet18", "weights": "NONESUCH"}, (3, 64, 64), "has no weights NONESUCH"),
+        ({"weights": "nowhere.safetensors"}, (1, 8, 8), "cannot read weights nowhere"),
+    ],
+)
+def test_bad_models_say_what_would_do(knobs, shape, says) -> None:
+    with pytest.raises(UsageError) as raised:
+        build(Model(**knobs), 10, shape)
+    assert __import__("re").search(says, str(raised.value)), str(raised.value)
+
+
+def test_weights_of_another_model_are_refused(tmp_path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file(build(Model(name="mlp"), 10, (1, 8, 8)).state_dict(), file)
+    with pytest.raises(UsageError, match="of another model"):
+        build(Model(weights=str(file)), 10, (1, 8, 8))
+    file.write_bytes(b"no weights")
+    with pytest.raises(UsageError, match="cannot read weights"):
+        build(Model(weights=str(file)), 10, (1, 8, 8))
+
+
+def test_biases_and_norms_do_not_decay() -> None:
+    model = build(Model(), 10, (1, 8, 8))
+    decay, none = build_optimizer(Optim(weight_decay=0.1), model).param_groups
+    assert {p.ndim for p in decay["params"]} == {2, 4}
+    assert {p.ndim for p in none["params"]} == {1}
+    assert (decay["weight_decay"], none["weight_decay"]) == (0.1, 0.0)
+    assert len(decay["params"]) + len(none["params"]) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_the_rate_is_set_in_every_group(name) -> None:
+    optimizer = build_optimizer(Optim(name=name), build(Model(), 10, (1, 8, 8)))
+    rate = set_lr(optimizer, Optim(lr=0.4, warmup=10), 4, 100)
+    assert rate == 0.2
+    assert [group["lr"] for group in optimizer.param_groups] == [0.2, 0.2]
+
+
+def test_sgd_without_momentum() -> None:
+    optimizer = build_optimizer(Optim(momentum=0.0), build(Model(name="mlp"), 10, (1, 8, 8)))
+    assert optimizer.param_groups[0]["nesterov"] is False

@@ -1,0 +1,145 @@
+"""What holds with real processes: the same bits, the same figures, signals and lost peers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import DIGITS, ROOT, processes
+
+pytestmark = pytest.mark.slow
+
+SHORT = [*DIGITS, "--max_steps", "30", "--eval.every", "10", "--checkpoint.every", "10"]
+
+
+def result(run: Path) -> dict:
+    return json.loads((run / "result.json").read_text())
+
+
+def trained(run: Path, count: int, *knobs: str) -> dict:
+    done = processes(count, "fit", *SHORT, *knobs, "--run", run)
+    assert done.code == 0, done.err
+    assert json.loads((run / "run.json").read_text())["world_size"] == count
+    return result(run)
+
+
+CASES = {
+    "sgd": ["--data.workers", "1"],
+    "adamw, clipping": ["--optim.name", "adamw", "--optim.lr", "0.002", "--optim.clip", "0.5"],
+    "dropout, a short last batch": [
+        "--model.name", "dropnet", "--max_steps", "null", "--epochs", "1.001",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("knobs", CASES.values(), ids=CASES)
+def test_the_same_bits_on_one_two_and_four_processes(tmp_path, knobs) -> None:
+    one, two, four = (trained(tmp_path / str(n), n, *knobs) for n in (1, 2, 4))
+    assert one["weights_sha256"] == two["weights_sha256"] == four["weights_sha256"]
+    assert one["metrics"] == two["metrics"] == four["metrics"]
+    assert one["best"] == two["best"] == four["best"]
+
+
+@pytest.mark.parametrize("level", ["fast", "deterministic"])
+def test_other_levels_train_on_two_processes(tmp_path, level) -> None:
+    """Through DDP, with a short last batch of which one process gets nothing."""
+    knobs = ["--reproducibility", level, "--max_steps", "null", "--epochs", "0.625"]
+    one, two = (trained(tmp_path / str(n), n, *knobs, "--model.name", "mlp") for n in (1, 2))
+    assert one["samples"] == two["samples"] == 898  # 7 × 128 + 2
+    assert one["metrics"]["loss"] == pytest.approx(two["metrics"]["loss"], rel=1e-3)
+
+
+def test_evaluation_is_exact_on_one_two_and_three_processes(tmp_path) -> None:
+    """361 samples, which neither two nor three divides."""
+    figures = trained(tmp_path / "run", 1)["metrics"]
+    assert figures["samples"] == sum(map(sum, figures["confusion"])) == 361
+    for count in (1, 2, 3):
+        done = processes(count, "evaluate", "--run", tmp_path / "run")
+        assert done.code == 0, done.err
+        found = json.loads(done.out)
+        assert {name: found[name] for name in figures} == figures
+
+
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path) -> None:
+    whole = trained(tmp_path / "whole", 1)
+    run = tmp_path / "broken"
+    trainer = start("-m", "train", "fit", *SHORT, "--run", str(run))
+    wait_for(run / "checkpoints" / "step-00000010")
+    trainer.kill()
+    trainer.communicate()
+    assert processes(2, "fit", *SHORT, "--run", run, "--resume").code == 0
+    assert result(run)["weights_sha256"] == whole["weights_sha256"]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [(line["kind"], line["step"]) for line in lines]
+    assert len(steps) == len(set(steps))
+
+
+def start(*words: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, **variables},
+    )  # fmt: skip
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{path} did not appear")
+
+
+def finish(child: subprocess.Popen[str]) -> tuple[int, str]:
+    _, err = child.communicate(timeout=60)
+    return child.returncode, err
+
+
+@pytest.mark.parametrize("cpus", ["1", "2"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_launch_saves_stops_and_goes_on(tmp_path, cpus, number) -> None:
+    """Ctrl-C in `make train`, or the stop of a container."""
+    run = tmp_path / "run"
+    launch = ["-m", "train.launch", "fit", *DIGITS, "--run", str(run)]
+    child = start(*launch, CPUS=cpus)
+    wait_for(run / "checkpoints" / "step-00000045")
+    before = psutil.Process(child.pid).children(recursive=True)
+    child.send_signal(number)
+    code, err = finish(child)
+    assert code == 75, err
+    assert err.splitlines()[-1].startswith("stopped: a signal came; step ")
+    assert result(run)["status"] == "stopped"
+    assert json.loads((run / "run.json").read_text())["exit_code"] == 75
+    assert not [p for p in before if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    newest = max(p.name for p in (run / "checkpoints").glob("step-*"))
+    assert int(newest.removeprefix("step-")) == result(run)["steps"]
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path) -> None:
+    run = tmp_path / "run"
+    # A step that takes long: the flag alone would not end it soon.
+    child = start(
+        "-m", "train", "fit", *DIGITS, "--run", str(run), "--model.name", "resnet152",
+        "--model.stem", "small", "--lanes", "1", "--reproducibility", "fast", "--data.size", "64",
+    )  # fmt: skip
+    wait_for(run / "run.json")
+    time.sleep(1)
+    child.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert child.poll() is None
+    child.send_signal(signal.SIGINT)
+    assert finish(child)[0] == 130
+
+
+def test_accelerate_launch_as_people_call_it(tmp_path) -> None:
+    words = ["launch", "--config_file", "configs/accelerate/cpu.yaml", "-m", "train", "fit"]
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "accelerate"), *words, *SHORT, "--run", tmp_path / "a"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert result(tmp_path / "a")["weights_sha256"] == trained(tmp_path / "b", 2)["weights_sha256"]

@@ -1,0 +1,98 @@
+"""The sum over lanes in one process; that several give the same bits, test_lockstep.py shows."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from train.reduce import AllReduce, LaneTree
+
+LANES = 8
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4)
+    )
+
+
+def step(model, reducer, images, labels, *, lanes=LANES):
+    """One step as the loop does it; returns gradients, buffers and the report."""
+    size = len(labels)
+    for lane, (x, y) in enumerate(
+        zip(images.tensor_split(lanes), labels.tensor_split(lanes), strict=True)
+    ):
+        with reducer.lane(sync=lane == lanes - 1):
+            report = torch.zeros(1)
+            if len(y):
+                loss = functional.cross_entropy(model(x), y, reduction="sum")
+                (loss * reducer.scale / size).backward()
+                report = loss.detach()[None]
+        reducer.add(len(y) / size, report)
+    report = reducer.total()
+    return (
+        [p.grad.clone() for p in model.parameters()],
+        [b.clone() for b in model.buffers()],
+        report,
+    )
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(64, 1, 8, 8, generator=generator), torch.arange(64) % 4
+
+
+def test_the_sum_is_a_balanced_tree_over_lanes(batch) -> None:
+    """Gradients of the lanes apart, added by hand as ((0+1)+(2+3))+((4+5)+(6+7))."""
+    leaves = []
+    for x, y in zip(batch[0].chunk(LANES), batch[1].chunk(LANES), strict=True):
+        model = net()
+        (functional.cross_entropy(model(x), y, reduction="sum") / 64).backward()
+        leaves.append([p.grad for p in model.parameters()])
+    while len(leaves) > 1:
+        leaves = [
+            [a + b for a, b in zip(*pair, strict=True)]
+            for pair in zip(leaves[::2], leaves[1::2], strict=True)
+        ]
+    model = net()
+    gradients, _, _ = step(model, LaneTree(model, 0, 1), *batch)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, leaves[0], strict=True))
+
+
+def test_batch_norm_sees_a_lane_and_averages_over_lanes(batch) -> None:
+    model = net()
+    _, buffers, _ = step(model, LaneTree(model, 0, 1), *batch)
+    means = []
+    for x in batch[0].chunk(LANES):
+        other = net()
+        other(x)
+        means.append(other[1].running_mean)
+    assert torch.allclose(buffers[0], torch.stack(means).mean(0), atol=1e-7)
+    assert buffers[2] == 1  # one step, however many lanes
+
+
+def test_both_reducers_compute_the_same_gradient(batch) -> None:
+    """Up to rounding; and without batch norm it is the gradient of the whole batch."""
+    results = []
+    for reducer in (LaneTree, AllReduce):
+        model = net()
+        made = LaneTree(model, 0, 1) if reducer is LaneTree else AllReduce(model, 1)
+        results.append(step(model, made, *batch))
+        results.append(step(model, made, *batch))  # nothing may be left over from a first step
+    for (one, *_, report), (other, *_, report2) in zip(results[:2], results[2:], strict=True):
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(one, other, strict=True))
+        assert torch.allclose(report, report2)
+
+
+def test_a_short_batch_weighs_each_sample_alike(batch) -> None:
+    """Five samples on eight lanes: three lanes are empty."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    images, labels = batch[0][:5], batch[1][:5]
+    gradients, _, report = step(model, LaneTree(model, 0, 1), images, labels)
+    model.zero_grad()
+    loss = functional.cross_entropy(model(images), labels)
+    loss.backward()
+    assert torch.allclose(gradients[0], model[1].weight.grad, atol=1e-7)
+    assert report.item() / 5 == pytest.approx(loss.item(), rel=1e-6)

@@ -1,0 +1,281 @@
+"""`fit` and `evaluate` from end to end, in this process."""
+
+import json
+import re
+
+import pytest
+import torch
+from conftest import DIGITS
+from torch import nn
+
+from train import loop, models, rundir
+from train.checkpoint import read
+
+SHORT = [*DIGITS, "--max_steps", 12, "--eval.every", 6, "--checkpoint.every", 4, "--log.every", 1]
+
+
+def result(run) -> dict:
+    return json.loads((run / "result.json").read_text())
+
+
+def lines(run) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_directory_holds_what_the_contract_names(finished) -> None:
+    assert {p.name for p in finished.iterdir()} == {
+        "run.json", "config.yaml", "metrics.jsonl", "result.json", "checkpoints", "tensorboard",
+    }  # fmt: skip
+    found = result(finished)
+    assert found["status"] == "finished"
+    assert (found["steps"], found["samples"]) == (20, 2560)
+    assert found["samples_per_second"] == pytest.approx(2560 / found["seconds"], rel=0.01)
+    assert re.fullmatch("[0-9a-f]{64}", found["weights_sha256"])
+    assert set(found["metrics"]) >= {"loss", "top1", "top5", "per_class", "confusion"}
+    assert found["best"]["step"] in (10, 20)
+    record = json.loads((finished / "run.json").read_text())
+    assert set(record) >= {
+        "world_size", "lanes", "reproducibility", "config", "hardware", "git", "lock_sha256",
+        "data_sha256", "versions", "command", "exit_code",
+    }  # fmt: skip
+    assert (record["world_size"], record["lanes"], record["exit_code"]) == (1, 8, 0)
+    assert (record["micro_batch"], record["accumulation"]) == (16, 8)
+    assert record["reproducibility"] == "lockstep"
+    assert record["hardware"]["threads"] == 1
+    assert re.fullmatch("[0-9a-f]{64}", record["lock_sha256"])
+    assert record["versions"]["torch"] == torch.__version__.split("+")[0]
+
+
+def test_the_same_again_is_the_same_bits(finished, cli, tmp_path) -> None:
+    """The resolved config of one run starts the other."""
+    done = cli("fit", "--config", finished / "config.yaml", "--run", tmp_path / "again")
+    assert done.code == 0
+    assert result(tmp_path / "again")["weights_sha256"] == result(finished)["weights_sha256"]
+    trace = [
+        [(line["step"], line["loss"], line.get("grad_norm")) for line in lines(run)]
+        for run in (finished, tmp_path / "again")
+    ]
+    assert trace[0] == trace[1]
+    assert len(trace[0]) == 22
+
+
+def test_another_seed_is_another_result(finished, cli, tmp_path) -> None:
+    config = finished / "config.yaml"
+    assert cli("fit", "--config", config, "--run", tmp_path / "b", "--seed", 1).code == 0
+    assert result(tmp_path / "b")["weights_sha256"] != result(finished)["weights_sha256"]
+
+
+def test_evaluate_gives_the_run_s_figures_again(finished, cli) -> None:
+    by_run = json.loads(cli("evaluate", "--run", finished).out)
+    by_checkpoint = json.loads(cli("evaluate", "--checkpoint", finished / "checkpoints/latest").out)
+    figures = result(finished)["metrics"]
+    for found in (by_run, by_checkpoint):
+        assert {name: found[name] for name in figures} == figures
+        assert found["step"] == 20
+    middle = json.loads(cli("evaluate", "--checkpoint", finished / "checkpoints/step-00000010").out)
+    [line] = [ln for ln in lines(finished) if (ln["kind"], ln["step"]) == ("eval", 10)]
+    assert (middle["loss"], middle["top1"]) == (line["loss"], line["top1"])
+
+
+def test_a_moved_checkpoint_can_still_be_evaluated(finished, cli, tmp_path) -> None:
+    import shutil
+
+    shutil.copytree(finished / "checkpoints/step-00000020", tmp_path / "elsewhere")
+    done = cli("evaluate", "--checkpoint", tmp_path / "elsewhere")
+    assert json.loads(done.out)["top1"] == result(finished)["metrics"]["top1"]
+
+
+CASES = {
+    "sgd, batch norm, augmentation": [],
+    "adamw": ["--optim.name", "adamw", "--optim.lr", 0.002],
+    "dropout": ["--model.name", "dropnet"],
+    "clipping": ["--optim.clip", 0.5],
+    "workers": ["--data.workers", 2],
+    "deterministic": ["--reproducibility", "deterministic"],
+}
+
+
+@pytest.mark.parametrize("knobs", CASES.values(), ids=CASES)
+def test_stopped_and_continued_ends_in_the_same_bits(cli, tmp_path, monkeypatch, knobs) -> None:
+    """A run that dies at step 7 goes on from the checkpoint of step 4."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert cli("fit", *SHORT, *knobs, "--run", whole).code == 0
+
+    real = loop.Watch.look
+
+    def dies(self, step, loss, norm):
+        if step == 7:
+            raise KeyboardInterrupt
+        real(self, step, loss, norm)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Watch, "look", dies)
+        assert cli("fit", *SHORT, *knobs, "--run", broken, "--resume").code == 130
+    assert result(broken)["status"] == "failed"
+    assert json.loads((broken / "run.json").read_text())["exit_code"] == 130
+    done = cli("fit", *SHORT, *knobs, "--run", broken, "--resume")
+    assert done.code == 0
+    assert "going on after step 6" in done.out  # saved because it was the best so far
+    assert result(broken)["weights_sha256"] == result(whole)["weights_sha256"]
+    assert result(broken)["metrics"] == result(whole)["metrics"]
+    assert result(broken)["best"] == result(whole)["best"]
+    steps = [(line["kind"], line["step"]) for line in lines(broken)]
+    assert len(steps) == len(set(steps)) == 14
+
+
+def test_resume_without_a_value_finds_the_newest_unfinished_run(cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(rundir, "RUNS", tmp_path)
+    real = loop.Watch.look
+
+    def dies(self, step, loss, norm):
+        if step == 5:
+            raise KeyboardInterrupt
+        real(self, step, loss, norm)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Watch, "look", dies)
+        assert cli("fit", *SHORT).code == 130
+    assert cli("fit", *SHORT, "--resume").code == 0
+    [run] = (tmp_path / "digits").iterdir()
+    assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{8}", run.name)
+    assert result(run)["status"] == "finished"
+    # Another start is another directory, even within a second.
+    assert cli("fit", *SHORT).code == 0
+    assert cli("fit", *SHORT).code == 0
+    assert len(list((tmp_path / "digits").iterdir())) == 3
+
+
+def test_a_finished_run_is_left_as_it_is(finished, cli) -> None:
+    before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
+    config = finished / "config.yaml"
+    refused = cli("fit", "--config", config, "--run", finished)
+    assert refused.code == 2
+    assert "already holds a finished run" in refused.err
+    assert cli("fit", "--run", finished, "--resume").code == 0
+    assert cli("fit", "--config", config, "--resume", finished).code == 0
+    assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
+
+
+def test_knobs_that_do_not_decide_the_result_may_change_on_resume(finished, cli) -> None:
+    config = finished / "config.yaml"
+    free = cli("fit", "--config", config, "--run", finished, "--resume", "--data.workers", 2)
+    assert free.code == 0
+    other = cli("fit", "--config", config, "--run", finished, "--resume", "--optim.lr", 0.2)
+    assert other.code == 2
+    assert "was started with another optim.lr" in other.err
+
+
+def test_a_damaged_checkpoint_is_skipped_on_resume(finished, cli, tmp_path) -> None:
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    (run / "result.json").unlink()
+    path = run / "checkpoints/step-00000020/optimizer.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    done = cli("fit", "--run", run, "--resume")
+    assert done.code == 0
+    assert "step-00000020/optimizer.safetensors is damaged" in done.out
+    assert "going on after step 15" in done.out
+    assert result(run)["weights_sha256"] == result(finished)["weights_sha256"]
+
+
+def test_other_data_than_the_run_s_is_refused_on_resume(cli, folder, tmp_path) -> None:
+    import shutil
+
+    data = tmp_path / "data"
+    shutil.copytree(folder, data)
+    words = ["fit", *SHORT, "--data.source", "folder", "--data.root", data, "--run", tmp_path / "r"]
+    words += ["--batch_size", 8]
+    assert cli(*words).code == 0
+    (tmp_path / "r/result.json").unlink()
+    shutil.copy(data / "train/dark/0.png", data / "train/dark/1.png")
+    done = cli(*words, "--resume")
+    assert done.code == 3
+    assert "not what" in done.err
+    warned = cli("evaluate", "--run", tmp_path / "r")
+    assert warned.code == 0
+    assert "warning: the data is not what" in warned.err
+
+
+def test_data_that_moved_is_found_by_root(cli, folder, tmp_path) -> None:
+    import shutil
+
+    run, moved = tmp_path / "r", tmp_path / "moved"
+    shutil.copytree(folder, tmp_path / "here")
+    words = ["--data.source", "folder", "--data.root", tmp_path / "here", "--batch_size", 8]
+    assert cli("fit", *SHORT, *words, "--run", run).code == 0
+    (tmp_path / "here").rename(moved)
+    assert cli("evaluate", "--run", run).code == 3
+    done = cli("evaluate", "--run", run, "--data.root", moved)
+    assert json.loads(done.out)["top1"] == result(run)["metrics"]["top1"]
+
+
+def test_it_learns_from_a_folder_of_colour_pictures_with_a_torchvision_model(cli, tmp_path) -> None:
+    """The CIFAR-10 recipe on a handful of pictures, and a short last batch with empty lanes."""
+    from conftest import picture
+
+    for split, count in (("train", 11), ("test", 3)):
+        for name, value in (("dark", 50), ("light", 210)):
+            for number in range(count):
+                picture(tmp_path / "data" / split / name / f"{number}.png", value, (32, 32), "RGB")
+    done = cli(
+        "fit", "--config", "configs/cifar10.yaml", "--run", tmp_path / "run", "--data.source",
+        "folder", "--data.root", tmp_path / "data", "--batch_size", 8, "--epochs", 1.15,
+        "--optim.lr", 0.02, "--optim.warmup", 0,
+    )  # fmt: skip
+    assert done.code == 0
+    assert result(tmp_path / "run")["samples"] == 25
+    assert read(tmp_path / "run/checkpoints/latest").model["fc.weight"].shape == (2, 512)
+
+
+class Sinks(nn.Module):
+    """A net whose outputs are no numbers from the third training step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = models.mlp(10, (1, 8, 8))
+        self.passes = 0
+
+    def forward(self, x):
+        self.passes += self.training
+        return self.inner(x) * (float("nan") if self.passes > 2 * 8 else 1.0)
+
+
+def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_last_good_one(
+    cli, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setitem(models.OURS, "sinks", lambda *_: Sinks())
+    done = cli(
+        "fit", *DIGITS, "--model.name", "sinks", "--run", tmp_path / "r", "--checkpoint.every", 1,
+        "--log.every", 50, "--max_steps", 9,
+    )  # fmt: skip
+    assert done.code == 5
+    assert "not finite at step 3" in done.err
+    kept = sorted(p.name for p in (tmp_path / "r/checkpoints").glob("step-*"))
+    assert kept == ["step-00000001", "step-00000002"]
+    read(tmp_path / "r/checkpoints/latest")
+    assert result(tmp_path / "r")["status"] == "failed"
+    assert json.loads((tmp_path / "r/run.json").read_text())["exit_code"] == 5
+
+
+@pytest.mark.parametrize("level", ["fast", "deterministic", "lockstep"])
+def test_every_level_trains(cli, tmp_path, level) -> None:
+    run = tmp_path / level
+    assert cli("fit", *SHORT, "--reproducibility", level, "--run", run).code == 0
+    assert lines(run)[0]["loss"] == pytest.approx(2.30, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        ["--model.channels_last", "true"],
+        ["--optim.schedule", "step"],
+        ["--optim.schedule", "linear", "--optim.warmup", 3],
+        ["--augment.cutout", 2, "--augment.flip", "true"],
+        ["--epochs", 0.1, "--max_steps", "null"],
+    ],
+    ids=lambda k: k[0],
+)
+def test_knobs_train(cli, tmp_path, knobs) -> None:
+    assert cli("fit", *SHORT, *knobs, "--run", tmp_path / "r").code == 0

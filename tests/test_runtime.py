@@ -1,0 +1,146 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import DIGITS, ROOT, one_line, processes
+
+from train import runtime
+from train.config import Config
+from train.errors import HostError, UsageError
+from train.interrupt import listen
+
+
+def test_threads_are_one_in_lockstep_and_the_machine_s_elsewhere() -> None:
+    with runtime.start(Config()) as here:
+        assert (here.threads, torch.get_num_threads()) == (1, 1)
+    with runtime.start(Config(reproducibility="fast")) as here:
+        assert here.threads == torch.get_num_threads() == runtime.cpus()
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("150000 100000", 1), ("50000 100000", 1), ("max 100000", None), ("", None)],
+)
+def test_cpus_follow_the_cgroup_s_quota(tmp_path, monkeypatch, quota, expected) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+    monkeypatch.setattr(runtime, "CGROUP", tmp_path / "cpu.max")
+    assert runtime.cpus() == (expected or len(os.sched_getaffinity(0)))
+
+
+def test_levels_pin_what_they_promise() -> None:
+    for level, exact in (("fast", False), ("deterministic", True), ("lockstep", True)):
+        with runtime.start(Config(reproducibility=level)):
+            assert torch.are_deterministic_algorithms_enabled() is exact
+            assert torch.backends.cudnn.benchmark is not exact
+            assert torch.backends.cuda.matmul.allow_tf32 is False
+            assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    with runtime.start(Config(tf32=True)):
+        assert torch.backends.cuda.matmul.allow_tf32 is True
+
+
+def test_a_lane_s_seed_depends_on_step_and_lane_alone() -> None:
+    draws = {}
+    for step in range(3):
+        for lane in range(3):
+            runtime.seed_lane(7, step, lane)
+            draws[step, lane] = torch.rand(1).item()
+    assert len(set(draws.values())) == 9
+    runtime.seed_lane(7, 1, 2)
+    assert torch.rand(1).item() == draws[1, 2]
+
+
+def test_processes_that_do_not_divide_the_lanes() -> None:
+    with pytest.raises(UsageError, match=r"3 processes cannot share 8 lanes.*use 1 or 2 or 4 or 8"):
+        runtime._lanes(Config(), 0, 3)
+    assert [list(runtime._lanes(Config(), rank, 4)) for rank in range(4)] == [
+        [0, 1], [2, 3], [4, 5], [6, 7],
+    ]  # fmt: skip
+
+
+def test_work_on_the_main_process_gives_its_value_or_its_error() -> None:
+    with runtime.start(Config()) as here:
+        assert here.on_main(lambda: 5) == here.together(lambda: 5) == 5
+
+        def fails():
+            raise UsageError("no", "yes")
+
+        for do in (here.on_main, here.together):
+            with pytest.raises(UsageError, match="no"):
+                do(fails)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_set_a_flag_and_leave_the_old_handlers(number) -> None:
+    before = signal.getsignal(number)
+    with listen() as stop:
+        assert not stop
+        os.kill(os.getpid(), number)
+        assert stop
+        assert stop.signal == number
+    assert signal.getsignal(number) == before
+
+
+def accelerate(name: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The launcher as people call it, on a hardware config of ours."""
+    return subprocess.run(
+        [
+            str(Path(sys.executable).parent / "accelerate"), "launch", "--config_file",
+            f"configs/accelerate/{name}.yaml", *words,
+        ],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPUs")
+@pytest.mark.parametrize("name", ["gpu", "multi_gpu", "fp16", "bf16"])
+def test_a_gpu_config_without_gpus_is_an_error_and_not_lone_trainers(name, tmp_path) -> None:
+    done = accelerate(name, "-m", "train", "fit", *DIGITS, "--run", str(tmp_path / "r"))
+    assert done.returncode != 0
+    assert "asked for on this machine, where torch sees 0 GPUs" in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+def test_processes_asked_for_that_did_not_come_up_are_an_error(tmp_path) -> None:
+    """With a single-process config Accelerate starts one process, whatever is asked for."""
+    done = accelerate(
+        "cpu", "--num_processes", "2", "--quiet", "-m", "train", "fit", *DIGITS, "--run",
+        str(tmp_path / "r"),
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "2 processes were asked for and 1 came up" in one_line(done.stderr)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+def test_more_processes_than_lanes_is_an_error(tmp_path) -> None:
+    done = processes(2, "fit", *DIGITS, "--lanes", 1, "--run", tmp_path / "r")
+    assert done.code != 0
+    assert "2 processes cannot share 1 lanes evenly → use 1 processes, or set lanes" in done.err
+    assert not (tmp_path / "r").exists()
+
+
+def test_fp16_on_the_cpu_is_an_error(monkeypatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    with pytest.raises(HostError, match="FP16 needs a GPU"), runtime.start(Config()):
+        pass
+
+
+def test_bf16_on_the_cpu_trains(cli, monkeypatch, tmp_path) -> None:
+    import json
+
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    done = cli("fit", *DIGITS, "--max_steps", 30, "--run", tmp_path / "r")
+    assert done.code == 0
+    assert (
+        json.loads((tmp_path / "r/run.json").read_text())["hardware"]["mixed_precision"] == "bf16"
+    )
+    assert json.loads((tmp_path / "r/result.json").read_text())["metrics"]["top1"] > 0.3
