@@ -42,4 +42,6 @@ if [ "$line" = dev ]; then
 else
   rm -f .venv/.lock-*
   "$uv" pip sync --require-hashes "$lock"
+  # The project itself, in place: the command `lockstep`, and `python -m train` from anywhere.
+  "$uv" pip install --quiet --no-deps --no-build-isolation --editable .
 fi

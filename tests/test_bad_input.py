@@ -1,5 +1,6 @@
 """Bad input: one line that says what is wrong and how to mend it, the documented code, no traceback."""
 
+import os
 import re
 import subprocess
 import sys
@@ -99,6 +100,7 @@ def test_bad_input(case, places, cli, tmp_path, monkeypatch) -> None:
     assert done.code == code, line
     assert line.startswith("error: ")
     assert " → " in line
+    assert not list(tmp_path.glob("runs/*/*/")) or code == 5, "an empty run directory was left"
     assert re.search(says, line), line
 
 
@@ -129,3 +131,14 @@ def test_help_does_not_load_torch() -> None:
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert "pydantic" in loaded
     assert not loaded & {"torch", "numpy", "datasets", "accelerate"}
+
+
+def test_settings_come_from_a_dot_env_file_and_the_environment_wins(
+    cli, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / ".env").write_text("LOCKSTEP_TEST_ONE=file\nLOCKSTEP_TEST_TWO=file\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_TEST_TWO", "environment")
+    cli("evaluate")
+    assert os.environ["LOCKSTEP_TEST_ONE"] == "file"
+    assert os.environ["LOCKSTEP_TEST_TWO"] == "environment"

@@ -26,15 +26,15 @@ def line(visible: int, **variables: str) -> str:
 @pytest.mark.parametrize(
     ("visible", "variables", "expected"),
     [
-        (0, {}, "cpu.yaml --num_cpu_threads_per_process 1"),
-        (4, {"CPUS": "1"}, "cpu.yaml --num_cpu_threads_per_process 1"),
-        (0, {"CPUS": "4"}, "multi_cpu.yaml --num_processes 4 --num_cpu_threads_per_process 1"),
+        (0, {}, "cpu.yaml"),
+        (4, {"CPUS": "1"}, "cpu.yaml"),
+        (0, {"CPUS": "4"}, "multi_cpu.yaml --num_processes 4"),
         (
             0,
             {"PRECISION": "bf16"},
-            "cpu.yaml --mixed_precision bf16 --num_cpu_threads_per_process 1",
+            "cpu.yaml --mixed_precision bf16",
         ),
-        (2, {"GPUS": "0"}, "cpu.yaml --num_cpu_threads_per_process 1"),
+        (2, {"GPUS": "0"}, "cpu.yaml"),
         (1, {}, "gpu.yaml"),
         (4, {}, "multi_gpu.yaml --num_processes 4"),
         (4, {"GPUS": "all"}, "multi_gpu.yaml --num_processes 4"),

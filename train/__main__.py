@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from dotenv import find_dotenv, load_dotenv
+from dotenv import load_dotenv
 
 from train import cli, experiment
 from train.errors import HostError, TrainError
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     # torchrun takes --run for the beginning of its own --run-path, unless a -- stands before it.
     words = [word for word in words if word != "--"]
     # Before anything reads HF_HOME or WANDB_API_KEY; what the environment sets already stays.
-    load_dotenv(find_dotenv(usecwd=True))
+    load_dotenv(Path(".env"))
     try:
         options, knobs = cli.parse(words)
         _run(options, knobs)

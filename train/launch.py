@@ -63,8 +63,6 @@ def command(environ: Mapping[str, str], words: list[str], visible: int) -> list[
         name = "cpu" if count <= 1 else "multi_cpu"
         extra = [] if count <= 1 else ["--num_processes", str(count)]
         extra += ["--mixed_precision", precision] if precision != "no" else []
-        # The trainer counts its threads itself; this is to spare a warning of Accelerate's.
-        extra += ["--num_cpu_threads_per_process", "1"]
     else:
         name = precision if precision != "no" else "gpu" if count == 1 else "multi_gpu"
         extra = [] if name == "gpu" else ["--num_processes", str(count)]
@@ -110,9 +108,9 @@ def supervise(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder) / "outcome.json"
         # A session of its own: Ctrl-C then comes here alone and not to each process at once.
-        child = subprocess.Popen(
-            words, env={**os.environ, "LOCKSTEP_OUTCOME": str(note)}, start_new_session=True
-        )
+        # The trainer counts its threads itself: the 1 only spares a warning of Accelerate's.
+        environ = {"OMP_NUM_THREADS": "1", **os.environ, "LOCKSTEP_OUTCOME": str(note)}
+        child = subprocess.Popen(words, env=environ, start_new_session=True)
 
         def forward(number: int, _frame: FrameType | None) -> None:
             # The launcher's own children are the trainers, for one process as for many.

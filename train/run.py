@@ -1,6 +1,6 @@
 """The verb `fit`: assemble the parts, train, and leave a record."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,9 +88,8 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime) -> None:
         )  # fmt: skip
         display.say(summary.opening(parts, path, state.step))
         figures = loop.fit(parts, state) or parts.measure()
-        if here.main:
-            result = _finish(path, parts, state, figures)
-            display.say(summary.closing(path, result))
+    if here.main:
+        display.say(summary.closing(path, _finish(path, parts, state, figures)))
 
 
 def _learner(
@@ -180,16 +179,18 @@ def _finish(path: Path, parts: Parts, state: State, figures: Metrics) -> dict[st
 
 def _close(path: Path, code: int, problem: str) -> None:
     """Leave word of how a run ended that did not finish. Its checkpoints stay."""
+    if not (path / "run.json").exists():  # it did not even start: leave no empty directory
+        with suppress(OSError):
+            path.rmdir()
+        return
     status = "stopped" if code == 75 else "failed"
     last = checkpoint.steps(rundir.checkpoints(path))
     steps = int(last[0].name.removeprefix("step-")) if last else 0
-    try:
-        rundir.write_json(
-            path / "result.json", {"status": status, "steps": steps, "error": problem}
-        )
+    result = {"status": status, "steps": steps, "error": problem}
+    # The disk may be what failed; the error that is on its way says more.
+    with suppress(TrainError):
+        rundir.write_json(path / "result.json", result)
         _end(path, code)
-    except TrainError:
-        pass  # the disk may be what failed; the error that is on its way says more
 
 
 def _end(path: Path, code: int) -> None:

@@ -5,6 +5,7 @@ up and compares it with what was asked for, because the launchers do not.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -150,7 +151,8 @@ def seed_lane(seed: int, step: int, lane: int) -> None:
 
 def cpus() -> int:
     """CPUs this process may use, by affinity and by cgroup quota; `os.cpu_count` knows neither."""
-    count = len(os.sched_getaffinity(0))
+    # macOS has no affinity.
+    count = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     try:
         quota, period = CGROUP.read_text().split()
         count = min(count, int(quota) // int(period)) if quota != "max" else count
