@@ -16,7 +16,7 @@ if ! .venv/bin/python -c '' 2>/dev/null; then
     "$python" -m venv .venv >/dev/null 2>&1 || command -v uv >/dev/null 2>&1 ||
       fail "$python cannot make virtual environments" "apt install python3-venv, or install uv"
   elif ! command -v uv >/dev/null 2>&1; then
-    fail "Python 3.11 or newer is needed" "install it and set PYTHON=, or install uv"
+    fail "$python is not Python 3.11 or newer" "install one and set PYTHON=, or install uv"
   fi
   # uv brings a Python of its own where the machine has none that will do.
   [ -x .venv/bin/python ] || uv venv --quiet --python '>=3.11' .venv

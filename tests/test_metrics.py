@@ -6,7 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from train.config import Config
 from train.errors import UsageError
-from train.metrics import Recorder
+from train.metrics import Recorder, check_key
 from train.progress import Display
 
 
@@ -75,4 +75,6 @@ def test_wandb_online_without_a_key_is_an_error(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     with pytest.raises(UsageError, match="WANDB_API_KEY"):
-        record(tmp_path, [1], wandb={"mode": "online"})
+        check_key(Config(wandb={"mode": "online"}))
+    monkeypatch.setenv("WANDB_API_KEY", "from .env")
+    check_key(Config(wandb={"mode": "online"}))

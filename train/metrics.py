@@ -94,16 +94,24 @@ class Recorder:
             self._wandb.log({**points, "epoch": epoch}, step=step)
 
 
-def _start_wandb(run: Path, config: Config, stack: ExitStack) -> Any:
-    if config.wandb.mode == "off":
-        return None
-    import wandb  # half a second of imports that most runs need not pay
+def check_key(config: Config) -> None:
+    """Say before a run starts that W&B would refuse it.
 
+    Raises:
+        UsageError: wandb.mode is online, and there is no key.
+    """
     if config.wandb.mode == "online" and not (os.environ.get("WANDB_API_KEY") or _netrc()):
         raise UsageError(
             "wandb.mode is online and there is no WANDB_API_KEY",
             "put the key into .env, or use --wandb.mode offline and `wandb sync` later",
         )
+
+
+def _start_wandb(run: Path, config: Config, stack: ExitStack) -> Any:
+    if config.wandb.mode == "off":
+        return None
+    import wandb  # half a second of imports that most runs need not pay
+
     # The id is made of the directory's own name, so a resumed run goes on in the same curve.
     name = run.resolve().name
     stack.callback(wandb.finish)

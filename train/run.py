@@ -20,7 +20,7 @@ from train.evaluate import Metrics
 from train.experiment import differences, dump, load
 from train.files import write_whole
 from train.loop import Parts, State
-from train.metrics import Recorder
+from train.metrics import Recorder, check_key
 from train.progress import Display
 from train.reduce import AllReduce, LaneTree, Reducer
 from train.runtime import Runtime
@@ -36,6 +36,7 @@ def fit(config: Config, run: Path | None, resume: str | bool | None) -> None:
         TrainError: what went wrong, for the user to mend; the run's files say so too.
     """
     with runtime.start(config) as here:
+        check_key(config)
         path, continued = here.on_main(lambda: rundir.choose(config, run, resume))
         if continued:
             here.on_main(lambda: _same_experiment(config, path))
