@@ -37,11 +37,12 @@ fi
 
 echo "installing $lock into .venv (several GB the first time)"
 export UV_COMPILE_BYTECODE=1 VIRTUAL_ENV="$PWD/.venv"
+[ -t 2 ] || quiet=--quiet  # bars are for terminals
 if [ "$line" = dev ]; then
-  "$uv" pip install --require-hashes --requirement "$lock"
+  "$uv" pip install ${quiet:-} --require-hashes --requirement "$lock"
 else
   rm -f .venv/.lock-*
-  "$uv" pip sync --require-hashes "$lock"
+  "$uv" pip sync ${quiet:-} --require-hashes "$lock"
   # The project itself, in place: the command `lockstep`, and `python -m train` from anywhere.
   "$uv" pip install --quiet --no-deps --no-build-isolation --editable .
 fi
