@@ -35,7 +35,8 @@ if [ ! -x "$uv" ]; then
   fi
 fi
 
-echo "installing $lock into .venv (several GB the first time)"
+[ "$line" = dev ] || size=" (several GB the first time)"
+echo "installing $lock into .venv${size:-}"
 export UV_COMPILE_BYTECODE=1 VIRTUAL_ENV="$PWD/.venv"
 [ -t 2 ] || quiet=--quiet  # bars are for terminals
 if [ "$line" = dev ]; then

@@ -20,7 +20,8 @@ class Recorder:
 
     Args:
         run: the run directory.
-        step: updates done already; records of later ones, from an earlier attempt, are dropped.
+        step, seconds: updates done already, and training time so far; records of later steps,
+            from an earlier attempt, are dropped.
         per_epoch, samples: training samples in an epoch, and in the whole run.
     """
 
@@ -31,6 +32,7 @@ class Recorder:
         display: Display,
         *,
         step: int,
+        seconds: float,
         per_epoch: int,
         samples: int,
     ) -> None:
@@ -44,7 +46,7 @@ class Recorder:
             self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
             stack.callback(self._board.close)
             self._stack = stack.pop_all()  # all is open: closing is __exit__'s business now
-        self._last: tuple[int, float] | None = None  # samples and seconds at the last record
+        self._last = (self._place(step)[0], seconds)  # samples and seconds at the last record
 
     def __enter__(self) -> "Recorder":
         return self
@@ -57,8 +59,7 @@ class Recorder:
     ) -> None:
         """Record step `step`: seconds of training so far, and [loss, accuracy] of its batch."""
         samples, epoch = self._place(step)
-        before = self._last or (samples, seconds)
-        self._last = (samples, seconds)
+        before, self._last = self._last, (samples, seconds)
         speed = (samples - before[0]) / max(seconds - before[1], 1e-9)
         loss, accuracy = report
         self._write(

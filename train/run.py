@@ -79,8 +79,11 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime) -> None:
         stack.enter_context(display)
         recorder = None
         if here.main:
-            place = {"step": state.step, "per_epoch": len(data.train), "samples": samples}
-            recorder = stack.enter_context(Recorder(path, config, display, **place))
+            recorder = Recorder(
+                path, config, display, step=state.step, seconds=state.seconds,
+                per_epoch=len(data.train), samples=samples,
+            )  # fmt: skip
+            stack.enter_context(recorder)
         model, reducer = _wrap(plain, config, here)
         augmenter = Augmenter(config.augment, data.mean, data.std, here.device)
         parts = Parts(
