@@ -13,7 +13,8 @@ from train.progress import Display
 def record(run, steps, *, first=0, **knobs) -> None:
     config = Config(batch_size=8, lanes=1, **knobs)
     display = Display(1, 100, shown=False)
-    with Recorder(run, config, display, step=first, seconds=first * 0.5, per_epoch=80, samples=800) as recorder:
+    place = {"step": first, "seconds": first * 0.5, "per_epoch": 80, "samples": 800}
+    with Recorder(run, config, display, **place) as recorder:
         for step in steps:
             recorder.train(step, step * 0.5, 0.1, [1 / step, 0.5], 2.0)
         recorder.evaluation(steps[-1], {"loss": 1.0, "top1": 0.9, "top5": 1.0}, best=True)
@@ -56,7 +57,8 @@ def test_tensorboard_holds_the_same_points(tmp_path) -> None:
 
 def test_json_has_no_infinity(tmp_path) -> None:
     display = Display(1, 10, shown=False)
-    with Recorder(tmp_path, Config(), display, step=0, seconds=0.0, per_epoch=8, samples=80) as recorder:
+    place = {"step": 0, "seconds": 0.0, "per_epoch": 8, "samples": 80}
+    with Recorder(tmp_path, Config(), display, **place) as recorder:
         recorder.train(1, 0.1, 0.1, [1.0, 0.5], math.inf)
     assert lines(tmp_path)[0]["grad_norm"] is None
 
