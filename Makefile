@@ -13,8 +13,8 @@ ARGS       ?=
 MAKEFLAGS += --no-print-directory
 
 # CUDA 13 needs driver 580; from 525 on, CUDA 12 will do. Without a driver nothing speaks against 13.
-driver = $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d. -f1)
-older  = $(shell [ -n "$(driver)" ] && [ "$(driver)" -lt 580 ] 2>/dev/null && echo yes)
+driver := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d. -f1)
+older  := $(shell [ -n "$(driver)" ] && [ "$(driver)" -lt 580 ] 2>/dev/null && echo yes)
 line  := $(if $(filter auto,$(CUDA)),$(if $(older),cuda12,cuda13),$(CUDA))
 
 # A lock is installed when a stamp with its checksum exists: touching the file changes nothing.

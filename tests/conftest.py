@@ -1,6 +1,10 @@
 """What tests share: the command line in this process and in real ones, and small data."""
 
 import os
+
+# The suite is about the CPU on every machine; this must be set before torch looks.
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
 import re
 import subprocess
 import sys

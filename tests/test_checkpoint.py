@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from train import checkpoint
-from train.checkpoint import Saver, prune, read, verify, weights_sha256, write
+from train.checkpoint import Saver, prune, read, weights_sha256, write
 from train.config import Model, Optim
 from train.errors import CheckpointError
 from train.models import build
@@ -92,7 +92,7 @@ def test_a_missing_file_is_named(saved, tmp_path, name) -> None:
     shutil.copytree(saved, copy)
     (copy / name).unlink()
     with pytest.raises(CheckpointError, match=f"{name} is missing"):
-        verify(copy)
+        read(copy)
 
 
 def test_a_file_that_was_added_is_refused(saved, tmp_path) -> None:
@@ -100,7 +100,7 @@ def test_a_file_that_was_added_is_refused(saved, tmp_path) -> None:
     shutil.copytree(saved, copy)
     (copy / "more.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"more\.json is damaged"):
-        verify(copy)
+        read(copy)
 
 
 def test_another_model_s_weights_are_refused(saved) -> None:
@@ -125,11 +125,13 @@ def test_the_newest_whole_one_is_taken_and_the_damage_named(tmp_path) -> None:
 def test_the_last_ones_and_the_best_are_kept(tmp_path) -> None:
     saver = Saver(tmp_path, 2, *learner(), None, {"classes": ["a"]})
     for step in range(1, 7):
-        saver.save({"step": step}, best=step == 2)
+        saver.save({"step": step, "best_step": min(step, 2)})
     names = sorted(p.name for p in tmp_path.iterdir())
     assert names == ["best", "latest", "step-00000002", "step-00000005", "step-00000006"]
     assert (tmp_path / "best").readlink().name == "step-00000002"
-    assert read(tmp_path / "latest").state == {"step": 6, "scaler": None, "classes": ["a"]}
+    assert read(tmp_path / "latest").state == {
+        "step": 6, "best_step": 2, "scaler": None, "classes": ["a"],
+    }  # fmt: skip
 
 
 def test_writing_a_step_again_replaces_it(tmp_path) -> None:

@@ -26,8 +26,8 @@ def test_digits_are_scikit_learn_s(digits) -> None:
 
     theirs = load_digits()
     grey = torch.from_numpy(theirs.images * (255 / 16)).round().to(torch.uint8)[:, None]
-    ours = torch.cat([digits.train.resident, digits.held_out.resident])
-    labels = torch.cat([digits.train.labels, digits.held_out.labels])
+    ours = torch.cat([digits.train.resident, digits.validation.resident])
+    labels = torch.cat([digits.train.labels, digits.validation.labels])
     assert len(ours) == 1797
     rows = {
         (tuple(p.flatten().tolist()), n) for p, n in zip(grey, theirs.target.tolist(), strict=True)
@@ -38,12 +38,12 @@ def test_digits_are_scikit_learn_s(digits) -> None:
 
 
 def test_the_split_is_fixed_and_disjoint(digits) -> None:
-    assert (len(digits.train), len(digits.held_out)) == (1436, 361)
+    assert (len(digits.train), len(digits.validation)) == (1436, 361)
     again = load(DIGITS)
     assert digits.sha256 == again.sha256
-    assert torch.equal(digits.held_out.resident, again.held_out.resident)
+    assert torch.equal(digits.validation.resident, again.validation.resident)
     assert digits.classes == list("0123456789")
-    assert min(torch.bincount(digits.held_out.labels).tolist()) > 20
+    assert min(torch.bincount(digits.validation.labels).tolist()) > 20
 
 
 def test_mean_and_deviation_are_those_of_the_training_images(digits) -> None:
@@ -72,7 +72,7 @@ def test_a_changed_pixel_or_label_changes_the_fingerprint(folder, tmp_path) -> N
 
 def test_a_folder_of_pictures(folder) -> None:
     found = load(Data(source="folder", root=str(folder)))
-    assert (len(found.train), len(found.held_out)) == (24, 9)
+    assert (len(found.train), len(found.validation)) == (24, 9)
     assert found.classes == ["dark", "light"]
     assert found.train.shape == (1, 8, 8)
     means = found.train.resident.float().mean((1, 2, 3))
@@ -99,6 +99,7 @@ def test_what_is_too_large_to_keep_is_decoded_by_the_batch(folder, monkeypatch) 
     assert torch.equal(found.train.images(numbers), kept.train.images(numbers))
     assert (found.mean, found.std) == (kept.mean, kept.std)
     assert len(found.sha256) == 64
+    assert load(Data(source="folder", root=str(folder)), fingerprint=False).sha256 is None
 
 
 def test_parquet_and_saved_data_sets_are_folders_too(tmp_path, folder) -> None:
@@ -108,9 +109,9 @@ def test_parquet_and_saved_data_sets_are_folders_too(tmp_path, folder) -> None:
     DatasetDict(train=table, test=table.select(range(4))).save_to_disk(str(tmp_path / "saved"))
     table.to_parquet(str(tmp_path / "parquet" / "train.parquet"))
     saved = load(Data(source="folder", root=str(tmp_path / "saved")))
-    assert (len(saved.train), len(saved.held_out), saved.classes) == (20, 4, ["x", "y"])
+    assert (len(saved.train), len(saved.validation), saved.classes) == (20, 4, ["x", "y"])
     alone = load(Data(source="folder", root=str(tmp_path / "parquet"), holdout=0.25))
-    assert (len(alone.train), len(alone.held_out), alone.train.shape) == (15, 5, (3, 8, 8))
+    assert (len(alone.train), len(alone.validation), alone.train.shape) == (15, 5, (3, 8, 8))
 
 
 def table(labels, kind=None) -> Dataset:
@@ -131,6 +132,7 @@ def table(labels, kind=None) -> Dataset:
         ({"train": [0, None], "test": [0]}, {}, "labels that are no integers"),
         ({"test": [0]}, {}, "no split named train"),
         ({"train": [0, 1], "test": [0]}, {"label_column": "kind"}, "no kind; its columns: image"),
+        ({"train": [0, 1], "test": [0]}, {"image_column": "label"}, "no label; its columns"),
         ({"train": [0, 1], "test": [0]}, {"mean": [0.5, 0.5]}, "data.mean has 2 values for 1"),
         ({"train": [0, 1]}, {"holdout": 0.1}, "leaves 0 of 2 samples"),
     ],
@@ -141,6 +143,15 @@ def test_bad_data_says_what_is_wrong(tmp_path, splits, knobs, says) -> None:
     )
     with pytest.raises(DataError, match=says):
         load(Data(source="folder", root=str(tmp_path), **knobs))
+
+
+def test_a_label_column_of_any_name(tmp_path) -> None:
+    renamed = table([0, 1, 1, 0]).rename_column("label", "target")
+    DatasetDict(train=renamed, test=renamed).save_to_disk(str(tmp_path))
+    with pytest.raises(DataError, match="no label column; its columns: image, target"):
+        load(Data(source="folder", root=str(tmp_path)))
+    found = load(Data(source="folder", root=str(tmp_path), label_column="target"))
+    assert found.train.labels.tolist() == [0, 1, 1, 0]
 
 
 def test_an_empty_data_set(tmp_path) -> None:

@@ -18,10 +18,11 @@ def data():
     return load(Data(source="digits", holdout=0.201))
 
 
-def measure(model: nn.Module, data, block: int):
+def measure(model: nn.Module, data, batch_size: int):
     augmenter = Augmenter(Augment(), data.mean, data.std, torch.device("cpu"))
-    with runtime.start(Config(), training=False) as here:
-        return evaluate(model, data.held_out, augmenter, here, classes=10, block=block), augmenter
+    config = Config(eval={"batch_size": batch_size})
+    with runtime.start(config, training=False) as here:
+        return evaluate(model, data, augmenter, here, config), augmenter
 
 
 def test_the_figures_are_those_of_scikit_learn(data) -> None:
@@ -29,8 +30,8 @@ def test_the_figures_are_those_of_scikit_learn(data) -> None:
     model = build(Model(), 10, (1, 8, 8)).eval()
     found, augmenter = measure(model, data, 16)
     with torch.no_grad():
-        logits = model(augmenter.normalize(data.held_out.resident))
-    truth = data.held_out.labels
+        logits = model(augmenter.normalize(data.validation.resident))
+    truth = data.validation.labels
     assert found.samples == 361
     assert found.confusion == confusion_matrix(truth, logits.argmax(1), labels=range(10)).tolist()
     assert found.top1 == pytest.approx((logits.argmax(1) == truth).float().mean().item())
@@ -47,7 +48,7 @@ def test_no_sample_is_left_out_or_counted_twice_whatever_the_block(data, block) 
     model = build(Model(name="mlp"), 10, (1, 8, 8))
     found, _ = measure(model, data, block)
     assert found.samples == sum(map(sum, found.confusion)) == 361
-    assert [sum(row) for row in found.confusion] == torch.bincount(data.held_out.labels).tolist()
+    assert [sum(row) for row in found.confusion] == torch.bincount(data.validation.labels).tolist()
 
 
 def test_the_model_comes_back_in_the_mode_it_was_in(data) -> None:

@@ -16,8 +16,8 @@ from train.errors import HostError, TrainError, UsageError
 WORDS = ["fit", "--config", "configs/digits.yaml"]
 
 
-def line(visible: int, **variables: str) -> str:
-    words = launch.command(variables, WORDS, visible)
+def line(visible: int, lanes: int = 8, **variables: str) -> str:
+    words = launch.command(variables, WORDS, visible, lanes)
     assert words[0].endswith("accelerate")
     assert words[-len(WORDS) :] == WORDS
     return shlex.join(words[2 : -len(WORDS)]).replace("configs/accelerate/", "")
@@ -41,7 +41,11 @@ def line(visible: int, **variables: str) -> str:
         (4, {"GPUS": "2"}, "multi_gpu.yaml --num_processes 2"),
         (4, {"GPUS": "4", "PRECISION": "fp16"}, "fp16.yaml --num_processes 4"),
         (4, {"GPUS": "1", "PRECISION": "bf16"}, "bf16.yaml --num_processes 1"),
+        (6, {}, "multi_gpu.yaml --num_processes 4"),
+        (16, {"PRECISION": "bf16"}, "bf16.yaml --num_processes 8"),
+        (3, {"GPUS": "3"}, "multi_gpu.yaml --num_processes 3"),
         (4, {"ACCELERATE": "gpu"}, "gpu.yaml"),
+        (2, {"ACCELERATE": "gpu", "PRECISION": "bf16"}, "gpu.yaml --mixed_precision bf16"),
         (4, {"ACCELERATE": "bf16", "GPUS": "3"}, "bf16.yaml --num_processes 3"),
     ],
 )
@@ -77,6 +81,11 @@ def test_accelerate_takes_the_hardware_configs(path) -> None:
     loaded = load_config_from_file(str(path))
     assert loaded.mixed_precision == yaml.safe_load(path.read_text())["mixed_precision"]
     assert loaded.mixed_precision in ("no", "fp16", "bf16")
+
+
+def test_evaluation_takes_all_gpus_whatever_the_lanes() -> None:
+    words = launch.command({}, ["evaluate", "--run", "x"], 6)
+    assert words[words.index("--num_processes") + 1] == "6"
 
 
 def test_the_six_hardware_configs_are_there() -> None:

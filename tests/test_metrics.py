@@ -14,7 +14,7 @@ def record(run, steps, *, first=0, **knobs) -> None:
     config = Config(batch_size=8, lanes=1, **knobs)
     display = Display(1, 100, shown=False)
     place = {"step": first, "seconds": first * 0.5, "per_epoch": 80, "samples": 800}
-    with Recorder(run, config, display, **place) as recorder:
+    with Recorder(run, "0123456789abcdef", config, display, **place) as recorder:
         for step in steps:
             recorder.train(step, step * 0.5, 0.1, [1 / step, 0.5], 2.0)
         recorder.evaluation(steps[-1], {"loss": 1.0, "top1": 0.9, "top5": 1.0}, best=True)
@@ -58,7 +58,7 @@ def test_tensorboard_holds_the_same_points(tmp_path) -> None:
 def test_json_has_no_infinity(tmp_path) -> None:
     display = Display(1, 10, shown=False)
     place = {"step": 0, "seconds": 0.0, "per_epoch": 8, "samples": 80}
-    with Recorder(tmp_path, Config(), display, **place) as recorder:
+    with Recorder(tmp_path, "0123456789abcdef", Config(), display, **place) as recorder:
         recorder.train(1, 0.1, 0.1, [1.0, 0.5], math.inf)
     assert lines(tmp_path)[0]["grad_norm"] is None
 
@@ -71,7 +71,7 @@ def test_wandb_offline_needs_neither_key_nor_network(tmp_path, monkeypatch) -> N
         record(run, steps, first=first, wandb={"mode": "offline"})
     kept = [path.name for path in (run / "wandb").glob("offline-run-*/run-*.wandb")]
     # One id, so that both parts end up in one curve.
-    assert kept == ["run-run-20261121-000000-abcdef01.wandb"] * 2
+    assert kept == ["run-0123456789abcdef.wandb"] * 2
 
 
 def test_wandb_online_without_a_key_is_an_error(tmp_path, monkeypatch) -> None:

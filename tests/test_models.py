@@ -5,7 +5,7 @@ from torch import nn
 
 from train.config import Model, Optim
 from train.errors import UsageError
-from train.models import OURS, MeanPool, build
+from train.models import OURS, AveragePool, build
 from train.optim import build as build_optimizer
 from train.optim import set_lr
 
@@ -29,6 +29,7 @@ def test_our_nets_take_digits_and_small_pictures(name, shape) -> None:
         ("alexnet", "small", (3, 32, 32)),
         ("alexnet", "standard", (3, 224, 224)),
         ("mobilenet_v3_small", "standard", (1, 32, 32)),
+        ("googlenet", "standard", (3, 64, 64)),
     ],
 )
 def test_torchvision_s_models_by_name(name, stem, shape) -> None:
@@ -52,15 +53,31 @@ def test_the_same_seed_makes_the_same_weights() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_mean_pool_is_the_adaptive_pool() -> None:
-    x = torch.rand(2, 5, 7, 3)
-    assert torch.allclose(MeanPool()(x), nn.AdaptiveAvgPool2d(1)(x))
-    pools = [
-        m
-        for m in build(Model(name="resnet50"), 3, (3, 64, 64)).modules()
-        if "Pool" in type(m).__name__
-    ]
-    assert {type(m) for m in pools} == {nn.MaxPool2d, MeanPool}
+@pytest.mark.parametrize("size", [(6, 6), (7, 7), (1, 1), (2, 5)])
+@pytest.mark.parametrize("shape", [(2, 5, 7, 3), (1, 3, 6, 6), (2, 2, 3, 3), (1, 1, 13, 12)])
+def test_the_average_pool_is_the_adaptive_one(size, shape) -> None:
+    x = torch.rand(shape)
+    assert torch.allclose(AveragePool(size)(x), nn.AdaptiveAvgPool2d(size)(x), atol=1e-6)
+
+
+def test_no_model_keeps_a_pool_without_a_deterministic_backward_pass() -> None:
+    for name in ("alexnet", "vgg11", "resnet18"):
+        pools = [
+            m.output_size
+            for m in build(Model(name=name), 3, (3, 64, 64)).modules()
+            if isinstance(m, nn.AdaptiveAvgPool2d)
+        ]
+        assert set(pools) <= {1, (1, 1)}
+
+
+def test_a_new_head_for_weights_of_other_classes() -> None:
+    from torchvision.models import alexnet, squeezenet1_1
+
+    from train.models import _new_head
+
+    for made in (alexnet(num_classes=9), squeezenet1_1(num_classes=9)):
+        _new_head(made, 4)
+        assert made(torch.rand(1, 3, 64, 64)).shape == (1, 4)
 
 
 def test_channels_last() -> None:

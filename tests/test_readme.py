@@ -74,7 +74,7 @@ def test_the_commands_of_the_readme_run(copy: Path) -> None:
                 line, shell=True, cwd=copy, capture_output=True, text=True, check=False
             )
             said = outcome.stdout + outcome.stderr
-            if "GPUS=" in line and shutil.which("nvidia-smi") is None:
+            if "GPUS=" in line:  # the suite hides them
                 assert "GPUS=4, and no GPUs can be seen here" in said
             else:
                 assert outcome.returncode == 0, f"{line}\n{said}"

@@ -1,4 +1,4 @@
-"""The sum over lanes in one process; that several give the same bits, test_lockstep.py shows."""
+"""The sum over lanes in one process; that several give the same bits, test_processes.py shows."""
 
 import pytest
 import torch

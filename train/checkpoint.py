@@ -85,17 +85,15 @@ class Saver:
     scaler: torch.amp.GradScaler | None
     facts: Mapping[str, Any]
 
-    def save(self, state: Mapping[str, Any], *, best: bool) -> None:
-        """Write a checkpoint of `state` (it holds `step`), then prune.
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint of `state` (it holds `step` and `best_step`), then prune.
 
         Raises:
             CheckpointError: it could not be written; earlier checkpoints are untouched.
         """
         scaler = self.scaler.state_dict() if self.scaler else None
         content = {**state, "scaler": scaler, **self.facts}
-        final = write(self.root, state["step"], self.model, self.optimizer, content)
-        if best:
-            files.point(self.root / "best", final.name)
+        write(self.root, state["step"], self.model, self.optimizer, content)
         prune(self.root, self.keep)
 
 
@@ -115,24 +113,26 @@ def write(
         for slot, value in values.items()
         if isinstance(value, Tensor)
     }
+    content = {
+        "model.safetensors": save(_contiguous(model.state_dict())),
+        "optimizer.safetensors": save(_contiguous(slots)),
+        "state.json": (json.dumps(dict(state), indent=1) + "\n").encode(),
+    }
+    # Of what is in memory: a digest of what the disk gives back would vouch for a bad write.
+    content[_SUMS] = _sums(content)
     try:
         root.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        for name, content in (
-            ("model.safetensors", save(_plain(model.state_dict()))),
-            ("optimizer.safetensors", save(_plain(slots))),
-            ("state.json", (json.dumps(dict(state), indent=1) + "\n").encode()),
-        ):
-            (aside / name).write_bytes(content)
+        for name, data in content.items():
+            (aside / name).write_bytes(data)
             files.sync_file(aside / name)
-        # From what the disk gives back, not from what memory held.
-        (aside / _SUMS).write_bytes(_sums(aside))
-        files.sync_file(aside / _SUMS)
         files.sync_directory(aside)
         _replace(aside, final)
         files.sync_directory(root)
         files.point(root / "latest", final.name)
+        if state.get("best_step") == step:
+            files.point(root / "best", final.name)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise CheckpointError(
@@ -143,35 +143,35 @@ def write(
 
 
 def read(path: Path) -> Checkpoint:
-    """Verify a checkpoint directory, then load it onto the CPU.
+    """Verify a checkpoint directory, and load what was verified onto the CPU.
 
     Raises:
         CheckpointError: naming the file that is missing or damaged.
     """
     path = path.resolve()
-    verify(path)
-    state = json.loads((path / "state.json").read_bytes())
-    model = load((path / "model.safetensors").read_bytes())
-    optimizer = load((path / "optimizer.safetensors").read_bytes())
-    return Checkpoint(path, model, optimizer, state)
+    content = _verified(path)
+    return Checkpoint(
+        path,
+        load(content["model.safetensors"]),
+        load(content["optimizer.safetensors"]),
+        json.loads(content["state.json"]),
+    )
 
 
-def verify(path: Path) -> None:
-    """Compare a checkpoint's files with its list of digests.
-
-    Raises:
-        CheckpointError: naming the file that is missing or damaged.
-    """
+def _verified(path: Path) -> dict[str, bytes]:
+    """A checkpoint's files by name, once all of them agree with its list of digests."""
     fix = "use another checkpoint of the run, such as an older step-*"
+    if not path.is_dir():
+        raise CheckpointError(f"there is no checkpoint {path}", "name a step-* directory")
     try:
-        if not path.is_dir():
-            raise CheckpointError(f"there is no checkpoint {path}", "name a step-* directory")
-        for name in (*_CONTENT, _SUMS):
-            if not (path / name).is_file():
-                raise CheckpointError(f"{path / name} is missing", fix)
-        recorded, found = (path / _SUMS).read_bytes(), _sums(path)
+        content = {file.name: file.read_bytes() for file in path.iterdir()}
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}", fix) from error
+        raise CheckpointError(f"cannot read {path}: {error}", fix) from error
+    for name in (*_CONTENT, _SUMS):
+        if name not in content:
+            raise CheckpointError(f"{path / name} is missing", fix)
+    recorded = content.pop(_SUMS)
+    found = _sums(content)
     if recorded != found:
         stated = set(recorded.splitlines())
         bad = [line.split()[-1].decode() for line in found.splitlines() if line not in stated]
@@ -179,6 +179,7 @@ def verify(path: Path) -> None:
             f"{path / (bad[0] if bad else _SUMS)} is damaged: its SHA-256 is not the recorded one",
             fix,
         )
+    return content
 
 
 def steps(root: Path) -> list[Path]:
@@ -216,12 +217,13 @@ def prune(root: Path, keep: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _sums(path: Path) -> bytes:
-    names = sorted(p.name for p in path.iterdir() if p.name != _SUMS)
-    return "".join(f"{files.sha256_file(path / name)}  {name}\n" for name in names).encode()
+def _sums(content: Mapping[str, bytes]) -> bytes:
+    """The list that `sha256sum` would print of these files."""
+    digests = ((hashlib.sha256(content[name]).hexdigest(), name) for name in sorted(content))
+    return "".join(f"{digest}  {name}\n" for digest, name in digests).encode()
 
 
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     # Clones: safetensors refuses tensors that share memory.
     whole = torch.contiguous_format
     return {name: t.detach().cpu().clone(memory_format=whole) for name, t in tensors.items()}
@@ -239,7 +241,7 @@ def _replace(aside: Path, final: Path) -> None:
 def weights_sha256(model: nn.Module) -> str:
     """SHA-256 over the model's tensors in name order: name, dtype, shape, little-endian bytes."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(_plain(model.state_dict()).items()):
+    for name, tensor in sorted(_contiguous(model.state_dict()).items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

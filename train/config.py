@@ -203,6 +203,11 @@ class Config(Section):
         """Samples in a lane."""
         return self.batch_size // self.lanes
 
+    @property
+    def eval_batch(self) -> int:
+        """Samples in a forward pass of an evaluation."""
+        return self.eval.batch_size or self.micro_batch
+
 
 def knobs(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Every knob under its dotted name."""

@@ -1,8 +1,8 @@
-"""Exact figures on any number of processes: each sample is measured once, in a fixed block.
+"""Exact figures on any number of processes: each sample is measured once, in a fixed batch.
 
-A block's arithmetic does not depend on who computes it, blocks are cut the same way on any
-number of processes, and every process ends up with every sample's outcome; so all figures,
-the confusion matrix to the digit, are those of one process.
+Batches are cut the same way on any number of processes, with the same threads a batch's
+arithmetic does not depend on who computes it, and every process ends up with every sample's
+outcome; so all figures, the confusion matrix to the digit, are those of one process.
 """
 
 import math
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from train.data import Augmenter, Split
+from train.config import Config
+from train.data import Augmenter, ImageData, eval_batches
 from train.runtime import Runtime
 
 
@@ -47,37 +48,29 @@ class Metrics:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module,
-    split: Split,
-    augmenter: Augmenter,
-    runtime: Runtime,
-    *,
-    classes: int,
-    block: int,
+    model: nn.Module, data: ImageData, augmenter: Augmenter, runtime: Runtime, config: Config
 ) -> Metrics:
-    """Measure `model` on all of `split`, `block` samples at a time.
+    """Measure `model` on all of the validation split.
 
     All processes must call this together; each gets the same figures.
     """
-    size = len(split)
+    size, classes = len(data.validation), len(data.classes)
     losses = torch.zeros(size, dtype=torch.float64, device=runtime.device)
     outcome = torch.zeros(2, size, dtype=torch.int64, device=runtime.device)  # prediction, top-5
     was_training = model.training
     model.eval()
-    for start in range(runtime.rank * block, size, runtime.world * block):
-        numbers = torch.arange(start, min(start + block, size))
-        span = slice(start, start + len(numbers))
-        images = augmenter.normalize(split.images(numbers).to(runtime.device))
-        labels = split.labels[numbers].to(runtime.device)
-        logits = model(images).float()
-        losses[span] = functional.cross_entropy(logits, labels, reduction="none").double()
+    mine = slice(runtime.rank, None, runtime.world)
+    for start, batch in eval_batches(data.validation, config, mine, runtime.device):
+        span = slice(start, start + len(batch))
+        logits = model(augmenter.normalize(batch.images)).float()
+        losses[span] = functional.cross_entropy(logits, batch.labels, reduction="none").double()
         best = logits.topk(min(5, classes)).indices
         outcome[0, span] = best[:, 0]
-        outcome[1, span] = (best == labels[:, None]).any(1).long()
+        outcome[1, span] = (best == batch.labels[:, None]).any(1).long()
     model.train(was_training)
     # Zeros everywhere but in one process: these sums are exact in any order.
     losses, outcome = runtime.sum(losses).cpu(), runtime.sum(outcome).cpu()
-    return _figures(losses, outcome[0], outcome[1], split.labels, classes)
+    return _figures(losses, outcome[0], outcome[1], data.validation.labels, classes)
 
 
 def _figures(

@@ -1,6 +1,5 @@
 """Files that are whole or absent: written aside, synced, then renamed into place."""
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -41,9 +40,3 @@ def point(link: Path, target: str) -> None:
     aside.symlink_to(target)
     aside.replace(link)
     sync_directory(link.parent)
-
-
-def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

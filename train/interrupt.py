@@ -36,5 +36,7 @@ def listen() -> Iterator[StopFlag]:
     try:
         yield flag
     finally:
+        # Once asked to stop, the process is on its way out: a launcher that asks all its children
+        # when the first one leaves must not cut the others' last words short.
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if flag else handler)

@@ -27,8 +27,13 @@ from train.errors import HostError, TrainError, UsageError, nearest
 _CONFIGS = Path("configs/accelerate")
 
 
-def command(environ: Mapping[str, str], words: list[str], visible: int) -> list[str]:
+def command(
+    environ: Mapping[str, str], words: list[str], visible: int, lanes: int | None = None
+) -> list[str]:
     """The launch command for the variables in `environ`, on a machine with `visible` GPUs.
+
+    Args:
+        lanes: what the processes have to share; None where any number of them will do.
 
     Raises:
         UsageError: a variable has no sense.
@@ -42,8 +47,10 @@ def command(environ: Mapping[str, str], words: list[str], visible: int) -> list[
         raise UsageError("GPUS and CPUS are both set", "set one of them")
     if cpus:
         count = _count("CPUS", cpus)
-    else:
-        count = visible if gpus in ("", "all") else _count("GPUS", gpus)
+    elif gpus:
+        count = visible if gpus == "all" else _count("GPUS", gpus)
+    else:  # as many as can share the lanes
+        count = max((n for n in range(1, visible + 1) if (lanes or n) % n == 0), default=0)
     if not cpus and count > visible:
         raise HostError(
             f"GPUS={gpus}, and {visible or 'no'} GPU{'s' * (visible != 1)} can be seen here",
@@ -57,6 +64,7 @@ def command(environ: Mapping[str, str], words: list[str], visible: int) -> list[
         name = named
         if gpus or cpus:
             extra = ["--num_processes", str(max(1, count))]
+        extra += ["--mixed_precision", precision] if precision != "no" else []
     elif cpus or count == 0:
         if precision == "fp16":
             raise HostError("FP16 needs a GPU", "use PRECISION=bf16 or PRECISION=no on the CPU")
@@ -113,11 +121,13 @@ def supervise(words: list[str]) -> int:
         child = subprocess.Popen(words, env=environ, start_new_session=True)
 
         def forward(number: int, _frame: FrameType | None) -> None:
-            # The launcher's own children are the trainers, for one process as for many.
-            for trainer in psutil.Process(child.pid).children():
-                trainer.send_signal(number)
+            # The launcher's own children are the trainers, for one process as for many. A closed
+            # terminal (SIGHUP) is a request to stop like others.
+            number = signal.SIGTERM if number == signal.SIGHUP else number
+            for process in psutil.Process(child.pid).children() or [child]:
+                process.send_signal(number)
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, forward)
         code = child.wait()
         try:
@@ -134,9 +144,9 @@ def main() -> int:
     words = sys.argv[1:]
     try:
         options, knobs = cli.parse(words)
-        if options.verb == "fit" and options.config is not None:
-            experiment.load(options.config, knobs)
-        line = command(os.environ, words, visible_gpus())
+        fits = options.verb == "fit"
+        lanes = experiment.load(options.config, knobs).lanes if fits else None
+        line = command(os.environ, words, visible_gpus(), lanes)
     except TrainError as error:
         print(f"{error.label}: {error}", file=sys.stderr)
         return error.code

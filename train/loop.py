@@ -18,6 +18,7 @@ from train.config import Config
 from train.data import Augmenter, Batch, ImageData, lane_batches
 from train.errors import DivergedError, Stopped
 from train.evaluate import Metrics, evaluate
+from train.interrupt import StopFlag
 from train.metrics import Recorder
 from train.reduce import Reducer
 from train.runtime import Runtime, seed_lane
@@ -40,7 +41,8 @@ class Parts:
 
     Attributes:
         model: what is called: wrapped for precision, processes and compilation.
-        plain: the same weights as the bare module, for evaluation.
+        unwrapped: the same weights as the bare module, for evaluation and checkpoints.
+        stop: set when a signal asks this process to stop.
         samples: how many the run consumes in all.
         recorder: writes figures over time; None on processes that do not write.
     """
@@ -50,11 +52,12 @@ class Parts:
     data: ImageData
     augmenter: Augmenter
     model: nn.Module
-    plain: nn.Module
+    unwrapped: nn.Module
     optimizer: AcceleratedOptimizer
     reducer: Reducer
     saver: Saver
     recorder: Recorder | None
+    stop: StopFlag
     samples: int
 
     @property
@@ -62,19 +65,10 @@ class Parts:
         """Updates in the whole run."""
         return order.steps(self.samples, self.config.batch_size)
 
-    def consumed(self, step: int) -> int:
-        """Samples seen after `step` updates."""
-        return min(step * self.config.batch_size, self.samples)
-
     def measure(self) -> Metrics:
         """Figures on the validation set, the same on each process."""
-        block = self.config.eval.batch_size or self.config.micro_batch
-        self.reducer.settle()
-        classes = len(self.data.classes)
-        return evaluate(
-            self.plain, self.data.held_out, self.augmenter, self.runtime,
-            classes=classes, block=block,
-        )  # fmt: skip
+        self.reducer.sync_buffers()
+        return evaluate(self.unwrapped, self.data, self.augmenter, self.runtime, self.config)
 
 
 def fit(parts: Parts, state: State) -> Metrics | None:
@@ -90,9 +84,9 @@ def fit(parts: Parts, state: State) -> Metrics | None:
         parts.data.train, config, runtime.lanes, runtime.device,
         first_step=state.step, total=parts.samples,
     )  # fmt: skip
-    clock, watch, figures = Clock(state.seconds), Watch(runtime), None
+    clock, watch, metrics = Clock(state.seconds), Watch(runtime), None
     for step in range(state.step, steps):
-        rate = optim.set_lr(parts.optimizer, config.optim, step, steps)
+        lr = optim.set_lr(parts.optimizer, config.optim, step, steps)
         report = forward_backward(parts, batches, step)
         norm = runtime.accelerator.clip_grad_norm_(
             parts.model.parameters(), config.optim.clip or math.inf
@@ -101,30 +95,29 @@ def fit(parts: Parts, state: State) -> Metrics | None:
         state.step = step + 1
         watch.look(state.step, report[0], norm)
 
-        if is_due(state.step, config.log.every, steps):
-            watch.check()
+        stop = runtime.any(bool(parts.stop)) and state.step < steps
+        log_due = is_due(state.step, config.log.every, steps)
+        eval_due = is_due(state.step, config.eval.every or epoch, steps)
+        save_due = stop or is_due(state.step, config.checkpoint.every or epoch, steps)
+        if log_due or eval_due or save_due:
+            watch.check()  # waits for the device: whatever is due, it comes after sound steps only
             state.seconds = clock.read()
-            if parts.recorder:
-                parts.recorder.train(state.step, state.seconds, rate, report.tolist(), float(norm))
+        if log_due and parts.recorder:
+            parts.recorder.train(state.step, state.seconds, lr, report.tolist(), float(norm))
         with clock.paused():
-            improved = False
-            if is_due(state.step, config.eval.every or epoch, steps):
-                watch.check()
-                figures = parts.measure()
-                improved = figures.top1 > state.best_top1
+            if eval_due:
+                metrics = parts.measure()
+                improved = metrics.top1 > state.best_top1
                 if improved:
-                    state.best_step, state.best_top1 = state.step, figures.top1
+                    state.best_step, state.best_top1 = state.step, metrics.top1
                 if parts.recorder:
-                    parts.recorder.evaluation(state.step, figures.headline(), best=improved)
-            stop = runtime.any(bool(runtime.stop)) and state.step < steps
-            if stop or improved or is_due(state.step, config.checkpoint.every or epoch, steps):
-                watch.check()
-                state.seconds = clock.read()
-                parts.reducer.settle()
-                runtime.on_main(partial(parts.saver.save, asdict(state), best=improved))
+                    parts.recorder.evaluation(state.step, metrics.headline(), best=improved)
+            if save_due or state.best_step == state.step:
+                parts.reducer.sync_buffers()
+                runtime.on_main(partial(parts.saver.save, asdict(state)))
         if stop:
             raise Stopped(f"a signal came; step {state.step} is saved", "add --resume to go on")
-    return figures
+    return metrics
 
 
 def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tensor:
@@ -134,12 +127,13 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
         Mean loss and accuracy of the whole batch, float32 [2], on the device.
     """
     config, runtime, reducer = parts.config, parts.runtime, parts.reducer
-    size = parts.consumed(step + 1) - parts.consumed(step)
+    batch_size, samples = config.batch_size, parts.samples
+    size = order.consumed(step + 1, batch_size, samples) - step * batch_size
     for lane in runtime.lanes:
         batch = next(batches)
         seed_lane(config.seed, step, lane)
         report = torch.zeros(2, device=runtime.device)
-        with reducer.lane(sync=lane == runtime.lanes[-1] and size == config.batch_size):
+        with reducer.lane(sync=lane == runtime.lanes[-1] and size == batch_size):
             if len(batch):
                 images = parts.augmenter(batch.images, batch.keys)
                 if config.model.channels_last:

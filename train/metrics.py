@@ -11,7 +11,9 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from train.config import Config
-from train.errors import UsageError
+from train.errors import HostError, UsageError
+from train.files import write_whole
+from train.order import consumed
 from train.progress import Display
 
 
@@ -20,6 +22,7 @@ class Recorder:
 
     Args:
         run: the run directory.
+        run_id: a name of the run that is its own, the same when it goes on.
         step, seconds: updates done already, and training time so far; records of later steps,
             from an earlier attempt, are dropped.
         per_epoch, samples: training samples in an epoch, and in the whole run.
@@ -28,6 +31,7 @@ class Recorder:
     def __init__(
         self,
         run: Path,
+        run_id: str,
         config: Config,
         display: Display,
         *,
@@ -39,12 +43,13 @@ class Recorder:
         self.config, self.display = config, display
         self.per_epoch, self.samples = per_epoch, samples
         with ExitStack() as stack:
-            self._wandb = _start_wandb(run, config, stack)
+            self._wandb = _start_wandb(run, run_id, config, stack)
             path = run / "metrics.jsonl"
             _cut(path, step)
             self._file = stack.enter_context(path.open("a", encoding="utf-8"))
             self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
             stack.callback(self._board.close)
+            display.begin(step)
             self._stack = stack.pop_all()  # all is open: closing is __exit__'s business now
         self._last = (self._place(step)[0], seconds)  # samples and seconds at the last record
 
@@ -75,7 +80,7 @@ class Recorder:
         self.display.evaluation(step, epoch, figures, best=best)
 
     def _place(self, step: int) -> tuple[int, float]:
-        samples = min(step * self.config.batch_size, self.samples)
+        samples = consumed(step, self.config.batch_size, self.samples)
         return samples, samples / self.per_epoch
 
     def _write(
@@ -86,8 +91,13 @@ class Recorder:
             "kind": kind, "step": step, "epoch": epoch, "samples": samples, "time": time.time(),
             **{name: _finite(value) for name, value in figures.items()},
         }  # fmt: skip
-        self._file.write(json.dumps(line, allow_nan=False) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise HostError(
+                f"cannot write {self._file.name}: {error.strerror}", "make room, then add --resume"
+            ) from error
         points = {f"{kind}/{name}": value for name, value in figures.items() if value is not None}
         for name, value in points.items():
             self._board.add_scalar(name, value, step)
@@ -108,17 +118,15 @@ def check_key(config: Config) -> None:
         )
 
 
-def _start_wandb(run: Path, config: Config, stack: ExitStack) -> Any:
+def _start_wandb(run: Path, run_id: str, config: Config, stack: ExitStack) -> Any:
     if config.wandb.mode == "off":
         return None
     import wandb  # half a second of imports that most runs need not pay
 
-    # The id is made of the directory's own name, so a resumed run goes on in the same curve.
-    name = run.resolve().name
     stack.callback(wandb.finish)
     return wandb.init(
         project=config.wandb.project, entity=config.wandb.entity, mode=config.wandb.mode,
-        dir=run, id=f"{config.name}-{name}"[:64], name=f"{config.name}/{name}", resume="allow",
+        dir=run, id=run_id, name=f"{config.name}/{run.resolve().name}", resume="allow",
         config=config.model_dump(mode="json"), settings=wandb.Settings(silent=True),
     )  # fmt: skip
 
@@ -143,4 +151,4 @@ def _cut(path: Path, step: int) -> None:
                 kept.append(line + "\n")
         except (ValueError, KeyError, TypeError):
             continue
-    path.write_text("".join(kept), encoding="utf-8")
+    write_whole(path, "".join(kept).encode())

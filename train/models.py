@@ -1,5 +1,6 @@
 """From a model's name to a module: torchvision's registry, and a few small nets of our own."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,15 +15,28 @@ from train.errors import UsageError, nearest
 Shape = tuple[int, int, int]
 
 
-class MeanPool(nn.Module):
-    """Mean over height and width, [B, C, H, W] → [B, C, 1, 1].
+class AveragePool(nn.Module):
+    """What AdaptiveAvgPool2d computes, [B, C, H, W] → [B, C, *size], as two matrix products.
 
-    What AdaptiveAvgPool2d(1) computes; the backward pass of that one is not deterministic on CUDA.
+    The backward pass of that one has no deterministic form on CUDA, except to size 1.
     """
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool."""
-        return x.mean((2, 3), keepdim=True)
+        rows, columns = (_bins(n, m).to(x) for n, m in zip(x.shape[2:], self.size, strict=True))
+        return rows @ x @ columns.T
+
+
+def _bins(length: int, bins: int) -> Tensor:
+    """[bins, length]: the share of each place in each bin; bins overlap as PyTorch's do."""
+    places, bin_ = torch.arange(length)[None], torch.arange(bins)[:, None]
+    start, stop = bin_ * length // bins, -(-(bin_ + 1) * length // bins)
+    inside = ((places >= start) & (places < stop)).float()
+    return inside / inside.sum(1, keepdim=True)
 
 
 def _block(inputs: int, outputs: int) -> list[nn.Module]:
@@ -37,7 +51,8 @@ def convnet(classes: int, shape: Shape) -> nn.Module:
     """Four 3×3 convolutions with batch norm and one pooling: for pictures of 8 to 32 pixels."""
     return nn.Sequential(
         *_block(shape[0], 32), *_block(32, 32), nn.MaxPool2d(2),
-        *_block(32, 64), *_block(64, 64), MeanPool(), nn.Flatten(), nn.Linear(64, classes),
+        *_block(32, 64), *_block(64, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(64, classes),
     )  # fmt: skip
 
 
@@ -97,13 +112,19 @@ def _torchvision(config: Model, classes: int, shape: Shape) -> nn.Module:
         )
     file = config.weights is not None and config.weights.endswith(".safetensors")
     named = None if file else config.weights
+    # Two old models have more outputs while they train, unless told otherwise.
+    old = config.name in ("googlenet", "inception_v3")
+    options = {"aux_logits": False} if old else {}
     try:
         model: nn.Module
         if named:
-            model = registry.get_model(config.name, weights=named)
+            model = registry.get_model(config.name, weights=named, **options)
             _new_head(model, classes)
         else:
-            model = registry.get_model(config.name, weights=None, num_classes=classes)
+            options |= {"init_weights": True} if old else {}
+            model = registry.get_model(
+                config.name, weights=None, num_classes=classes, **options
+            )  # fmt: skip
     except (ValueError, KeyError) as error:
         raise UsageError(
             f"{config.name} has no weights {named}: {error}", "use DEFAULT, or a .safetensors file"
@@ -118,8 +139,12 @@ def _torchvision(config: Model, classes: int, shape: Shape) -> nn.Module:
     if shape[0] != 3:
         _channels(model, shape[0])
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size in (1, (1, 1)):
-            model.set_submodule(name, MeanPool())
+        if isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size not in (1, (1, 1)):
+            size = module.output_size
+            height, width = size if isinstance(size, tuple) else (size, size)
+            assert height is not None  # torchvision gives both sides
+            assert width is not None
+            model.set_submodule(name, AveragePool((height, width)))
     return model
 
 
@@ -149,9 +174,16 @@ def _channels(model: nn.Module, channels: int) -> None:
 
 
 def _new_head(model: nn.Module, classes: int) -> None:
-    where, head = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)][-1]
-    if head.out_features != classes:
-        model.set_submodule(where, nn.Linear(head.in_features, classes))
+    named = list(model.named_modules())
+    linear = [(name, m) for name, m in named if isinstance(m, nn.Linear)]
+    if linear:
+        where, head = linear[-1]
+        if head.out_features != classes:
+            model.set_submodule(where, nn.Linear(head.in_features, classes))
+    else:  # SqueezeNet's head is a 1×1 convolution
+        where, last = [(name, m) for name, m in named if isinstance(m, nn.Conv2d)][-1]
+        if last.out_channels != classes:
+            model.set_submodule(where, nn.Conv2d(last.in_channels, classes, 1))
 
 
 def _load(model: nn.Module, path: Path) -> None:
@@ -172,15 +204,13 @@ def _load(model: nn.Module, path: Path) -> None:
 
 
 def _try(model: nn.Module, config: Model, shape: Shape) -> None:
-    """Pass two blank images: a model that cannot take the size should say so before it trains."""
-    model.eval()
+    """Pass two blank images through a copy: what cannot train should say so before it does."""
+    _, height, width = shape
     try:
         with torch.no_grad():
-            model(torch.zeros(2, *shape))
+            copy.deepcopy(model).train()(torch.zeros(2, *shape))
     except (RuntimeError, ValueError) as error:
-        _, h, w = shape
         raise UsageError(
-            f"{config.name} cannot take {w}×{h} images: {error}",
+            f"{config.name} cannot take {width}×{height} images: {error}",
             "use --model.stem small, a larger --data.size, or a smaller model",
         ) from error
-    model.train()

@@ -85,12 +85,20 @@ def steps(total: int, batch_size: int) -> int:
     return -(-total // batch_size)
 
 
+def consumed(step: int, batch_size: int, total: int) -> int:
+    """Samples that `step` updates have consumed, of `total`."""
+    return min(step * batch_size, total)
+
+
 def lane_range(step: int, lane: int, *, lanes: int, batch_size: int, total: int) -> tuple[int, int]:
     """Stream positions [start, stop) that `lane` consumes at `step`.
 
-    A full batch is cut evenly. So is the short batch that may end a run: its lanes differ by
-    one sample at most, and are empty only where there are fewer samples than lanes.
+    A full batch is cut evenly. The short batch that may end a run is cut evenly over as many
+    lanes as get two samples or more, since batch norm cannot do with one; the others are empty.
     """
     first = step * batch_size
-    size = min(batch_size, total - first)
-    return first + size * lane // lanes, first + size * (lane + 1) // lanes
+    size = consumed(step + 1, batch_size, total) - first
+    used = lanes if size == batch_size else max(1, min(lanes, size // 2))
+    if lane >= used:
+        return first + size, first + size
+    return first + size * lane // used, first + size * (lane + 1) // used

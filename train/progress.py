@@ -41,6 +41,10 @@ class Display:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
+    def begin(self, step: int) -> None:
+        """Say that `step` steps were done before: they do not count for the time left."""
+        self._bar.reset(self._task, completed=step)
+
     def say(self, text: str) -> None:
         """One line, above the bar."""
         if self.shown:

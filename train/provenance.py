@@ -18,7 +18,7 @@ _PACKAGES = ("torch", "torchvision", "accelerate", "datasets", "numpy", "safeten
 _HOME = Path(__file__).resolve().parent.parent
 
 
-def describe(config: Config, runtime: Runtime, data_sha256: str) -> dict[str, Any]:
+def describe(config: Config, runtime: Runtime, data_sha256: str | None) -> dict[str, Any]:
     """The manifest of a run that is about to start, ready for JSON. Holds no secrets."""
     return {
         "command": ["python", "-m", "train", *sys.argv[1:]],

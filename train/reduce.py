@@ -33,7 +33,7 @@ class Reducer(Protocol):
     def total(self) -> Tensor:
         """After the last lane: gradients hold their sums; returns the sum of the reports."""
 
-    def settle(self) -> None:
+    def sync_buffers(self) -> None:
         """Make buffers equal on all processes, before they are read or saved."""
 
 
@@ -45,19 +45,20 @@ class LaneTree:
     def __init__(self, model: nn.Module, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.averages = [b for b in model.buffers() if b.is_floating_point()]
-        self.counters = [b for b in model.buffers() if not b.is_floating_point()]
+        # Batch norm's; whatever else a model keeps in buffers stays as it is.
+        named = [(name.rsplit(".", 1)[-1], buffer) for name, buffer in model.named_buffers()]
+        self.averages = [b for name, b in named if name in ("running_mean", "running_var")]
+        self.counters = [b for name, b in named if name == "num_batches_tracked"]
         self._before: list[Tensor] = []
         # The binary counter: (height, sum of 2^height neighbouring lanes), heights falling.
         self._partial: list[tuple[int, Tensor]] = []
 
     def lane(self, *, sync: bool) -> AbstractContextManager[Any]:  # noqa: ARG002  (the protocol's)
         """Start the lane from the step's first buffers and from no gradient."""
-        buffers = [*self.averages, *self.counters]
         if not self._before:
-            self._before = [b.clone() for b in buffers]
-        for buffer, before in zip(buffers, self._before, strict=True):
-            buffer.copy_(before)
+            self._before = [b.clone() for b in (*self.averages, *self.counters)]
+        else:
+            torch._foreach_copy_([*self.averages, *self.counters], self._before)
         for parameter in self.parameters:
             parameter.grad = None
         return nullcontext()
@@ -99,7 +100,7 @@ class LaneTree:
             work.wait()
         return other
 
-    def settle(self) -> None:
+    def sync_buffers(self) -> None:
         """Nothing to do: the tree left the same buffers everywhere."""
 
 
@@ -142,8 +143,8 @@ class AllReduce:
                     parameter.grad /= self.world
         return report
 
-    def settle(self) -> None:
-        """Take the main process's buffers: each has averaged over its own lanes."""
+    def sync_buffers(self) -> None:
+        """Take the main process's buffers, which DDP hands out before each synchronised pass."""
         if self.world > 1:
             for buffer in self.model.buffers():
                 dist.broadcast(buffer, src=0)

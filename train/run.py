@@ -1,5 +1,6 @@
 """The verb `fit`: assemble the parts, train, and leave a record."""
 
+import secrets
 from contextlib import ExitStack, suppress
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from train.data import load as load_data
 from train.errors import DataError, TrainError, UsageError
 from train.evaluate import Metrics
 from train.experiment import differences, dump, load
-from train.files import write_whole
+from train.interrupt import listen
 from train.loop import Parts, State
 from train.metrics import Recorder, check_key
 from train.progress import Display
@@ -57,43 +58,58 @@ def fit(config: Config, run: Path | None, resume: str | bool | None) -> None:
 def _train(config: Config, path: Path, continued: bool, here: Runtime) -> None:
     if here.main and "/" in config.data.source:
         print(f"looking for {config.data.source}, in the cache and on the hub", flush=True)
-    data = here.together(lambda: load_data(config.data))
+    # To hash a data set that is too large for memory is to read all of it: once, and not for speed.
+    hashed = here.main and config.reproducibility != "fast"
+    data = here.together(lambda: load_data(config.data, fingerprint=hashed))
     samples = _samples(config, data)
     display = Display(config.epochs, order.steps(samples, config.batch_size), shown=here.main)
-    found = here.together(lambda: _last_checkpoint(path, data, display)) if continued else None
-    plain, optimizer, state = here.together(lambda: _learner(config, data, found, here))
-    if here.main:
-        manifest = provenance.describe(config, here, data.sha256)
-        manifest |= {"started": _now(), "resumed_from_step": state.step or None}
-        rundir.write_json(path / "run.json", manifest)
-        write_whole(path / "config.yaml", dump(config).encode())
+    last = here.on_main(lambda: _last_checkpoint(path, data, display, here)) if continued else None
+    found = here.together(lambda: checkpoint.read(last)) if last else None
+    unwrapped, optimizer, state = here.together(lambda: _learner(config, data, found, here))
+    run_id = here.on_main(lambda: _open_record(config, path, state, data, here))
     facts = {
         "config": config.model_dump(mode="json"), "classes": data.classes,
         "shape": data.train.shape, "mean": data.mean, "std": data.std, "data_sha256": data.sha256,
+        "mixed_precision": here.accelerator.mixed_precision,
     }  # fmt: skip
     saver = Saver(
-        rundir.checkpoints(path), config.checkpoint.keep, plain, optimizer,
+        rundir.checkpoints(path), config.checkpoint.keep, unwrapped, optimizer,
         here.accelerator.scaler, facts,
     )  # fmt: skip
     with ExitStack() as stack:
+        stop = stack.enter_context(listen())
         stack.enter_context(display)
         recorder = None
         if here.main:
             recorder = Recorder(
-                path, config, display, step=state.step, seconds=state.seconds,
+                path, run_id, config, display, step=state.step, seconds=state.seconds,
                 per_epoch=len(data.train), samples=samples,
             )  # fmt: skip
             stack.enter_context(recorder)
-        model, reducer = _wrap(plain, config, here)
+        model, reducer = _wrap(unwrapped, config, here)
         augmenter = Augmenter(config.augment, data.mean, data.std, here.device)
+        # The optimizer's state is where it belongs; Accelerate would move AdamW's step counts to
+        # the GPU, where each is waited for.
+        wrapped = here.accelerator.prepare_optimizer(optimizer, device_placement=False)
         parts = Parts(
-            config, here, data, augmenter, model, plain,
-            here.accelerator.prepare_optimizer(optimizer), reducer, saver, recorder, samples,
+            config, here, data, augmenter, model, unwrapped, wrapped, reducer, saver, recorder,
+            stop, samples,
         )  # fmt: skip
         display.say(summary.opening(parts, path, state.step))
-        figures = loop.fit(parts, state) or parts.measure()
+        metrics = loop.fit(parts, state) or parts.measure()
     if here.main:
-        display.say(summary.closing(path, _finish(path, parts, state, figures)))
+        display.say(summary.closing(path, _finish(path, parts, state, metrics)))
+
+
+def _open_record(config: Config, path: Path, state: State, data: ImageData, here: Runtime) -> str:
+    """Write what is about to run; returns the run's id, which it keeps when it goes on."""
+    before = rundir.read_json(path / "run.json") or {}
+    manifest = provenance.describe(config, here, data.sha256)
+    manifest["id"] = before.get("id") or secrets.token_hex(8)
+    manifest |= {"started": _now(), "resumed_from_step": state.step or None}
+    rundir.write_json(path / "run.json", manifest)
+    rundir.write(path / "config.yaml", dump(config))
+    return str(manifest["id"])
 
 
 def _learner(
@@ -125,17 +141,19 @@ def _samples(config: Config, data: ImageData) -> int:
     samples = round(config.epochs * len(data.train))
     if config.max_steps is not None:
         samples = min(samples, config.max_steps * config.batch_size)
+    if samples % config.batch_size == 1 and samples > 1:
+        samples -= 1  # batch norm cannot do with a last batch of one
     return max(1, samples)
 
 
-def _wrap(plain: nn.Module, config: Config, here: Runtime) -> tuple[nn.Module, Reducer]:
+def _wrap(unwrapped: nn.Module, config: Config, here: Runtime) -> tuple[nn.Module, Reducer]:
     """The model as it is called, and what sums over its lanes."""
     tree = config.reproducibility == "lockstep"
     # Accelerate's evaluation mode is precision and device, without DDP.
     alone = tree or here.world == 1
-    model: Any = here.accelerator.prepare_model(plain, evaluation_mode=alone)
+    model: Any = here.accelerator.prepare_model(unwrapped, evaluation_mode=alone)
     reducer: Reducer = (
-        LaneTree(plain, here.rank, here.world) if tree else AllReduce(model, here.world)
+        LaneTree(unwrapped, here.rank, here.world) if tree else AllReduce(model, here.world)
     )
     wrapped: Any = torch.compile(model) if config.model.compile else model
     return wrapped, reducer
@@ -153,26 +171,34 @@ def _same_experiment(config: Config, path: Path) -> None:
         )
 
 
-def _last_checkpoint(path: Path, data: ImageData, display: Display) -> Checkpoint | None:
+def _last_checkpoint(path: Path, data: ImageData, display: Display, here: Runtime) -> Path | None:
     found, damage = checkpoint.newest(rundir.checkpoints(path))
     for error in damage:
         display.say(f"warning: {error.problem}; going on from an older checkpoint")
-    if found is not None and found.state["data_sha256"] != data.sha256:
+    if found is None:
+        return None
+    if found.state["data_sha256"] != data.sha256:
         raise DataError(
             f"the data is not what {path} was started on", "restore it, or start another run"
         )
-    return found
+    before, now = found.state["mixed_precision"], here.accelerator.mixed_precision
+    if before != now:
+        raise UsageError(
+            f"{path} was started with mixed precision {before}, and this is {now}",
+            f"use PRECISION={before}, or start another run",
+        )
+    return found.path
 
 
 def _finish(path: Path, parts: Parts, state: State, figures: Metrics) -> dict[str, Any]:
-    samples = parts.consumed(state.step)
+    samples = order.consumed(state.step, parts.config.batch_size, parts.samples)
     result = {
         "status": "finished",
         "steps": state.step,
         "samples": samples,
         "seconds": round(state.seconds, 3),
         "samples_per_second": round(samples / max(state.seconds, 1e-9), 1),
-        "weights_sha256": checkpoint.weights_sha256(parts.plain),
+        "weights_sha256": checkpoint.weights_sha256(parts.unwrapped),
         "metrics": figures.full(),
         "best": {"step": state.best_step, "top1": state.best_top1},
     }

@@ -46,9 +46,11 @@ def choose(config: Config, run: Path | None, resume: str | bool | None) -> tuple
         return _newest_unfinished(RUNS / config.name), True
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     new = RUNS / config.name / f"{stamp}-{signature(config)}"
-    while new.exists():  # two starts within a second
-        new = new.with_name(f"{new.name}+")
-    return _writable(new), False
+    while True:
+        try:
+            return _writable(new, fresh=True), False
+        except FileExistsError:  # another start in the same second
+            new = new.with_name(f"{new.name}+")
 
 
 def status(run: Path) -> str | None:
@@ -72,8 +74,17 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     Raises:
         HostError: it cannot be written.
     """
+    write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text file whole.
+
+    Raises:
+        HostError: it cannot be written.
+    """
     try:
-        files.write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        files.write_whole(path, text.encode())
     except OSError as error:
         raise HostError(
             f"cannot write {path}: {error.strerror}", "make room, or choose another --run"
@@ -90,12 +101,16 @@ def _newest_unfinished(runs: Path) -> Path:
     )
 
 
-def _writable(run: Path) -> Path:
+def _writable(run: Path, *, fresh: bool = False) -> Path:
     try:
-        run.mkdir(parents=True, exist_ok=True)
+        run.mkdir(parents=True, exist_ok=not fresh)
         probe = run / ".probe"
         probe.write_bytes(b"")
         probe.unlink()
+    except FileExistsError:
+        if fresh:
+            raise
+        raise UsageError(f"{run} is a file", "choose another --run") from None
     except OSError as error:
         raise HostError(
             f"the run directory {run} cannot be written: {error.strerror}",

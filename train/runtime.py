@@ -7,7 +7,7 @@ up and compares it with what was asked for, because the launchers do not.
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from train.config import Config
 from train.errors import HostError, TrainError, UsageError
-from train.interrupt import StopFlag, listen
 from train.order import key
 
 T = TypeVar("T")
@@ -36,7 +35,6 @@ class Runtime:
         rank, world: this process's number and how many there are.
         threads: OpenMP threads of this process, part of what decides the bits.
         lanes: the lane numbers this process works through at each step.
-        stop: set by SIGTERM, SIGINT or SIGUSR1.
         control: a CPU process group for small decisions; None when alone.
     """
 
@@ -45,7 +43,6 @@ class Runtime:
     world: int
     threads: int
     lanes: range
-    stop: StopFlag
     control: dist.ProcessGroup | None
 
     @property
@@ -75,6 +72,7 @@ class Runtime:
             dist.all_gather_object(errors, error, group=self.control)
             error = next((e for e in errors if e is not None), None)
         if error is not None:
+            error.one_rank = False  # now all know: the main process says it for all
             raise error
         return cast(T, value)
 
@@ -107,11 +105,14 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, TrainError | None]:
 
 
 @contextmanager
-def start(config: Config, *, training: bool = True) -> Iterator[Runtime]:
+def start(
+    config: Config, *, training: bool = True, precision: str | None = None
+) -> Iterator[Runtime]:
     """Bring this process up, and down again in order.
 
     Args:
         training: whether the processes must share the lanes; any number of them can evaluate.
+        precision: no, fp16 or bf16, whatever the launcher says; None: as it says.
 
     Raises:
         HostError: the processes or devices asked for did not come up.
@@ -120,25 +121,21 @@ def start(config: Config, *, training: bool = True) -> Iterator[Runtime]:
     use_cpu = _use_cpu()
     threads = _pin(config)
     try:
-        accelerator = Accelerator(cpu=use_cpu)
+        accelerator = Accelerator(cpu=use_cpu, mixed_precision=precision)
     except ValueError as error:
-        raise HostError(
-            str(error), "choose another precision: PRECISION=no, or bf16 on a CPU"
-        ) from error
+        raise HostError(str(error), "choose another precision, such as PRECISION=no") from error
     try:
-        world = accelerator.num_processes
-        _compare(asked(), world)
+        rank, world = accelerator.process_index, accelerator.num_processes
+        _compare(world)
         # Accelerate would go on in FP32 without a word.
         if use_cpu and accelerator.mixed_precision == "fp16":
             raise HostError("FP16 needs a GPU", "use BF16 or no mixed precision on the CPU")
-        lanes = _lanes(config, accelerator.process_index, world) if training else range(0)
+        lanes = _lanes(config, rank, world) if training else range(0)
         # Accelerate takes the thread count from its own guess when it starts gloo.
         torch.set_num_threads(threads)
         # Small decisions must not wait for the GPU, as a group over NCCL would.
         control: Any = dist.new_group(backend="gloo") if world > 1 else None
-        with listen() as stop:
-            rank = accelerator.process_index
-            yield Runtime(accelerator, rank, world, threads, lanes, stop, control)
+        yield Runtime(accelerator, rank, world, threads, lanes, control)
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.
         accelerator.end_training()
@@ -153,54 +150,49 @@ def cpus() -> int:
     """CPUs this process may use, by affinity and by cgroup quota; `os.cpu_count` knows neither."""
     # macOS has no affinity.
     count = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    try:
+    with suppress(OSError, ValueError):  # no cgroup v2 here, or no quota
         quota, period = CGROUP.read_text().split()
-        count = min(count, int(quota) // int(period)) if quota != "max" else count
-    except (OSError, ValueError):
-        pass  # no cgroup v2 here
+        count = min(count, int(quota) // int(period))
     return max(1, count)
 
 
-def asked() -> int:
-    """How many processes the launcher was told to start, over all nodes.
-
-    `accelerate launch --num_processes 2` with a single-process config starts one process and
-    leaves no trace of the 2 but its own command line.
-    """
-    if "WORLD_SIZE" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
-    parent = psutil.Process().parent()
-    words = parent.cmdline() if parent else []
-    if "launch" in words[:5]:
-        for place, word in enumerate(words):
-            name, _, value = word.partition("=")
-            if name.replace("-", "_") == "__num_processes":
-                return int(value or words[place + 1])
-    return 1
-
-
-def _compare(wanted: int, came: int) -> None:
-    if wanted != came:
+def _compare(came: int) -> None:
+    """Refuse to be one of several trainers that each believe they are alone."""
+    wanted = os.environ.get("WORLD_SIZE")
+    if wanted is None and _launched() and "MASTER_ADDR" in os.environ:
+        # Accelerate's launcher for one process starts one, however many it was asked for, by flag
+        # or by config; that it was asked for more shows only in its having named an address.
+        with suppress(psutil.Error):
+            if "MASTER_ADDR" not in psutil.Process(os.getppid()).environ():
+                wanted = "several"
+    if wanted is not None and wanted != str(came):
         raise HostError(
             f"{wanted} processes were asked for and {came} came up",
             "use configs/accelerate/multi_gpu.yaml or multi_cpu.yaml, or `make train CPUS=N`",
         )
 
 
+def _launched() -> bool:
+    """Whether Accelerate's launcher started this process; it always says which precision."""
+    return "ACCELERATE_MIXED_PRECISION" in os.environ
+
+
 def _use_cpu() -> bool:
     """Whether to compute on the CPU; a hardware config that wants GPUs must not end up there."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    hidden = visible is not None and (visible.strip() == "" or visible.strip().startswith("-1"))
-    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1") or hidden:
+    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1"):
+        return True
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "-1,-1":  # how multi_cpu.yaml hides all GPUs
         return True
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
-    if (launched or gpus) and gpus < local:
+    if (_launched() or gpus) and gpus < local:
         raise HostError(
             f"{local} GPU process{'es' * (local > 1)} asked for on this machine, where torch sees"
             f" {gpus} GPU{'s' * (gpus != 1)}",
-            f"use GPUS={gpus}" if gpus else "use configs/accelerate/cpu.yaml or multi_cpu.yaml",
+            "use configs/accelerate/cpu.yaml or multi_cpu.yaml, or hide the GPUs from torchrun"
+            " with CUDA_VISIBLE_DEVICES=-1"
+            if gpus == 0 or not _launched()
+            else f"use --num_processes {gpus}",
         )
     return gpus == 0
 
@@ -229,9 +221,10 @@ def _pin(config: Config) -> int:
 def _lanes(config: Config, rank: int, world: int) -> range:
     if config.lanes % world:
         fits = [n for n in range(1, config.lanes + 1) if config.lanes % n == 0]
+        other = "" if config.reproducibility == "lockstep" else f", or lanes: {world}"
         raise UsageError(
             f"{world} processes cannot share {config.lanes} lanes evenly",
-            f"use {' or '.join(map(str, fits))} processes, or set lanes to a multiple of {world}",
+            f"use {' or '.join(map(str, fits))} processes{other}",
         )
     each = config.lanes // world
     return range(rank * each, (rank + 1) * each)

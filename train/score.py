@@ -1,11 +1,15 @@
 """The verb `evaluate`: figures of weights that were saved."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
+import torch
+
 from train import checkpoint, models, rundir, runtime
 from train.data import Augmenter, load
+from train.errors import DataError
 from train.evaluate import evaluate
 from train.experiment import parse
 
@@ -24,21 +28,35 @@ def score(run: Path | None, single: Path | None, root: str | None) -> None:
     found = checkpoint.read(path)
     recorded = found.state
     config = parse(recorded["config"], str(path))
-    with runtime.start(config, training=False) as here:
+    # In the precision of the training, or its figures would not come out again.
+    precision = recorded["mixed_precision"]
+    if precision == "fp16" and not torch.cuda.is_available():
+        _warn("trained in FP16, which needs a GPU: measured in FP32, figures may differ slightly")
+        precision = "no"
+    with runtime.start(config, training=False, precision=precision) as here:
         source = config.data if root is None else config.data.model_copy(update={"root": root})
-        data = here.together(lambda: load(source))
-        if here.main and data.sha256 != recorded["data_sha256"]:
-            print("warning: the data is not what the weights were trained on", file=sys.stderr)
+        data = here.together(lambda: load(source, fingerprint=here.main))
+        channels, height, width = recorded["shape"]
+        if data.classes != recorded["classes"] or data.train.shape != (channels, height, width):
+            raise DataError(
+                "the data has other classes or another size than the weights were trained on",
+                "name the right data with --data.root",
+            )
+        # A large data set that was trained on at `fast` was not hashed.
+        if here.main and recorded["data_sha256"] not in (None, data.sha256):
+            _warn("the data is not what the weights were trained on")
         # The weights come from the checkpoint, whatever the training started from.
         blank = config.model.model_copy(update={"weights": None})
-        classes = len(recorded["classes"])
-        channels, height, width = recorded["shape"]
-        model = models.build(blank, classes, (channels, height, width))
+        model = models.build(blank, len(data.classes), data.train.shape)
         found.restore(model)
         model = here.accelerator.prepare_model(model.to(here.device), evaluation_mode=True)
         augmenter = Augmenter(config.augment, recorded["mean"], recorded["std"], here.device)
-        block = config.eval.batch_size or config.micro_batch
-        figures = evaluate(model, data.held_out, augmenter, here, classes=classes, block=block)
+        metrics = evaluate(model, data, augmenter, here, config)
         if here.main:
             about = {"checkpoint": str(path), "step": recorded["step"]}
-            print(json.dumps({**about, **figures.full()}))
+            print(json.dumps({**about, **metrics.full()}))
+
+
+def _warn(text: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(f"warning: {text}", file=sys.stderr)

@@ -11,11 +11,11 @@ from train.provenance import hardware
 def opening(parts: Parts, path: Path, step: int) -> str:
     """What is trained, where, and how the batch is shared."""
     config, runtime, data = parts.config, parts.runtime, parts.data
-    millions = sum(p.numel() for p in parts.plain.parameters()) / 1e6
+    millions = sum(p.numel() for p in parts.unwrapped.parameters()) / 1e6
     where = hardware(runtime)
     precision = "" if where["mixed_precision"] == "no" else f", {where['mixed_precision']}"
     world, each = runtime.world, len(runtime.lanes)
-    images = f"{len(data.train):,} training and {len(data.held_out):,} validation images"
+    images = f"{len(data.train):,} training and {len(data.validation):,} validation images"
     kind = f"{config.reproducibility}, seed {config.seed}"
     count = f"{world} process{'es' * (world > 1)}"
     share = f"{world} × {each} × {config.micro_batch} (processes × accumulation × micro-batch)"

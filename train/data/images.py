@@ -53,6 +53,7 @@ class Split:
                     f"image {numbers[place]} has {pixels.shape[2]}×{pixels.shape[1]} pixels, the"
                     f" first one {w}×{h}",
                     f"set --data.size, for instance {min(h, w)}",
+                    one_rank=True,
                 )
             out[place] = torch.from_numpy(pixels)
         return out

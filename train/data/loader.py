@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,11 +50,26 @@ class _Stream(Dataset[Batch | DataError]):
             here = epochs == epoch
             # The permutation of an epoch takes key(seed, epoch): the extra part sets these apart.
             keys[here] = order.keys(order.key(self.seed, epoch, 1), numbers[here])
-        try:
-            images = self.split.images(numbers)
-        except DataError as error:
-            return error  # a worker's exception would arrive as text, without its exit code
-        return Batch(images, self.split.labels[numbers], keys)
+        return _fetch(self.split, numbers, keys)
+
+
+class _Blocks(Dataset[Batch | DataError]):
+    """A split in its own order, as a data set whose items are whole batches."""
+
+    def __init__(self, split: Split, batch_size: int) -> None:
+        self.split = split
+        self.batch_size = batch_size
+
+    def __getitem__(self, start: int) -> Batch | DataError:
+        numbers = torch.arange(start, min(start + self.batch_size, len(self.split)))
+        return _fetch(self.split, numbers, numbers)
+
+
+def _fetch(split: Split, numbers: Tensor, keys: Tensor) -> Batch | DataError:
+    try:
+        return Batch(split.images(numbers), split.labels[numbers], keys)
+    except DataError as error:
+        return error  # a worker's exception would arrive as text, without its exit code
 
 
 class _Spans:
@@ -91,13 +107,39 @@ def lane_batches(
     Raises:
         DataError: an image cannot be read.
     """
-    workers = config.data.workers
+    spans = _Spans(config, lanes, first_step, total)
+    return _load(_Stream(split, config.seed), spans, config.data.workers, len(lanes), device)
+
+
+def eval_batches(
+    split: Split, config: Config, mine: slice, device: torch.device
+) -> Iterator[tuple[int, Batch]]:
+    """Those of the split's batches that `mine` picks, each with its first sample's number.
+
+    Raises:
+        DataError: an image cannot be read.
+    """
+    starts = range(0, len(split), config.eval_batch)[mine]
+    # What is in memory is at hand sooner than a worker is started.
+    workers = 0 if split.resident is not None else config.data.workers
+    batches = _load(_Blocks(split, config.eval_batch), starts, workers, 1, device)
+    return zip(starts, batches, strict=True)
+
+
+def _load(
+    dataset: Dataset[Batch | DataError],
+    sampler: Any,
+    workers: int,
+    at_once: int,
+    device: torch.device,
+) -> Iterator[Batch]:
+    """Items of `dataset` on `device`; workers load two rounds of `at_once` items ahead."""
     loader = DataLoader(
-        _Stream(split, config.seed),
+        dataset,
         batch_size=None,
-        sampler=_Spans(config, lanes, first_step, total),
+        sampler=sampler,
         num_workers=workers,
-        prefetch_factor=2 * len(lanes) if workers else None,
+        prefetch_factor=2 * at_once if workers else None,
         pin_memory=device.type == "cuda",
         worker_init_fn=_quiet,
     )

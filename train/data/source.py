@@ -42,34 +42,41 @@ class ImageData:
     Attributes:
         classes: their names, in label order.
         mean, std: of each channel, pixels from 0 to 1.
-        sha256: over pixels (or encoded bytes, where not resident) and labels of both splits.
+        sha256: over pixels (or encoded bytes, where not resident) and labels of both splits;
+            None where it was not asked for.
     """
 
     train: Split
-    held_out: Split
+    validation: Split
     classes: list[str]
     mean: list[float]
     std: list[float]
-    sha256: str
+    sha256: str | None
 
 
-def load(config: Data) -> ImageData:
-    """Both splits of the source that the experiment names."""
+def load(config: Data, *, fingerprint: bool = True) -> ImageData:
+    """Both splits of the source that the experiment names.
+
+    Args:
+        fingerprint: whether to read a data set that is too large to keep for its hash.
+    """
     # They warn of what is no news here, and count retries; errors come as exceptions anyway.
     logging.getLogger("datasets").setLevel(logging.ERROR)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         disable_progress_bars()
     tables = _open(config)
-    train_table, held_table = _two_splits(tables, config.holdout)
+    train_table, validation_table = _two_splits(tables, config.holdout)
     image, label = _columns(train_table, config)
-    classes, train_labels, held_labels = _labels(train_table, held_table, label)
+    classes, train_labels, validation_labels = _labels(train_table, validation_table, label)
     shape = _shape(train_table, image, config.size)
     resize = config.size is not None
     train = keep(Split(train_table, image, train_labels, shape, resize))
-    held = keep(Split(held_table, image, held_labels, shape, resize))
+    validation = keep(Split(validation_table, image, validation_labels, shape, resize))
     mean, std = _statistics(train, config)
-    return ImageData(train, held, classes, mean, std, _fingerprint(train, held))
+    resident = train.resident is not None and validation.resident is not None
+    sha256 = _fingerprint(train, validation) if fingerprint or resident else None
+    return ImageData(train, validation, classes, mean, std, sha256)
 
 
 def digits() -> Dataset:
@@ -163,11 +170,11 @@ def _columns(table: Dataset, config: Data) -> tuple[str, str]:
     labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
     plain = [name for name, kind in features.items() if isinstance(kind, Value)]
     labels += [name for name in plain if name.startswith("label")]
-    for wanted, found, knob in (
-        (config.image_column, images, "image_column"),
-        (config.label_column, labels, "label_column"),
+    for wanted, found, allowed, knob in (
+        (config.image_column, images, images, "image_column"),
+        (config.label_column, labels, [*features], "label_column"),
     ):
-        if not found or (wanted is not None and wanted not in features):
+        if (not found) if wanted is None else (wanted not in allowed):
             missing = wanted or knob.replace("_", " ")
             raise DataError(
                 f"the data has no {missing}; its columns: {', '.join(features)}",
@@ -180,7 +187,7 @@ def _labels(train: Dataset, held: Dataset, column: str) -> tuple[list[str], Tens
     kind = train.features[column]
     both = []
     for table in (train, held):
-        values = table.with_format("arrow")[:][column].to_pylist()
+        values = table.select_columns(column).with_format("arrow")[:][column].to_pylist()
         if not all(isinstance(v, int) for v in values):
             raise DataError(f"column {column} holds labels that are no integers", "number them")
         both.append(torch.tensor(values, dtype=torch.int64))
