@@ -18,7 +18,7 @@ older  := $(shell [ -n "$(driver)" ] && [ "$(driver)" -lt 580 ] 2>/dev/null && e
 line  := $(if $(filter auto,$(CUDA)),$(if $(older),cuda12,cuda13),$(CUDA))
 
 # A lock is installed when a stamp with its checksum exists: touching the file changes nothing.
-stamp  = .venv/.lock-$(1)-$(shell cksum <requirements/$(1).txt 2>/dev/null | cut -d' ' -f1)
+stamp  = .venv/.lock-$(1)-$(shell cksum requirements/$(1).txt 2>/dev/null | cut -d' ' -f1)
 ENV   := $(call stamp,$(line))
 DEV   := $(call stamp,dev)
 BIN   := .venv/bin

@@ -20,7 +20,7 @@ TABLE = {
     "broken YAML": (["fit", "--config", "{tmp}/broken.yaml"], 2, "not valid YAML at line 2, column"),
     "a key twice": (["fit", "--config", "{tmp}/twice.yaml"], 2, "line 2.*the key seed stands twice"),
     "no mapping": (["fit", "--config", "{tmp}/list.yaml"], 2, "holds no mapping"),
-    "no such file": (["fit", "--config", "configs/digit.yaml"], 2, "no config file.*did you mean digits.yaml"),
+    "no such file": (["fit", "--config", "configs/digit.yaml"], 2, "no config file.*did you mean digits?"),
     "a directory": (["fit", "--config", "configs"], 2, "cannot read configs: Is a directory"),
     "no verb": ([], 2, "required: VERB"),
     "no such verb": (["fitt"], 2, "invalid choice: 'fitt'"),

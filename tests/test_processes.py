@@ -104,10 +104,18 @@ def finish(child: subprocess.Popen[str]) -> tuple[int, str]:
     return child.returncode, err
 
 
-@pytest.mark.parametrize("cpus", ["1", "2"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_launch_saves_stops_and_goes_on(tmp_path, cpus, number) -> None:
-    """Ctrl-C in `make train`, or the stop of a container."""
+@pytest.mark.parametrize(
+    ("cpus", "number"),
+    [
+        ("1", signal.SIGINT),
+        ("2", signal.SIGINT),
+        ("1", signal.SIGTERM),
+        ("2", signal.SIGTERM),
+        ("1", signal.SIGHUP),
+    ],
+)
+def test_a_signal_to_the_launch_saves_and_stops(tmp_path, cpus, number) -> None:
+    """Ctrl-C in `make train`, the stop of a container, or a terminal that was closed."""
     run = tmp_path / "run"
     launch = ["-m", "train.launch", "fit", *DIGITS, "--run", str(run)]
     child = start(*launch, CPUS=cpus)
@@ -122,6 +130,17 @@ def test_a_signal_to_the_launch_saves_stops_and_goes_on(tmp_path, cpus, number) 
     assert not [p for p in before if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     newest = max(p.name for p in (run / "checkpoints").glob("step-*"))
     assert int(newest.removeprefix("step-")) == result(run)["steps"]
+
+
+@pytest.mark.parametrize("seconds", [0.8, 3, 5])
+def test_an_early_signal_ends_the_launch_and_leaves_nothing_running(tmp_path, seconds) -> None:
+    child = start("-m", "train.launch", "fit", *DIGITS, "--run", str(tmp_path / "run"))
+    time.sleep(seconds)
+    before = psutil.Process(child.pid).children(recursive=True)
+    child.send_signal(signal.SIGTERM)
+    code, _ = finish(child)
+    assert code != 0
+    assert not [p for p in before if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_a_second_ctrl_c_does_not_wait(tmp_path) -> None:

@@ -33,7 +33,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(path.read_bytes(), _Loader)  # noqa: S506  (a SafeLoader)
     except FileNotFoundError as error:
-        near = nearest(path.name, [p.name for p in path.parent.glob("*.yaml")])
+        near = nearest(path.stem, [p.stem for p in path.parent.glob("*.yaml")])
         raise UsageError(
             f"there is no config file {path}{near}", "name one, such as configs/digits.yaml"
         ) from error
