@@ -150,7 +150,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path) -> None:
         "-m", "train", "fit", *DIGITS, "--run", str(run), "--model.name", "resnet152",
         "--model.stem", "small", "--lanes", "1", "--reproducibility", "fast", "--data.size", "64",
     )  # fmt: skip
-    wait_for(run / "run.json")
+    wait_for(run / "tensorboard")
     time.sleep(1)
     child.send_signal(signal.SIGINT)
     time.sleep(1)

@@ -115,25 +115,32 @@ def supervise(words: list[str]) -> int:
     """Run the launcher, pass signals on to the trainers, and return the trainer's exit code."""
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder) / "outcome.json"
-        # A session of its own: Ctrl-C then comes here alone and not to each process at once.
         # The trainer counts its threads itself: the 1 only spares a warning of Accelerate's.
         environ = {"OMP_NUM_THREADS": "1", **os.environ, "LOCKSTEP_OUTCOME": str(note)}
-        child = subprocess.Popen(words, env=environ, start_new_session=True)
+        child: subprocess.Popen[bytes] | None = None
+        early: list[int] = []
 
         def forward(number: int, _frame: FrameType | None) -> None:
-            # The launcher's own children are the trainers, for one process as for many. A closed
-            # terminal (SIGHUP) is a request to stop like others.
+            # A closed terminal (SIGHUP) is a request to stop like others.
             number = signal.SIGTERM if number == signal.SIGHUP else number
+            if child is None:
+                early.append(number)
+                return
+            # The launcher's own children are the trainers, for one process as for many.
             for process in psutil.Process(child.pid).children() or [child]:
                 process.send_signal(number)
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, forward)
+        # A session of its own: Ctrl-C then comes here alone and not to each process at once.
+        child = subprocess.Popen(words, env=environ, start_new_session=True)
+        for sent in early:
+            child.send_signal(sent)
         code = child.wait()
         try:
             outcome = json.loads(note.read_text())
         except (OSError, ValueError):
-            return code
+            return code if code >= 0 else 128 - code  # as shells count deaths by signal
     if "--num_processes" in words:  # the launcher has had its say since: repeat what matters
         print(outcome["error"], file=sys.stderr)
     return int(outcome["code"])

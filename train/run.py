@@ -1,9 +1,7 @@
 """The verb `fit`: assemble the parts, train, and leave a record."""
 
-import secrets
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import fields
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +9,13 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from train import checkpoint, loop, models, optim, order, provenance, rundir, runtime, summary
+from train import checkpoint, loop, models, optim, order, record, rundir, runtime, summary
 from train.checkpoint import Checkpoint, Saver
 from train.config import Config
 from train.data import Augmenter, ImageData
 from train.data import load as load_data
 from train.errors import DataError, TrainError, UsageError
-from train.evaluate import Metrics
-from train.experiment import differences, dump, load
+from train.experiment import differences, load
 from train.interrupt import listen
 from train.loop import Parts, State
 from train.metrics import Recorder, check_key
@@ -51,7 +48,7 @@ def fit(config: Config, run: Path | None, resume: str | bool | None) -> None:
             code = error.code if isinstance(error, TrainError) else 1
             code = 130 if isinstance(error, KeyboardInterrupt) else code
             if here.main:
-                _close(path, code, str(error) or type(error).__name__)
+                record.close(path, code, str(error) or type(error).__name__)
             raise
 
 
@@ -66,7 +63,7 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime) -> None:
     last = here.on_main(lambda: _last_checkpoint(path, data, display, here)) if continued else None
     found = here.together(lambda: checkpoint.read(last)) if last else None
     unwrapped, optimizer, state = here.together(lambda: _learner(config, data, found, here))
-    run_id = here.on_main(lambda: _open_record(config, path, state, data, here))
+    run_id = here.on_main(lambda: record.start(config, path, state.step, data.sha256, here))
     facts = {
         "config": config.model_dump(mode="json"), "classes": data.classes,
         "shape": data.train.shape, "mean": data.mean, "std": data.std, "data_sha256": data.sha256,
@@ -98,18 +95,7 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime) -> None:
         display.say(summary.opening(parts, path, state.step))
         metrics = loop.fit(parts, state) or parts.measure()
     if here.main:
-        display.say(summary.closing(path, _finish(path, parts, state, metrics)))
-
-
-def _open_record(config: Config, path: Path, state: State, data: ImageData, here: Runtime) -> str:
-    """Write what is about to run; returns the run's id, which it keeps when it goes on."""
-    before = rundir.read_json(path / "run.json") or {}
-    manifest = provenance.describe(config, here, data.sha256)
-    manifest["id"] = before.get("id") or secrets.token_hex(8)
-    manifest |= {"started": _now(), "resumed_from_step": state.step or None}
-    rundir.write_json(path / "run.json", manifest)
-    rundir.write(path / "config.yaml", dump(config))
-    return str(manifest["id"])
+        display.say(summary.closing(path, record.finish(path, parts, state, metrics)))
 
 
 def _learner(
@@ -188,46 +174,3 @@ def _last_checkpoint(path: Path, data: ImageData, display: Display, here: Runtim
             f"use PRECISION={before}, or start another run",
         )
     return found.path
-
-
-def _finish(path: Path, parts: Parts, state: State, figures: Metrics) -> dict[str, Any]:
-    samples = order.consumed(state.step, parts.config.batch_size, parts.samples)
-    result = {
-        "status": "finished",
-        "steps": state.step,
-        "samples": samples,
-        "seconds": round(state.seconds, 3),
-        "samples_per_second": round(samples / max(state.seconds, 1e-9), 1),
-        "weights_sha256": checkpoint.weights_sha256(parts.unwrapped),
-        "metrics": figures.full(),
-        "best": {"step": state.best_step, "top1": state.best_top1},
-    }
-    rundir.write_json(path / "result.json", result)
-    _end(path, 0)
-    return result
-
-
-def _close(path: Path, code: int, problem: str) -> None:
-    """Leave word of how a run ended that did not finish. Its checkpoints stay."""
-    if not (path / "run.json").exists():  # it did not even start: leave no empty directory
-        with suppress(OSError):
-            path.rmdir()
-        return
-    status = "stopped" if code == 75 else "failed"
-    last = checkpoint.steps(rundir.checkpoints(path))
-    steps = int(last[0].name.removeprefix("step-")) if last else 0
-    result = {"status": status, "steps": steps, "error": problem}
-    # The disk may be what failed; the error that is on its way says more.
-    with suppress(TrainError):
-        rundir.write_json(path / "result.json", result)
-        _end(path, code)
-
-
-def _end(path: Path, code: int) -> None:
-    manifest = rundir.read_json(path / "run.json")
-    if manifest is not None:
-        rundir.write_json(path / "run.json", {**manifest, "ended": _now(), "exit_code": code})
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -53,6 +53,11 @@ def score(run: Path | None, single: Path | None, root: str | None) -> None:
         augmenter = Augmenter(config.augment, recorded["mean"], recorded["std"], here.device)
         metrics = evaluate(model, data, augmenter, here, config)
         if here.main:
+            print(
+                f"top-1 {100 * metrics.top1:.2f} %, loss {metrics.loss:.4f} on {metrics.samples}"
+                f" images, after step {recorded['step']}",
+                file=sys.stderr,
+            )
             about = {"checkpoint": str(path), "step": recorded["step"]}
             print(json.dumps({**about, **metrics.full()}))
 

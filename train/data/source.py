@@ -1,35 +1,20 @@
-"""Where images come from: everything goes through Hugging Face `datasets`.
+"""From tables to a training and a validation split: columns, classes, statistics, fingerprint.
 
 Raises DataError throughout, with what is wrong and how to mend it.
 """
 
-import gzip
 import hashlib
-import importlib.util
-import logging
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from datasets import (
-    ClassLabel,
-    Dataset,
-    DatasetDict,
-    Features,
-    Image,
-    Value,
-    disable_progress_bars,
-    load_dataset,
-    load_from_disk,
-)
-from PIL.Image import fromarray
+from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
 from torch import Tensor
 
 from train import order
 from train.config import Data
-from train.data.images import Split, first_line, keep
+from train.data.images import Split, keep
+from train.data.tables import open_tables
 from train.errors import DataError
 
 _HELD_OUT = ("validation", "valid", "val", "dev", "test")
@@ -60,12 +45,7 @@ def load(config: Data, *, fingerprint: bool = True) -> ImageData:
     Args:
         fingerprint: whether to read a data set that is too large to keep for its hash.
     """
-    # They warn of what is no news here, and count retries; errors come as exceptions anyway.
-    logging.getLogger("datasets").setLevel(logging.ERROR)
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    tables = _open(config)
+    tables = open_tables(config)
     train_table, validation_table = _two_splits(tables, config.holdout)
     image, label = _columns(train_table, config)
     classes, train_labels, validation_labels = _labels(train_table, validation_table, label)
@@ -77,65 +57,6 @@ def load(config: Data, *, fingerprint: bool = True) -> ImageData:
     resident = train.resident is not None and validation.resident is not None
     sha256 = _fingerprint(train, validation) if fingerprint or resident else None
     return ImageData(train, validation, classes, mean, std, sha256)
-
-
-def digits() -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, 8×8 pixels, 17 grey levels spread over 0 … 255.
-
-    Read from the file in its package: importing scikit-learn to open it would take a second.
-    """
-    package = importlib.util.find_spec("sklearn")
-    folder = Path(package.origin or "").parent if package else Path()
-    with gzip.open(folder / "datasets" / "data" / "digits.csv.gz") as file:
-        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
-    grey = (table[:, :-1] * (255 / 16)).round().astype(np.uint8).reshape(-1, 8, 8)
-    features = Features({"image": Image(), "label": ClassLabel(names=[*"0123456789"])})
-    columns = {"image": [fromarray(g) for g in grey], "label": table[:, -1].tolist()}
-    return Dataset.from_dict(columns, features=features)
-
-
-def _open(config: Data) -> DatasetDict:
-    if config.source == "digits":
-        return DatasetDict(train=digits())
-    if config.source == "folder":
-        return _folder(config.root)
-    if config.source.count("/") > 1 or config.source.startswith((".", "/")):
-        raise DataError(
-            f"data.source {config.source} is a path",
-            f"write --data.source folder --data.root {config.source}",
-        )
-    try:
-        return load_dataset(config.source, cache_dir=config.root)
-    except Exception as error:  # hub, HTTP, file system: each library has its own family
-        raise DataError(
-            f"data set {config.source} cannot be reached ({_named(error)})",
-            "check its name and the network; to work offline, fetch it once on a connected machine"
-            f" (`hf download --repo-type dataset {config.source} --local-dir DIR`), copy DIR here"
-            " and use --data.source folder --data.root DIR",
-        ) from error
-
-
-def _folder(root: str | None) -> DatasetDict:
-    if root is None:
-        raise DataError("data.source is folder, but data.root is not set", "add --data.root DIR")
-    path = Path(root)
-    if not path.is_dir():
-        raise DataError(f"there is no directory {root}", "set --data.root to where the data is")
-    try:
-        if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
-            found = load_from_disk(root)
-        else:
-            found = load_dataset(root)
-    except Exception as error:
-        raise DataError(
-            f"{root} holds no data set ({_named(error)})",
-            "lay images out as DIR/train/CLASS/*.png (and DIR/validation/…), or put Parquet there",
-        ) from error
-    return found if isinstance(found, DatasetDict) else DatasetDict(train=found)
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _two_splits(tables: DatasetDict, holdout: float) -> tuple[Dataset, Dataset]:
