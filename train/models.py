@@ -27,15 +27,17 @@ class AveragePool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool."""
-        rows, columns = (_bins(n, m).to(x) for n, m in zip(x.shape[2:], self.size, strict=True))
+        rows, columns = (_bins(n, m, x) for n, m in zip(x.shape[2:], self.size, strict=True))
         return rows @ x @ columns.T
 
 
-def _bins(length: int, bins: int) -> Tensor:
+def _bins(length: int, bins: int, like: Tensor) -> Tensor:
     """[bins, length]: the share of each place in each bin; bins overlap as PyTorch's do."""
-    places, bin_ = torch.arange(length)[None], torch.arange(bins)[:, None]
-    start, stop = bin_ * length // bins, -(-(bin_ + 1) * length // bins)
-    inside = ((places >= start) & (places < stop)).float()
+    # Made on the device: copying them there would wait for it.
+    places = torch.arange(length, device=like.device)[None]
+    numbers = torch.arange(bins, device=like.device)[:, None]
+    start, stop = numbers * length // bins, -(-(numbers + 1) * length // bins)
+    inside = ((places >= start) & (places < stop)).to(like.dtype)
     return inside / inside.sum(1, keepdim=True)
 
 
