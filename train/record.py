@@ -46,9 +46,11 @@ def finish(path: Path, parts: Parts, state: State, figures: Metrics) -> dict[str
 
 def close(path: Path, code: int, problem: str) -> None:
     """Leave word of how a run ended that did not finish. Its checkpoints stay."""
-    if not (path / "run.json").exists():  # it did not even start: leave no empty directory
-        with suppress(OSError):
-            path.rmdir()
+    if not (path / "run.json").exists():  # it did not even start: what we named leaves no trace
+        if path.parent.parent == rundir.RUNS:
+            with suppress(OSError):
+                path.rmdir()
+                path.parent.rmdir()
         return
     status = "stopped" if code == 75 else "failed"
     last = checkpoint.steps(rundir.checkpoints(path))
