@@ -76,7 +76,7 @@ shell: $(DEV)  ## a shell in the environment
 
 clean:  ## remove the environment and caches; runs stay
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
-	@find train tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find train tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## this list
 	@echo 'targets:'

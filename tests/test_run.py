@@ -2,14 +2,18 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
-from conftest import DIGITS
+from accelerate.state import AcceleratorState
+from conftest import DIGITS, one_line
 from torch import nn
 
-from train import loop, models, rundir
-from train.checkpoint import read
+from train import loop, models, optim, rundir
+from train.checkpoint import read, write
+from train.config import Model, Optim
 
 SHORT = [*DIGITS, "--max_steps", 12, "--eval.every", 6, "--checkpoint.every", 4, "--log.every", 1]
 
@@ -85,6 +89,21 @@ def test_a_moved_checkpoint_can_still_be_evaluated(finished, cli, tmp_path) -> N
     assert json.loads(done.out)["top1"] == result(finished)["metrics"]["top1"]
 
 
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, last: int) -> Iterator[None]:
+    """Within, a run dies after the update of step `last`, before anything is saved of it."""
+    real = loop.Watch.look
+
+    def look(self, step, loss, norm):
+        if step == last:
+            raise KeyboardInterrupt
+        real(self, step, loss, norm)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Watch, "look", look)
+        yield
+
+
 CASES = {
     "sgd, batch norm, augmentation": [],
     "adamw": ["--optim.name", "adamw", "--optim.lr", 0.002],
@@ -97,19 +116,11 @@ CASES = {
 
 @pytest.mark.parametrize("knobs", CASES.values(), ids=CASES)
 def test_stopped_and_continued_ends_in_the_same_bits(cli, tmp_path, monkeypatch, knobs) -> None:
-    """A run that dies at step 7 goes on from the checkpoint of step 4."""
+    """A run that dies at step 7 goes on from the last checkpoint, that of step 6."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert cli("fit", *SHORT, *knobs, "--run", whole).code == 0
 
-    real = loop.Watch.look
-
-    def dies(self, step, loss, norm):
-        if step == 7:
-            raise KeyboardInterrupt
-        real(self, step, loss, norm)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Watch, "look", dies)
+    with dying(monkeypatch, 7):
         assert cli("fit", *SHORT, *knobs, "--run", broken, "--resume").code == 130
     assert result(broken)["status"] == "failed"
     assert json.loads((broken / "run.json").read_text())["exit_code"] == 130
@@ -125,15 +136,7 @@ def test_stopped_and_continued_ends_in_the_same_bits(cli, tmp_path, monkeypatch,
 
 def test_resume_without_a_value_finds_the_newest_unfinished_run(cli, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(rundir, "RUNS", tmp_path)
-    real = loop.Watch.look
-
-    def dies(self, step, loss, norm):
-        if step == 5:
-            raise KeyboardInterrupt
-        real(self, step, loss, norm)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Watch, "look", dies)
+    with dying(monkeypatch, 5):
         assert cli("fit", *SHORT).code == 130
     assert cli("fit", *SHORT, "--resume").code == 0
     [run] = (tmp_path / "digits").iterdir()
@@ -279,3 +282,57 @@ def test_every_level_trains(cli, tmp_path, level) -> None:
 )
 def test_knobs_train(cli, tmp_path, knobs) -> None:
     assert cli("fit", *SHORT, *knobs, "--run", tmp_path / "r").code == 0
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """As Accelerate's launcher would start this process, on the CPU."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", precision)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+
+
+def test_precision_stays_that_of_the_training(cli, tmp_path, monkeypatch) -> None:
+    """A resume in another is refused; an evaluation takes the recorded one by itself."""
+    run = tmp_path / "r"
+    launched(monkeypatch, "bf16")
+    with dying(monkeypatch, 7):
+        assert cli("fit", *SHORT, "--run", run).code == 130
+    launched(monkeypatch, "no")
+    refused = cli("fit", *SHORT, "--run", run, "--resume")
+    assert refused.code == 2
+    assert "started with mixed precision bf16, and this is no → use PRECISION=bf16" in refused.err
+    launched(monkeypatch, "bf16")
+    assert cli("fit", *SHORT, "--run", run, "--resume").code == 0
+    launched(monkeypatch, "no")
+    found = json.loads(cli("evaluate", "--run", run).out)
+    figures = result(run)["metrics"]
+    assert {name: found[name] for name in figures} == figures
+
+
+def test_an_fp16_run_is_measured_on_a_cpu_with_a_warning(finished, cli, tmp_path) -> None:
+    """Its checkpoint says fp16; the bytes are those of an FP32 run, there being no GPU here."""
+    found = read(finished / "checkpoints/latest")
+    model = models.build(Model(), 10, (1, 8, 8))
+    optimizer = optim.build(Optim(), model)
+    found.restore(model, optimizer)
+    path = write(tmp_path, 20, model, optimizer, {**found.state, "mixed_precision": "fp16"})
+    done = cli("evaluate", "--checkpoint", path)
+    assert done.code == 0
+    assert "warning: trained in FP16, which needs a GPU" in done.err
+    assert json.loads(done.out)["top1"] == result(finished)["metrics"]["top1"]
+
+
+def test_data_of_other_classes_or_sizes_cannot_be_evaluated_on(cli, folder, tmp_path) -> None:
+    import shutil
+
+    from conftest import picture
+
+    data, run = tmp_path / "data", tmp_path / "r"
+    shutil.copytree(folder, data)
+    words = ["--data.source", "folder", "--data.root", data, "--batch_size", 8]
+    assert cli("fit", *SHORT, *words, "--run", run).code == 0
+    for split in ("train", "validation"):
+        picture(data / split / "third" / "0.png", 130)
+    done = cli("evaluate", "--run", run)
+    assert done.code == 3
+    assert "other classes or another size" in one_line(done.err)
