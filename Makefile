@@ -22,7 +22,8 @@ stamp  = .venv/.lock-$(1)-$(shell cksum requirements/$(1).txt 2>/dev/null | cut 
 ENV   := $(call stamp,$(line))
 DEV   := $(call stamp,dev)
 BIN   := .venv/bin
-LAUNCH = GPUS="$(GPUS)" CPUS="$(CPUS)" PRECISION="$(PRECISION)" ACCELERATE="$(ACCELERATE)" $(BIN)/python -m train.launch
+# exec: a signal to the recipe's shell must reach what it runs.
+LAUNCH = exec env GPUS="$(GPUS)" CPUS="$(CPUS)" PRECISION="$(PRECISION)" ACCELERATE="$(ACCELERATE)" $(BIN)/python -m train.launch
 
 $(ENV):
 	@requirements/install.sh $(line)

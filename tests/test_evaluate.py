@@ -1,4 +1,5 @@
 import math
+import signal
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from train import runtime
 from train.config import Augment, Config, Data, Model
 from train.data import Augmenter, load
 from train.evaluate import _figures, evaluate
+from train.interrupt import StopFlag
 from train.models import build
 
 
@@ -18,11 +20,12 @@ def data():
     return load(Data(source="digits", holdout=0.201))
 
 
-def measure(model: nn.Module, data, batch_size: int):
+def measure(model: nn.Module, data, batch_size: int, stop: StopFlag | None = None):
+    stop = stop or StopFlag()
     augmenter = Augmenter(Augment(), data.mean, data.std, torch.device("cpu"))
     config = Config(eval={"batch_size": batch_size})
     with runtime.start(config, training=False) as here:
-        return evaluate(model, data, augmenter, here, config), augmenter
+        return evaluate(model, data, augmenter, here, config, stop=stop), augmenter
 
 
 def test_the_figures_are_those_of_scikit_learn(data) -> None:
@@ -72,3 +75,10 @@ def test_classes_without_samples_and_losses_that_are_no_number() -> None:
     assert found.confusion[0] == [1, 0, 1, 0]
     assert found.full()["loss"] is None
     assert found.top1 == 2 / 3
+
+
+def test_a_signal_ends_it_without_figures(data) -> None:
+    model, stop = build(Model(name="mlp"), 10, (1, 8, 8)), StopFlag()
+    stop.signal = signal.SIGTERM
+    assert measure(model, data, 16, stop)[0] is None
+    assert model.training

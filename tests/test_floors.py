@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 FLOORS = [
-    {"errors", "files", "schedule", "order", "interrupt", "progress"},
-    {"config"},
+    {"errors", "files", "schedule", "order", "progress", "parent", "exchange", "outcome"},
+    {"config", "interrupt", "lock", "trace"},
     {"experiment"},
     {"cli", "runtime", "data", "models", "optim", "metrics"},
-    {"provenance", "reduce", "checkpoint", "evaluate"},
+    {"provenance", "reduce", "checkpoint", "evaluate", "tripwire"},
     {"loop", "rundir"},
     {"summary", "record"},
     {"run", "score", "launch"},

@@ -4,19 +4,22 @@ import math
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from train import trace
 from train.config import Config
 from train.errors import UsageError
 from train.metrics import Recorder, check_key
 from train.progress import Display
 
 
-def record(run, steps, *, first=0, **knobs) -> None:
+def record(run, steps, *, first=0, measured=0, **knobs) -> None:
     config = Config(batch_size=8, lanes=1, **knobs)
     display = Display(1, 100, shown=False)
     place = {"step": first, "seconds": first * 0.5, "per_epoch": 80, "samples": 800}
+    place["measured"] = measured
     with Recorder(run, "0123456789abcdef", config, display, **place) as recorder:
         for step in steps:
             recorder.train(step, step * 0.5, 0.1, [1 / step, 0.5], 2.0)
+        recorder.trace(steps[0], [(1 / step, 2.0) for step in steps])
         recorder.evaluation(steps[-1], {"loss": 1.0, "top1": 0.9, "top5": 1.0}, best=True)
 
 
@@ -42,9 +45,23 @@ def test_going_on_drops_later_lines_and_a_torn_one(tmp_path) -> None:
     record(tmp_path, [1, 2, 3, 4, 5])
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
+    with (tmp_path / "trace.csv").open("a") as file:
+        file.write("6,0x1.8")
     record(tmp_path, [4, 5, 6], first=3)
     steps = [line["step"] for line in lines(tmp_path) if line["kind"] == "train"]
     assert steps == [1, 2, 3, 4, 5, 6]
+    found = trace.read(tmp_path)
+    assert list(found) == steps
+    assert [float.fromhex(loss) for loss, _ in found.values()] == [1 / step for step in steps]
+
+
+def test_an_evaluation_that_no_checkpoint_knows_is_dropped(tmp_path) -> None:
+    """It is done again, and must not stand there twice."""
+    record(tmp_path, [1, 2])
+    record(tmp_path, [3, 4], first=2, measured=2)
+    record(tmp_path, [5], first=4, measured=2)
+    evaluations = [line["step"] for line in lines(tmp_path) if line["kind"] == "eval"]
+    assert evaluations == [2, 5]
 
 
 def test_tensorboard_holds_the_same_points(tmp_path) -> None:
@@ -57,7 +74,7 @@ def test_tensorboard_holds_the_same_points(tmp_path) -> None:
 
 def test_json_has_no_infinity(tmp_path) -> None:
     display = Display(1, 10, shown=False)
-    place = {"step": 0, "seconds": 0.0, "per_epoch": 8, "samples": 80}
+    place = {"step": 0, "seconds": 0.0, "measured": 0, "per_epoch": 8, "samples": 80}
     with Recorder(tmp_path, "0123456789abcdef", Config(), display, **place) as recorder:
         recorder.train(1, 0.1, 0.1, [1.0, 0.5], math.inf)
     assert lines(tmp_path)[0]["grad_norm"] is None

@@ -29,6 +29,7 @@ def lines(run) -> list[dict]:
 def test_a_run_directory_holds_what_the_contract_names(finished) -> None:
     assert {p.name for p in finished.iterdir()} == {
         "run.json", "config.yaml", "metrics.jsonl", "result.json", "checkpoints", "tensorboard",
+        "trace.csv",
     }  # fmt: skip
     found = result(finished)
     assert found["status"] == "finished"
@@ -92,15 +93,15 @@ def test_a_moved_checkpoint_can_still_be_evaluated(finished, cli, tmp_path) -> N
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, last: int) -> Iterator[None]:
     """Within, a run dies after the update of step `last`, before anything is saved of it."""
-    real = loop.Watch.look
+    real = loop.Notes.look
 
-    def look(self, step, loss, norm):
-        if step == last:
+    def look(self, report, norm):
+        if self.state.step == last:
             raise KeyboardInterrupt
-        real(self, step, loss, norm)
+        real(self, report, norm)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Watch, "look", look)
+        patch.setattr(loop.Notes, "look", look)
         yield
 
 

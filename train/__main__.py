@@ -1,6 +1,5 @@
 """`python -m train VERB`: the command line, and the one place that turns errors into exit codes."""
 
-import json
 import os
 import sys
 import traceback
@@ -9,7 +8,7 @@ from typing import Any
 
 from dotenv import load_dotenv
 
-from train import cli, experiment
+from train import cli, experiment, interrupt, outcome, parent
 from train.errors import HostError, TrainError
 
 # Idle threads of a busy machine must sleep, not spin; OpenMP reads this when torch is loaded.
@@ -36,16 +35,31 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except RuntimeError as error:
-        # How gloo and NCCL say that another process is gone; that one knows why.
-        if not any(sign in str(error) for sign in ("closed by peer", "Connection reset")):
+        lost = _lost(str(error))
+        if lost is None:
             raise
-        lost = HostError(f"process {_RANK} lost the others", "see what they say", one_rank=True)
         _report(lost, f"{lost.label}: {lost}")
         return lost.code
     return 0
 
 
+def _lost(text: str) -> HostError | None:
+    """What a library's RuntimeError says when another process is gone; None for other errors."""
+    # DataLoader notices its workers' deaths in a signal handler, so wherever we are.
+    if "DataLoader worker" in text:
+        return HostError(
+            f"a loader process of process {_RANK} died: {text}",
+            "look for lack of memory (dmesg) or of /dev/shm, lower --data.workers, add --resume",
+            one_rank=True,
+        )
+    # How gloo and NCCL say it; that other process knows why.
+    if any(sign in text for sign in ("closed by peer", "Connection reset")):
+        return HostError(f"process {_RANK} lost the others", "see what they say", one_rank=True)
+    return None
+
+
 def _run(options: Any, knobs: dict[str, Any]) -> None:
+    parent.end_with_launcher()
     # Imported late: `--help` and a mistyped flag should not wait for torch.
     if options.verb == "evaluate":
         from train.score import score
@@ -53,9 +67,10 @@ def _run(options: Any, knobs: dict[str, Any]) -> None:
         score(options.run, options.checkpoint, options.root)
     else:
         config = experiment.load(_file(options), knobs)
-        from train.run import fit
+        with interrupt.listen() as stop:
+            from train.run import fit
 
-        fit(config, options.run, options.resume)
+            fit(config, options.run, options.resume, stop)
 
 
 def _file(options: Any) -> Path | None:
@@ -71,10 +86,7 @@ def _file(options: Any) -> Path | None:
 def _report(error: TrainError, text: str) -> None:
     if _RANK == 0 or error.one_rank:
         print(text, file=sys.stderr)
-    # `accelerate launch` turns every code into 1; `train.launch` reads the true one here.
-    note = os.environ.get("LOCKSTEP_OUTCOME")
-    if note and (_RANK == 0 or error.one_rank):
-        Path(note).write_text(json.dumps({"code": error.code, "error": text}))
+        outcome.ended(error.code, text)
 
 
 if __name__ == "__main__":

@@ -96,6 +96,23 @@ class Saver:
         write(self.root, state["step"], self.model, self.optimizer, content)
         prune(self.root, self.keep)
 
+    def holds(self, step: int) -> bool:
+        """Whether there is a checkpoint of `step`."""
+        return (self.root / _name(step)).exists()
+
+    def mark_best(self, step: int) -> None:
+        """Move `best` to the checkpoint of `step`.
+
+        Raises:
+            CheckpointError: the link could not be written.
+        """
+        try:
+            files.point(self.root / "best", _name(step))
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write {self.root / 'best'}: {error.strerror}", "make room or mend the disk"
+            ) from error
+
 
 def write(
     root: Path, step: int, model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
@@ -105,7 +122,7 @@ def write(
     Raises:
         CheckpointError: it could not be written; earlier checkpoints are untouched.
     """
-    final = root / f"step-{step:08d}"
+    final = root / _name(step)
     aside = root / f".{final.name}.{os.getpid()}"
     slots = {
         f"{number}.{slot}": value
@@ -135,11 +152,16 @@ def write(
             files.point(root / "best", final.name)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
+        earlier = next((path.name for path in steps(root) if path != final), None)
         raise CheckpointError(
-            f"cannot write {final}: {error.strerror}",
-            "make room or mend the disk, then add --resume; earlier checkpoints are whole",
+            f"cannot write {final}: {error.strerror}; the last whole checkpoint is {earlier}",
+            "make room or mend the disk, then add --resume",
         ) from error
     return final
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def read(path: Path) -> Checkpoint:

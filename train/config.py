@@ -172,6 +172,8 @@ class Config(Section):
     """Passes over the training set."""
     max_steps: Count | None = None
     """Stop after this many steps, where that comes before the last epoch's end."""
+    tripwire: Natural = Field(50, json_schema_extra=FREE)
+    """Steps between comparisons of all processes' weights, bit by bit; 0: only before saves."""
     tf32: bool = False
     """Let FP32 matrix products on NVIDIA GPUs use TensorFloat-32: faster, 10 bits of mantissa."""
     data: Data = Data()

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from train.config import Config
 from train.data import Augmenter, ImageData, eval_batches
+from train.interrupt import StopFlag
 from train.runtime import Runtime
 
 
@@ -48,11 +49,18 @@ class Metrics:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, data: ImageData, augmenter: Augmenter, runtime: Runtime, config: Config
-) -> Metrics:
+    model: nn.Module,
+    data: ImageData,
+    augmenter: Augmenter,
+    runtime: Runtime,
+    config: Config,
+    *,
+    stop: StopFlag,
+) -> Metrics | None:
     """Measure `model` on all of the validation split.
 
-    All processes must call this together; each gets the same figures.
+    All processes must call this together; each gets the same figures, or None where `stop` was
+    set on one of them before all was measured.
     """
     size, classes = len(data.validation), len(data.classes)
     losses = torch.zeros(size, dtype=torch.float64, device=runtime.device)
@@ -60,7 +68,15 @@ def evaluate(
     was_training = model.training
     model.eval()
     mine = slice(runtime.rank, None, runtime.world)
-    for start, batch in eval_batches(data.validation, config, mine, runtime.device):
+    batches = eval_batches(data.validation, config, mine, runtime.device)
+    # Some processes have a batch less; all must be there to agree.
+    for _ in range(math.ceil(size / config.eval_batch / runtime.world)):
+        if runtime.any(bool(stop)):
+            model.train(was_training)
+            return None
+        start, batch = next(batches, (0, None))
+        if batch is None:
+            continue
         span = slice(start, start + len(batch))
         logits = model(augmenter.normalize(batch.images)).float()
         losses[span] = functional.cross_entropy(logits, batch.labels, reduction="none").double()

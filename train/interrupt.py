@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: they set a flag, and the loop looks at it between steps.
+"""Signals that ask a run to stop: they set a flag, and the run looks at it between steps.
 
 Saving inside a handler hangs: the signal may have come in the middle of a collective or a write.
 """
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from train.errors import Stopped
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -17,6 +19,7 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._breaks = False
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -26,6 +29,28 @@ class StopFlag:
         if number == signal.SIGINT and self.signal == signal.SIGINT:
             os._exit(128 + number)
         self.signal = signal.Signals(number)
+        if self._breaks:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def breaks(self) -> Iterator[None]:
+        """Let a signal end the block at once: a long wait in which there is nothing to save.
+
+        Raises:
+            Stopped: a signal came, in the block or before it.
+        """
+        self._breaks = True
+        try:
+            if self:
+                raise KeyboardInterrupt
+            yield
+        except KeyboardInterrupt as error:
+            raise Stopped(
+                "a signal came before the first step; there was nothing to save",
+                "start it again with the same command",
+            ) from error
+        finally:
+            self._breaks = False
 
 
 @contextmanager

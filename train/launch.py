@@ -8,7 +8,6 @@ orphaned, and kill the others); and the trainer's exit code comes back (the laun
 into 1).
 """
 
-import json
 import os
 import shlex
 import signal
@@ -16,13 +15,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import psutil
 
-from train import cli, experiment
-from train.errors import HostError, TrainError, UsageError, nearest
+from train import cli, experiment, outcome, parent
+from train.errors import HostError, Stopped, TrainError, UsageError, nearest
 
 _CONFIGS = Path("configs/accelerate")
 
@@ -116,34 +117,70 @@ def supervise(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder) / "outcome.json"
         # The trainer counts its threads itself: the 1 only spares a warning of Accelerate's.
-        environ = {"OMP_NUM_THREADS": "1", **os.environ, "LOCKSTEP_OUTCOME": str(note)}
+        environ = {"OMP_NUM_THREADS": "1", **os.environ, outcome.VARIABLE: str(note)}
         child: subprocess.Popen[bytes] | None = None
-        early: list[int] = []
+        asked: list[int] = []
 
         def forward(number: int, _frame: FrameType | None) -> None:
             # A closed terminal (SIGHUP) is a request to stop like others.
             number = signal.SIGTERM if number == signal.SIGHUP else number
-            if child is None:
-                early.append(number)
-                return
-            # The launcher's own children are the trainers, for one process as for many.
-            for process in psutil.Process(child.pid).children() or [child]:
-                process.send_signal(number)
+            asked.append(number)
+            if child is not None:
+                _send(child.pid, number)
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, forward)
         # A session of its own: Ctrl-C then comes here alone and not to each process at once.
-        child = subprocess.Popen(words, env=environ, start_new_session=True)
-        for sent in early:
-            child.send_signal(sent)
-        code = child.wait()
+        child = subprocess.Popen(
+            words, env=environ, start_new_session=True,
+            preexec_fn=partial(parent.signal_on_death, signal.SIGTERM),  # noqa: PLW1509  (one thread)
+        )  # fmt: skip
+        if asked:
+            child.terminate()
+        code = _wait(child, asked, note)
+        said = outcome.read(note)
+    if "code" in said:
+        if "--num_processes" in words:  # the launcher has had its say since: repeat what matters
+            print(said["error"], file=sys.stderr)
+        return int(said["code"])
+    if asked and not said and code != 0:
+        early = Stopped(
+            "a signal came before training began; there was nothing to save",
+            "start it again with the same command",
+        )
+        print(f"{early.label}: {early}", file=sys.stderr)
+        return early.code
+    return code if code >= 0 else 128 - code  # as shells count deaths by signal
+
+
+def _send(launcher: int, number: int) -> None:
+    """Send a signal to the trainers, or to the launcher while it has none."""
+    with suppress(psutil.NoSuchProcess):
+        # The launcher's own children are the trainers, for one process as for many.
+        trainers = psutil.Process(launcher).children()
+        for process in trainers:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        if not trainers:
+            os.kill(launcher, signal.SIGTERM)
+
+
+def _wait(child: subprocess.Popen[bytes], asked: list[int], note: Path) -> int:
+    """Wait for the launcher; where it was asked to stop before training began, not for long.
+
+    A trainer that dies of the signal while it starts leaves the others waiting for it, and there
+    is nothing yet that they could save.
+    """
+    patience = 10
+    while True:
         try:
-            outcome = json.loads(note.read_text())
-        except (OSError, ValueError):
-            return code if code >= 0 else 128 - code  # as shells count deaths by signal
-    if "--num_processes" in words:  # the launcher has had its say since: repeat what matters
-        print(outcome["error"], file=sys.stderr)
-    return int(outcome["code"])
+            return child.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            patience -= bool(asked) and not note.exists()
+        if patience == 0:
+            for process in [*psutil.Process(child.pid).children(recursive=True), child]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 def main() -> int:

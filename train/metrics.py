@@ -3,15 +3,18 @@
 import json
 import math
 import os
+import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
+from train import trace
 from train.config import Config
-from train.errors import HostError, UsageError
+from train.errors import CheckpointError, UsageError
 from train.files import write_whole
 from train.order import consumed
 from train.progress import Display
@@ -25,6 +28,7 @@ class Recorder:
         run_id: a name of the run that is its own, the same when it goes on.
         step, seconds: updates done already, and training time so far; records of later steps,
             from an earlier attempt, are dropped.
+        measured: step of the last evaluation that counts; records of later ones are dropped.
         per_epoch, samples: training samples in an epoch, and in the whole run.
     """
 
@@ -37,6 +41,7 @@ class Recorder:
         *,
         step: int,
         seconds: float,
+        measured: int,
         per_epoch: int,
         samples: int,
     ) -> None:
@@ -45,9 +50,15 @@ class Recorder:
         with ExitStack() as stack:
             self._wandb = _start_wandb(run, run_id, config, stack)
             path = run / "metrics.jsonl"
-            _cut(path, step)
-            self._file = stack.enter_context(path.open("a", encoding="utf-8"))
-            self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+            try:
+                _cut(path, step, measured)
+                trace.cut(run, step)
+                self._file = stack.enter_context(path.open("a", encoding="utf-8"))
+                self._trace = stack.enter_context((run / trace.NAME).open("a", encoding="utf-8"))
+                self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+            except OSError as error:
+                raise _full(str(path), error) from error
+            stack.enter_context(_quiet_writer())
             stack.callback(self._board.close)
             display.begin(step)
             self._stack = stack.pop_all()  # all is open: closing is __exit__'s business now
@@ -56,8 +67,12 @@ class Recorder:
     def __enter__(self) -> "Recorder":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        try:
+            self._stack.close()
+        except OSError as error:
+            if kind is None:  # else the first error says it, and closing only met it again
+                raise _full(self._file.name, error) from error
 
     def train(
         self, step: int, seconds: float, lr: float, report: list[float], grad_norm: float
@@ -72,6 +87,14 @@ class Recorder:
             grad_norm=grad_norm, samples_per_second=speed,
         )  # fmt: skip
         self.display.train(step, epoch, loss, accuracy, speed)
+
+    def trace(self, first: int, rows: list[tuple[float, float]]) -> None:
+        """Record the [loss, gradient norm] of each step from `first` on."""
+        try:
+            self._trace.write(trace.lines(first, rows))
+            self._trace.flush()
+        except OSError as error:
+            raise _full(self._trace.name, error) from error
 
     def evaluation(self, step: int, figures: dict[str, float | None], *, best: bool) -> None:
         """Record the validation figures after `step` updates."""
@@ -91,18 +114,23 @@ class Recorder:
             "kind": kind, "step": step, "epoch": epoch, "samples": samples, "time": time.time(),
             **{name: _finite(value) for name, value in figures.items()},
         }  # fmt: skip
+        points = {f"{kind}/{name}": value for name, value in figures.items() if value is not None}
         try:
             self._file.write(json.dumps(line, allow_nan=False) + "\n")
             self._file.flush()
+            for name, value in points.items():
+                self._board.add_scalar(name, value, step)
         except OSError as error:
-            raise HostError(
-                f"cannot write {self._file.name}: {error.strerror}", "make room, then add --resume"
-            ) from error
-        points = {f"{kind}/{name}": value for name, value in figures.items() if value is not None}
-        for name, value in points.items():
-            self._board.add_scalar(name, value, step)
+            raise _full(self._file.name, error) from error
         if self._wandb is not None:
             self._wandb.log({**points, "epoch": epoch}, step=step)
+
+
+def _full(name: str, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"cannot write {name}: {error.strerror}",
+        "make room or mend the disk, then add --resume; earlier checkpoints are whole",
+    )
 
 
 def check_key(config: Config) -> None:
@@ -131,6 +159,22 @@ def _start_wandb(run: Path, run_id: str, config: Config, stack: ExitStack) -> An
     )  # fmt: skip
 
 
+@contextmanager
+def _quiet_writer() -> Iterator[None]:
+    """No traceback from TensorBoard's thread: its error is raised again where it is next used."""
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, OSError):
+            before(args)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
 def _finite(value: float | None) -> float | None:
     """JSON has no infinity: FP16 may overflow a gradient, and the scaler then skips the step."""
     return value if value is not None and math.isfinite(value) else None
@@ -140,14 +184,18 @@ def _netrc() -> bool:
     return Path(os.environ.get("NETRC", "~/.netrc")).expanduser().exists()
 
 
-def _cut(path: Path, step: int) -> None:
-    """Drop records after `step`, and a last line that a crash left half written."""
+def _cut(path: Path, step: int, measured: int) -> None:
+    """Drop what came after `step`, and a last line that a crash left half written.
+
+    An evaluation may have been written down, and no checkpoint that knows of it.
+    """
     if not path.exists():
         return
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
+            record = json.loads(line)
+            if record["step"] <= (measured if record["kind"] == "eval" else step):
                 kept.append(line + "\n")
         except (ValueError, KeyError, TypeError):
             continue

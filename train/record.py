@@ -1,29 +1,44 @@
 """What a run leaves in writing beside its checkpoints: run.json, config.yaml, result.json."""
 
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from train import checkpoint, order, provenance, rundir
-from train.config import Config
+from train import checkpoint, lock, order, provenance, rundir
 from train.errors import TrainError
 from train.evaluate import Metrics
-from train.experiment import dump
+from train.experiment import dump, parse
 from train.loop import Parts, State
-from train.runtime import Runtime
 
 
-def start(config: Config, path: Path, step: int, data_sha256: str | None, here: Runtime) -> str:
-    """Write what is about to run; returns the run's id, which it keeps when it goes on."""
+def start(manifest: Mapping[str, Any], path: Path, step: int) -> tuple[str, list[str]]:
+    """Write what is about to run.
+
+    Returns:
+        The run's id, which it keeps when it goes on, and what is not as it was when the run was
+        last started, for a run that goes on.
+    """
     before = rundir.read_json(path / "run.json") or {}
-    manifest = provenance.describe(config, here, data_sha256)
-    manifest["id"] = before.get("id") or secrets.token_hex(8)
-    manifest |= {"started": _now(), "resumed_from_step": step or None}
-    rundir.write_json(path / "run.json", manifest)
+    attempts = before.get("attempts", [])
+    changed = provenance.differences(before, manifest) if attempts else []
+    attempt = {
+        "started": _now(), "from_step": step, "world_size": manifest["world_size"],
+        "changed": changed,
+    }  # fmt: skip
+    whole = {
+        "id": before.get("id") or secrets.token_hex(8),
+        **manifest,
+        "started": attempts[0]["started"] if attempts else attempt["started"],
+        "ended": None, "exit_code": None,
+        "attempts": [*attempts, attempt],
+    }  # fmt: skip
+    rundir.write_json(path / "run.json", whole)
+    config = parse(manifest["config"], "run.json")
     rundir.write(path / "config.yaml", dump(config))
-    return str(manifest["id"])
+    return str(whole["id"]), changed
 
 
 def finish(path: Path, parts: Parts, state: State, figures: Metrics) -> dict[str, Any]:
@@ -49,6 +64,7 @@ def close(path: Path, code: int, problem: str) -> None:
     if not (path / "run.json").exists():  # it did not even start: what we named leaves no trace
         if path.parent.parent == rundir.RUNS:
             with suppress(OSError):
+                (path / lock.NAME).unlink(missing_ok=True)
                 path.rmdir()
                 path.parent.rmdir()
         return
@@ -65,7 +81,11 @@ def close(path: Path, code: int, problem: str) -> None:
 def _end(path: Path, code: int) -> None:
     manifest = rundir.read_json(path / "run.json")
     if manifest is not None:
-        rundir.write_json(path / "run.json", {**manifest, "ended": _now(), "exit_code": code})
+        how = {"ended": _now(), "exit_code": code}
+        *earlier, last = manifest["attempts"]
+        rundir.write_json(
+            path / "run.json", {**manifest, **how, "attempts": [*earlier, {**last, **how}]}
+        )
 
 
 def _now() -> str:

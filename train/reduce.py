@@ -6,13 +6,19 @@ processes by recursive doubling, where each exchange adds two neighbouring subtr
 (a + b and b + a are the same bits). `AllReduce` leaves the sum to DDP and the network library.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from train.exchange import Exchange
+
+_BUCKET = 25 * 2**20
 
 
 class Reducer(Protocol):
@@ -36,24 +42,57 @@ class Reducer(Protocol):
     def sync_buffers(self) -> None:
         """Make buffers equal on all processes, before they are read or saved."""
 
+    def close(self) -> None:
+        """End whatever runs beside the training."""
+
 
 class LaneTree:
-    """Every process ends with the bits of one process that ran all lanes itself."""
+    """Every process ends with the bits of one process that ran all lanes itself.
+
+    A bucket of gradients is exchanged as soon as the last lane's backward pass has produced it.
+
+    Args:
+        bucket: bytes of gradients that are exchanged at once.
+    """
 
     scale = 1.0
 
-    def __init__(self, model: nn.Module, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+    def __init__(self, model: nn.Module, rank: int, world: int, *, bucket: int = _BUCKET) -> None:
+        # Backward passes produce gradients from the last layer to the first, more or less.
+        self.parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
         # Batch norm's; whatever else a model keeps in buffers stays as it is.
         named = [(name.rsplit(".", 1)[-1], buffer) for name, buffer in model.named_buffers()]
         self.averages = [b for name, b in named if name in ("running_mean", "running_var")]
         self.counters = [b for name, b in named if name == "num_batches_tracked"]
         self._before: list[Tensor] = []
-        # The binary counter: (height, sum of 2^height neighbouring lanes), heights falling.
-        self._partial: list[tuple[int, Tensor]] = []
+        # The binary counter: (height, sum of 2^height neighbouring lanes), heights falling. A sum
+        # is a list: a gradient for each parameter, then the averages, then the report.
+        self._partial: list[tuple[int, list[Tensor]]] = []
+        self._last = False
+        self._buckets: list[list[int]] = []  # numbers in that list
+        self._started = 0
+        self._missing: list[int] = []
+        self._exchange: Exchange | None = None
+        if world > 1:
+            like = [*self.parameters, *self.averages, self.parameters[0].new_zeros(2)]
+            self._split(bucket, len(like))
+            self._exchange = Exchange([[like[n] for n in b] for b in self._buckets], rank, world)
 
-    def lane(self, *, sync: bool) -> AbstractContextManager[Any]:  # noqa: ARG002  (the protocol's)
+    def _split(self, size: int, count: int) -> None:
+        """Cut the parameters into buckets of at most `size` bytes, or one parameter."""
+        held = size
+        for number, parameter in enumerate(self.parameters):
+            held += parameter.nbytes
+            if held > size:
+                self._buckets.append([])
+                held = parameter.nbytes
+            hook = partial(self._ready, len(self._buckets) - 1)
+            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            self._buckets[-1].append(number)
+        self._missing = [len(bucket) for bucket in self._buckets]
+        self._buckets.append(list(range(len(self.parameters), count)))
+
+    def lane(self, *, sync: bool) -> AbstractContextManager[Any]:
         """Start the lane from the step's first buffers and from no gradient."""
         if not self._before:
             self._before = [b.clone() for b in (*self.averages, *self.counters)]
@@ -61,47 +100,81 @@ class LaneTree:
             torch._foreach_copy_([*self.averages, *self.counters], self._before)
         for parameter in self.parameters:
             parameter.grad = None
+        self._last = sync and self._exchange is not None
         return nullcontext()
+
+    def _ready(self, bucket: int, _parameter: Tensor) -> None:
+        """A gradient is complete; after the last lane's, a whole bucket may go."""
+        if not self._last:
+            return
+        self._missing[bucket] -= 1
+        # In order, whichever is complete first: the processes must exchange the same.
+        while self._started < len(self._missing) and not self._missing[self._started]:
+            self._start([p.grad for p in self.parameters])
+
+    def _start(self, leaf: Sequence[Tensor | None]) -> None:
+        """Sum the next bucket's part of `leaf` with what the counter holds, and exchange it."""
+        numbers = self._buckets[self._started]
+        node = [tensor for n in numbers if (tensor := leaf[n]) is not None]
+        for _, earlier in reversed(self._partial):
+            mine = [earlier[n] for n in numbers]
+            torch._foreach_add_(mine, node)
+            node = mine
+        assert self._exchange is not None
+        self._exchange.start(self._started, node)
+        self._started += 1
 
     def add(self, share: float, report: Tensor) -> None:
         """Put the lane's leaf on the tree, and join equal subtrees."""
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        parts += [b * share for b in self.averages]
-        node, height = torch.cat([t.reshape(-1) for t in (*parts, report)]), 0
+        node = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        node += [b * share for b in self.averages]
+        node.append(report)
+        if self._last:
+            self._start_rest(node)
+            return
+        height = 0
         while self._partial and self._partial[-1][0] == height:
-            node = self._partial.pop()[1].add_(node)
+            earlier = self._partial.pop()[1]
+            torch._foreach_add_(earlier, node)
+            node = earlier
             height += 1
         self._partial.append((height, node))
 
+    def _start_rest(self, leaf: Sequence[Tensor]) -> None:
+        """Exchange what no gradient started: unused parameters, and what is no gradient."""
+        while self._started < len(self._buckets):
+            self._start(leaf)
+        self._partial = []
+
     def total(self) -> Tensor:
         """Join the processes' subtrees, and put the sums where the leaves came from."""
-        [(_, node)] = self._partial
-        self._partial = []
-        distance = 1
-        while distance < self.world:
-            node = node + self._exchange(node, self.rank ^ distance)
-            distance *= 2
-        place = 0
-        for parameter in self.parameters:
-            parameter.grad = node[place : place + parameter.numel()].view_as(parameter)
-            place += parameter.numel()
-        for average in self.averages:
-            average.copy_(node[place : place + average.numel()].view_as(average))
-            place += average.numel()
+        if self._partial:
+            [(_, node)] = self._partial
+            self._partial = []
+            if self._exchange is not None:  # a short batch: nothing was started ahead
+                self._start_rest(node)
+        if self._exchange is not None:
+            node = [view for bucket in self._exchange.finish() for view in bucket]
+            self._missing = [len(bucket) for bucket in self._buckets[:-1]]
+            self._started = 0
+        *node, report = node
+        for parameter, gradient in zip(self.parameters, node, strict=False):
+            # Of one layout, whichever way it came: the order of later sums may follow the layout.
+            parameter.grad = gradient.contiguous()
+        if self.averages:
+            torch._foreach_copy_(self.averages, node[len(self.parameters) :])
         for counter, before in zip(self.counters, self._before[len(self.averages) :], strict=True):
             counter.copy_(before + 1)
         self._before = []
-        return node[place:]
-
-    def _exchange(self, node: Tensor, peer: int) -> Tensor:
-        other = torch.empty_like(node)
-        both = [dist.P2POp(dist.isend, node, peer), dist.P2POp(dist.irecv, other, peer)]
-        for work in dist.batch_isend_irecv(both):
-            work.wait()
-        return other
+        return report.clone()
 
     def sync_buffers(self) -> None:
         """Nothing to do: the tree left the same buffers everywhere."""
+
+    def close(self) -> None:
+        """End the exchange's thread."""
+        if self._exchange is not None:
+            self._exchange.close()
 
 
 class AllReduce:
@@ -148,3 +221,6 @@ class AllReduce:
         if self.world > 1:
             for buffer in self.model.buffers():
                 dist.broadcast(buffer, src=0)
+
+    def close(self) -> None:
+        """Nothing to do."""

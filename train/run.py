@@ -9,41 +9,61 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from train import checkpoint, loop, models, optim, order, record, rundir, runtime, summary
+from train import (
+    checkpoint,
+    lock,
+    loop,
+    models,
+    optim,
+    order,
+    outcome,
+    provenance,
+    record,
+    rundir,
+    runtime,
+    summary,
+)
 from train.checkpoint import Checkpoint, Saver
 from train.config import Config
 from train.data import Augmenter, ImageData
 from train.data import load as load_data
-from train.errors import DataError, TrainError, UsageError
+from train.errors import DataError, Stopped, TrainError, UsageError
 from train.experiment import differences, load
-from train.interrupt import listen
+from train.interrupt import StopFlag
 from train.loop import Parts, State
 from train.metrics import Recorder, check_key
 from train.progress import Display
 from train.reduce import AllReduce, LaneTree, Reducer
 from train.runtime import Runtime
+from train.tripwire import Tripwire
 
 
-def fit(config: Config, run: Path | None, resume: str | bool | None) -> None:
+def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopFlag) -> None:
     """Train an experiment, or go on with it, in a run directory.
 
     Args:
         run, resume: as `rundir.choose` takes them.
+        stop: set when a signal asks this process to stop.
 
     Raises:
         TrainError: what went wrong, for the user to mend; the run's files say so too.
     """
-    with runtime.start(config) as here:
+    with runtime.start(config) as here, ExitStack() as held:
         check_key(config)
-        path, continued = here.on_main(lambda: rundir.choose(config, run, resume))
+        path = here.on_main(lambda: rundir.choose(config, run, resume))
+        if not (resume and here.on_main(lambda: rundir.status(path)) == "finished"):
+            patience = lock.PATIENCE if resume else 0
+            here.on_main(lambda: held.enter_context(lock.hold(path, patience)))
+        continued = here.on_main(lambda: rundir.continued(path, resume))
         if continued:
             here.on_main(lambda: _same_experiment(config, path))
-        if continued and rundir.status(path) == "finished":
+        # Asked again: it may have come to its end while we waited for the lock.
+        if continued and here.on_main(lambda: rundir.status(path)) == "finished":
             if here.main:
                 print(f"{path} is finished: there is nothing left to do")
             return
         try:
-            _train(config, path, continued, here)
+            _train(config, path, continued, here, stop)
         except BaseException as error:
             code = error.code if isinstance(error, TrainError) else 1
             code = 130 if isinstance(error, KeyboardInterrupt) else code
@@ -52,50 +72,70 @@ def fit(config: Config, run: Path | None, resume: str | bool | None) -> None:
             raise
 
 
-def _train(config: Config, path: Path, continued: bool, here: Runtime) -> None:
+def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: StopFlag) -> None:
     if here.main and "/" in config.data.source:
         print(f"looking for {config.data.source}, in the cache and on the hub", flush=True)
-    # To hash a data set that is too large for memory is to read all of it: once, and not for speed.
-    hashed = here.main and config.reproducibility != "fast"
-    data = here.together(lambda: load_data(config.data, fingerprint=hashed))
+    data = here.together(lambda: _data(config, here, stop))
     samples = _samples(config, data)
     display = Display(config.epochs, order.steps(samples, config.batch_size), shown=here.main)
-    last = here.on_main(lambda: _last_checkpoint(path, data, display, here)) if continued else None
+    last = (
+        here.on_main(lambda: _last_checkpoint(config, path, data, display, here))
+        if continued
+        else None
+    )
     found = here.together(lambda: checkpoint.read(last)) if last else None
     unwrapped, optimizer, state = here.together(lambda: _learner(config, data, found, here))
-    run_id = here.on_main(lambda: record.start(config, path, state.step, data.sha256, here))
+    started = here.on_main(
+        lambda: record.start(provenance.describe(config, here, data.sha256), path, state.step)
+    )
     facts = {
         "config": config.model_dump(mode="json"), "classes": data.classes,
         "shape": data.train.shape, "mean": data.mean, "std": data.std, "data_sha256": data.sha256,
-        "mixed_precision": here.accelerator.mixed_precision,
+        "mixed_precision": here.accelerator.mixed_precision, "world_size": here.world,
     }  # fmt: skip
     saver = Saver(
         rundir.checkpoints(path), config.checkpoint.keep, unwrapped, optimizer,
         here.accelerator.scaler, facts,
     )  # fmt: skip
     with ExitStack() as stack:
-        stop = stack.enter_context(listen())
         stack.enter_context(display)
         recorder = None
         if here.main:
+            run_id, changed = started
+            for factor in changed:
+                display.say(f"warning: not as when this run was last started: {factor}")
             recorder = Recorder(
                 path, run_id, config, display, step=state.step, seconds=state.seconds,
-                per_epoch=len(data.train), samples=samples,
+                measured=state.measured, per_epoch=len(data.train), samples=samples,
             )  # fmt: skip
             stack.enter_context(recorder)
         model, reducer = _wrap(unwrapped, config, here)
+        stack.callback(reducer.close)
         augmenter = Augmenter(config.augment, data.mean, data.std, here.device)
         # The optimizer's state is where it belongs; Accelerate would move AdamW's step counts to
         # the GPU, where each is waited for.
         wrapped = here.accelerator.prepare_optimizer(optimizer, device_placement=False)
+        whole = config.reproducibility == "lockstep"
+        tripwire = Tripwire(unwrapped, optimizer, here, buffers=whole) if here.world > 1 else None
         parts = Parts(
-            config, here, data, augmenter, model, unwrapped, wrapped, reducer, saver, recorder,
-            stop, samples,
+            config, here, data, augmenter, model, unwrapped, wrapped, reducer, saver, tripwire,
+            recorder, stop, samples,
         )  # fmt: skip
+        if here.main:
+            outcome.begun()
         display.say(summary.opening(parts, path, state.step))
         metrics = loop.fit(parts, state) or parts.measure()
+        if metrics is None:  # the run was complete but for its result
+            raise Stopped("a signal came; all steps are saved", "add --resume to go on")
     if here.main:
         display.say(summary.closing(path, record.finish(path, parts, state, metrics)))
+
+
+def _data(config: Config, here: Runtime, stop: StopFlag) -> ImageData:
+    # To hash a data set that is too large for memory is to read all of it: once, and not for speed.
+    hashed = here.main and config.reproducibility != "fast"
+    with stop.breaks():  # a download may take hours
+        return load_data(config.data, fingerprint=hashed)
 
 
 def _learner(
@@ -157,7 +197,9 @@ def _same_experiment(config: Config, path: Path) -> None:
         )
 
 
-def _last_checkpoint(path: Path, data: ImageData, display: Display, here: Runtime) -> Path | None:
+def _last_checkpoint(
+    config: Config, path: Path, data: ImageData, display: Display, here: Runtime
+) -> Path | None:
     found, damage = checkpoint.newest(rundir.checkpoints(path))
     for error in damage:
         display.say(f"warning: {error.problem}; going on from an older checkpoint")
@@ -172,5 +214,12 @@ def _last_checkpoint(path: Path, data: ImageData, display: Display, here: Runtim
         raise UsageError(
             f"{path} was started with mixed precision {before}, and this is {now}",
             f"use PRECISION={before}, or start another run",
+        )
+    if config.reproducibility == "deterministic" and found.state["world_size"] != here.world:
+        count = found.state["world_size"]
+        raise UsageError(
+            f"{path} was started on {count} process{'es' * (count > 1)}, and this is {here.world}:"
+            " at `deterministic` another number gives other bits",
+            f"use {count}; a run at `lockstep` may go on with any number",
         )
     return found.path

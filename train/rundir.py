@@ -7,21 +7,21 @@ from typing import Any
 
 from train import checkpoint, files
 from train.config import Config
-from train.errors import HostError, UsageError
+from train.errors import CheckpointError, HostError, UsageError
 from train.experiment import signature
 
 RUNS = Path("runs")
 
 
-def choose(config: Config, run: Path | None, resume: str | bool | None) -> tuple[Path, bool]:
-    """The run directory to use, and whether it is to be continued.
+def choose(config: Config, run: Path | None, resume: str | bool | None) -> Path:
+    """The run directory to use; it is made where it is not there yet.
 
     Args:
         run: the directory that --run names, if any.
         resume: --resume's value: a directory, True without one, None where it was not given.
 
     Raises:
-        UsageError: there is nothing to continue, or the directory holds a run already.
+        UsageError: there is nothing to continue.
         HostError: the directory cannot be written.
     """
     if isinstance(resume, str):
@@ -32,25 +32,34 @@ def choose(config: Config, run: Path | None, resume: str | bool | None) -> tuple
             raise UsageError(
                 f"there is no run in {run} to continue", "start one with --run, without --resume"
             )
-        return run, True
+        return run
     if run is not None:
-        held = (run / "run.json").exists()
-        if held and not resume:
-            done = status(run) == "finished"
-            raise UsageError(
-                f"{run} already holds {'a finished' if done else 'an unfinished'} run",
-                f"{'' if done else 'add --resume to go on, or '}choose another --run",
-            )
-        return _writable(run), held
+        return run if (run / "run.json").exists() else _writable(run)
     if resume:
-        return _newest_unfinished(RUNS / config.name), True
+        return _newest_unfinished(RUNS / config.name)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     new = RUNS / config.name / f"{stamp}-{signature(config)}"
     while True:
         try:
-            return _writable(new, fresh=True), False
+            return _writable(new, fresh=True)
         except FileExistsError:  # another start in the same second
             new = new.with_name(f"{new.name}+")
+
+
+def continued(run: Path, resume: str | bool | None) -> bool:
+    """Whether `run` holds a run that is to be continued. To be asked while holding its lock.
+
+    Raises:
+        UsageError: it holds one that is not.
+    """
+    held = (run / "run.json").exists()
+    if held and not resume:
+        done = status(run) == "finished"
+        raise UsageError(
+            f"{run} already holds {'a finished' if done else 'an unfinished'} run",
+            f"{'' if done else 'add --resume to go on, or '}choose another --run",
+        )
+    return held
 
 
 def status(run: Path) -> str | None:
@@ -72,7 +81,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file whole.
 
     Raises:
-        HostError: it cannot be written.
+        CheckpointError: it cannot be written.
     """
     write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
@@ -81,13 +90,14 @@ def write(path: Path, text: str) -> None:
     """Write a text file whole.
 
     Raises:
-        HostError: it cannot be written.
+        CheckpointError: it cannot be written.
     """
     try:
         files.write_whole(path, text.encode())
     except OSError as error:
-        raise HostError(
-            f"cannot write {path}: {error.strerror}", "make room, or choose another --run"
+        raise CheckpointError(
+            f"cannot write {path}: {error.strerror}",
+            "make room or mend the disk, then add --resume",
         ) from error
 
 

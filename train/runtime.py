@@ -16,6 +16,7 @@ import psutil
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor
 
 from train.config import Config
@@ -121,7 +122,9 @@ def start(
     use_cpu = _use_cpu()
     threads = _pin(config)
     try:
-        accelerator = Accelerator(cpu=use_cpu, mixed_precision=precision)
+        accelerator = Accelerator(
+            cpu=use_cpu, mixed_precision=precision, kwargs_handlers=[_buckets(config)]
+        )
     except ValueError as error:
         raise HostError(str(error), "choose another precision, such as PRECISION=no") from error
     try:
@@ -216,6 +219,17 @@ def _pin(config: Config) -> int:
     threads = 1 if config.reproducibility == "lockstep" else max(1, cpus() // local)
     torch.set_num_threads(threads)
     return threads
+
+
+def _buckets(config: Config) -> DistributedDataParallelKwargs:
+    """How DDP groups gradients.
+
+    It rebuilds its buckets after a process's first step, which changes the order of its sums: a
+    resumed run would differ from one that was not interrupted. Looking for unused parameters is
+    what keeps it from that.
+    """
+    exact = config.reproducibility == "deterministic"
+    return DistributedDataParallelKwargs(find_unused_parameters=exact)
 
 
 def _lanes(config: Config, rank: int, world: int) -> range:

@@ -12,6 +12,7 @@ from train.data import Augmenter, load
 from train.errors import DataError
 from train.evaluate import evaluate
 from train.experiment import parse
+from train.interrupt import StopFlag
 
 
 def score(run: Path | None, single: Path | None, root: str | None) -> None:
@@ -51,8 +52,8 @@ def score(run: Path | None, single: Path | None, root: str | None) -> None:
         found.restore(model)
         model = here.accelerator.prepare_model(model.to(here.device), evaluation_mode=True)
         augmenter = Augmenter(config.augment, recorded["mean"], recorded["std"], here.device)
-        metrics = evaluate(model, data, augmenter, here, config)
-        if here.main:
+        metrics = evaluate(model, data, augmenter, here, config, stop=StopFlag())
+        if here.main and metrics:
             print(
                 f"top-1 {100 * metrics.top1:.2f} %, loss {metrics.loss:.4f} on {metrics.samples}"
                 f" images, after step {recorded['step']}",

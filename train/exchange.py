@@ -1,0 +1,90 @@
+"""Sums across processes by recursive doubling, one bucket after another, beside the training.
+
+At distance 1, 2, 4, … each process sends its partial sum to the process whose rank differs in
+that bit, and adds what it gets: as a + b and b + a are the same bits, both hold the same sum.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# Numbers between the starts of two tensors in a bucket are a multiple of this: CUDA's reductions
+# take an order that depends on alignment, and gradients stand at aligned places otherwise.
+_ALIGN = 64
+
+
+class Exchange:
+    """Buckets of tensors that become sums over all processes.
+
+    Args:
+        buckets: for each bucket, tensors of the shapes it will hold, all of one dtype and device.
+        world: number of processes, a power of two above 1.
+    """
+
+    def __init__(self, buckets: Sequence[Sequence[Tensor]], rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        self._views: list[list[Tensor]] = []
+        self._flat: list[tuple[Tensor, Tensor]] = []  # what is summed, and what arrives
+        for bucket in buckets:
+            starts, size = [], 0
+            for tensor in bucket:
+                starts.append(size)
+                size += -(-tensor.numel() // _ALIGN) * _ALIGN
+            flat = bucket[0].new_zeros(size)
+            self._flat.append((flat, torch.empty_like(flat)))
+            self._views.append(
+                [
+                    flat[start : start + tensor.numel()].view(tensor.shape)
+                    for start, tensor in zip(starts, bucket, strict=True)
+                ]
+            )
+        # A group of its own: what else processes tell each other may go on at the same time.
+        group: Any = dist.new_group()
+        self._group: dist.ProcessGroup | None = group
+        cuda = self._flat[0][0].is_cuda
+        # NCCL waits on a stream. gloo waits in the calling thread, so it gets one.
+        self._stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
+        # A new thread would take as many OpenMP threads as there are cores.
+        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
+        self._pending: list[Future[None]] = []
+
+    def start(self, number: int, tensors: Sequence[Tensor]) -> None:
+        """Begin to sum bucket `number`. All processes start buckets in the same order."""
+        torch._foreach_copy_(self._views[number], list(tensors))
+        if self._stream is None:
+            self._pending.append(self._thread.submit(self._double, number))
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._double(number)
+
+    def finish(self) -> list[list[Tensor]]:
+        """Wait for all buckets; returns their sums, good until they are started again."""
+        for future in self._pending:
+            future.result()
+        self._pending = []
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        return self._views
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _double(self, number: int) -> None:
+        flat, other = self._flat[number]
+        distance = 1
+        while distance < self.world:
+            peer = self.rank ^ distance
+            both = [
+                dist.P2POp(dist.isend, flat, peer, self._group, number),
+                dist.P2POp(dist.irecv, other, peer, self._group, number),
+            ]
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+            flat.add_(other)
+            distance *= 2
