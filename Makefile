@@ -33,13 +33,16 @@ $(DEV): $(ENV)
 	@requirements/install.sh dev
 	@touch $@
 
-.PHONY: help train eval tensorboard test test-slow coverage lint format schema lock shell clean
+.PHONY: help train eval reproduce tensorboard test test-slow coverage lint format schema lock shell clean
 
 train: $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
 	@$(LAUNCH) fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
 
 eval: $(ENV)  ## measure the newest weights of RUN on the validation set
 	@$(if $(RUN),,echo 'error: which run? → make eval RUN=runs/NAME/TIME' >&2; exit 2;) $(LAUNCH) evaluate --run $(RUN) $(ARGS)
+
+reproduce: $(ENV)  ## train RUN again from its record and compare the bits; CPUS= and GPUS= are free
+	@$(if $(RUN),,echo 'error: which run? → make reproduce RUN=runs/NAME/TIME' >&2; exit 2;) exec $(BIN)/python -m train reproduce $(RUN) $(if $(CPUS),--cpus $(CPUS)) $(if $(GPUS),--gpus $(GPUS)) $(ARGS)
 
 tensorboard: $(ENV)  ## show all runs at http://127.0.0.1:6006
 	@$(BIN)/tensorboard --logdir runs --host 127.0.0.1 --port 6006

@@ -14,6 +14,7 @@ FLOORS = [
     {"loop", "rundir"},
     {"summary", "record"},
     {"run", "score", "launch"},
+    {"reproduce"},
     {"__main__"},
 ]
 # Inside the data package.

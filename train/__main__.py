@@ -65,6 +65,13 @@ def _run(options: Any, knobs: dict[str, Any]) -> None:
         from train.score import score
 
         score(options.run, options.checkpoint, options.root)
+    elif options.verb == "reproduce":
+        from train.reproduce import reproduce
+
+        reproduce(
+            options.run, cpus=options.cpus, gpus=options.gpus, root=options.root,
+            anyway=options.anyway,
+        )  # fmt: skip
     else:
         config = experiment.load(_file(options), knobs)
         with interrupt.listen() as stop:

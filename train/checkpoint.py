@@ -261,9 +261,14 @@ def _replace(aside: Path, final: Path) -> None:
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """SHA-256 over the model's tensors in name order: name, dtype, shape, little-endian bytes."""
+    """SHA-256 over the model's tensors, as `tensors_sha256` takes it."""
+    return tensors_sha256(_contiguous(model.state_dict()))
+
+
+def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over tensors in name order: name, dtype, shape, little-endian bytes."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(_contiguous(model.state_dict()).items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

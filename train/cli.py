@@ -13,6 +13,7 @@ from train.errors import UsageError, nearest
 VERBS = {
     "fit": "train an experiment; the script that every hardware config launches",
     "evaluate": "measure a run's final weights, or one checkpoint, on the validation set",
+    "reproduce": "train a finished run again from its record, and compare the bits",
 }
 
 
@@ -38,6 +39,12 @@ def _unknown(words: list[str], flags: list[str]) -> UsageError:
     word = next((w for w in words if w.startswith("-")), words[0])
     near = nearest(word.split("=")[0], flags)
     return UsageError(f"unknown argument {word}{near}", "see `python -m train fit --help`")
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1")
+    return int(text)
 
 
 def _common(parser: Parser) -> None:
@@ -80,10 +87,26 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
     what.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint directory")
     evaluate.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
 
+    again = verbs.add_parser(
+        "reproduce", help=VERBS["reproduce"], description=VERBS["reproduce"], allow_abbrev=False
+    )
+    _common(again)
+    again.add_argument("run", type=Path, metavar="RUN", help="the directory of a finished run")
+    where = again.add_mutually_exclusive_group()
+    for device in ("cpus", "gpus"):
+        where.add_argument(
+            f"--{device}", type=_positive, metavar="N",
+            help=f"train on N {device[:-1].upper()} processes (default: as recorded)",
+        )  # fmt: skip
+    again.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
+    again.add_argument(
+        "--anyway", action="store_true", help="train even where code or data changed since"
+    )
+
     parser.epilog = f"The knobs of an experiment, for `fit`:\n\n{_table()}"
     options, rest = parser.parse_known_args(argv)
     if rest:
-        chosen = fit if options.verb == "fit" else evaluate
+        chosen = {"fit": fit, "evaluate": evaluate, "reproduce": again}[options.verb]
         raise _unknown(rest, list(chosen._option_string_actions))
     given = source(parsed_args=options)() if options.verb == "fit" else {}
     return options, given

@@ -1,7 +1,7 @@
 """The ways a run can end badly, each with an exit code and a way to mend it.
 
 Exit codes: 0 done · 2 usage or configuration · 3 data · 4 checkpoint · 5 diverged · 6 the
-environment · 75 stopped by a signal after saving.
+environment · 7 not reproduced · 75 stopped by a signal after saving.
 """
 
 import difflib
@@ -58,6 +58,12 @@ class HostError(TrainError):
     """The machine: GPUs, driver, processes, disk."""
 
     code = 6
+
+
+class NotReproduced(TrainError):
+    """A run was trained again, and other bits came out."""
+
+    code = 7
 
 
 class Stopped(TrainError):

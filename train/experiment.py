@@ -121,10 +121,10 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def differences(one: Config, other: Config) -> list[str]:
-    """Dotted names of knobs that decide the result and differ."""
+def differences(one: Config, other: Config) -> list[tuple[str, Any, Any]]:
+    """Knobs that decide the result and differ: dotted name, and both values."""
     return [
-        name
+        (name, _value(one, name), _value(other, name))
         for name, field in knobs()
         if field.json_schema_extra != FREE and _value(one, name) != _value(other, name)
     ]

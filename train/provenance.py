@@ -28,7 +28,8 @@ _NUMERIC = (
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 # What follows from the launcher and the number of processes, or stands in `threads` already.
 _PLACE = re.compile(
-    "ACCELERATE_|FSDP_|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|TORCH_NCCL|.*_(DIR|HOME|PATH)$"
+    "ACCELERATE_|FSDP_|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|TORCH_NCCL"
+    "|KMP_AFFINITY|KMP_BLOCKTIME|.*_(DIR|HOME|PATH)$"
 )
 
 

@@ -192,7 +192,7 @@ def _same_experiment(config: Config, path: Path) -> None:
     other = differences(config, load(path / "config.yaml"))
     if other:
         raise UsageError(
-            f"{path} was started with another {', '.join(other)}",
+            f"{path} was started with another {', '.join(name for name, *_ in other)}",
             "continue with the run's own config.yaml, or start another run",
         )
 

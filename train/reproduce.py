@@ -1,0 +1,171 @@
+"""The verb `reproduce`: run an experiment again from its record alone, and compare the bits."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from train import checkpoint, launch, provenance, rundir, trace
+from train.config import Config
+from train.data import load as load_data
+from train.errors import (
+    CheckpointError,
+    DataError,
+    DivergedError,
+    HostError,
+    NotReproduced,
+    Stopped,
+    TrainError,
+    UsageError,
+)
+from train.experiment import differences, dump, load, parse
+
+_FIX = "restore it, or add --anyway to train and compare all the same"
+_KINDS = (UsageError, DataError, CheckpointError, DivergedError, HostError, Stopped)
+
+
+def reproduce(
+    run: Path, *, cpus: int | None, gpus: int | None, root: str | None, anyway: bool
+) -> None:
+    """Train again what `run` recorded, in a run directory of its own, and compare.
+
+    Args:
+        cpus, gpus: how many processes to use, and where; both None: as recorded.
+        root: where the data is now, if elsewhere.
+        anyway: train even where it is known beforehand that something is not what it was.
+
+    Raises:
+        NotReproduced: other bits came out.
+        TrainError: the run cannot be reproduced, or training it again failed.
+    """
+    manifest, result = _record(run)
+    config = parse(manifest["config"], f"{run / 'run.json'}")
+    if root is not None:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"root": root})})
+    words = _launcher(config, manifest, cpus, gpus)
+    contradictions = [
+        f"the record of {run} contradicts itself: {problem}"
+        for problem in _contradictions(run, manifest, result, config)
+    ]
+    for error in [
+        *(UsageError(problem, _FIX) for problem in contradictions),
+        *_objections(run, manifest, config, cpus or gpus),
+    ]:
+        if not anyway:
+            raise error
+        print(f"warning: {error.problem}")
+    again = rundir.choose(config, None, None)
+    # What a run sends to others while it trains is nothing to repeat.
+    silent = config.model_copy(update={"wandb": config.wandb.model_copy(update={"mode": "off"})})
+    rundir.write(again / "config.yaml", dump(silent))
+    print(f"training again what {run} recorded, in {again}", flush=True)
+    code = launch.supervise(
+        [*words, "fit", "--config", str(again / "config.yaml"), "--run", str(again)]
+    )
+    if code:
+        kind = next((kind for kind in _KINDS if kind.code == code), HostError)
+        raise kind(f"training {run} again ended with code {code}", "see the line above")
+    _compare(run, again, contradictions)
+
+
+def _record(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    manifest = rundir.read_json(run / "run.json")
+    if manifest is None:
+        raise UsageError(f"there is no record {run / 'run.json'}", "name a run directory")
+    result = rundir.read_json(run / "result.json") or {}
+    if result.get("status") != "finished":
+        raise UsageError(
+            f"{run} has not finished: there is nothing to compare with",
+            f'finish it with make train RUN={run} ARGS="--resume"',
+        )
+    return manifest, result
+
+
+def _launcher(
+    config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int | None
+) -> list[str]:
+    """The launch command, up to the verb."""
+    if cpus is None and gpus is None:
+        on_gpus = manifest["hardware"]["type"] == "cuda"
+        cpus, gpus = (None, manifest["world_size"]) if on_gpus else (manifest["world_size"], None)
+    where = {"CPUS": str(cpus)} if cpus is not None else {"GPUS": str(gpus)}
+    where["PRECISION"] = manifest["hardware"]["mixed_precision"]
+    return launch.command(where, [], launch.visible_gpus(), config.lanes)
+
+
+def _objections(
+    run: Path, manifest: dict[str, Any], config: Config, count: int | None
+) -> list[TrainError]:
+    """What speaks against the same bits before anything is trained."""
+    found: list[TrainError] = []
+    recorded, now = manifest["code"], provenance.code()
+    changed = [name for name in sorted({*recorded, *now}) if recorded.get(name) != now.get(name)]
+    if changed:
+        commit = manifest["git"]["commit"]
+        hint = f" ({run} ran commit {commit[:12]})" if commit else ""
+        found.append(UsageError(f"the code changed since: {', '.join(changed)}{hint}", _FIX))
+    # A large data set that was trained on at `fast` was not hashed.
+    if manifest["data_sha256"] is not None:
+        data = load_data(config.data, fingerprint=True)
+        if data.sha256 != manifest["data_sha256"]:
+            found.append(DataError(f"the data is not what {run} was trained on", _FIX))
+    level, world = config.reproducibility, manifest["world_size"]
+    if level != "lockstep" and count not in (None, world):
+        found.append(
+            UsageError(
+                f"{run} ran on {world} process{'es' * (world > 1)}, and at `{level}` another number"
+                " gives other bits",
+                f"use {world}, or add --anyway to train and compare all the same",
+            )
+        )
+    return found
+
+
+def _contradictions(
+    run: Path, manifest: dict[str, Any], result: dict[str, Any], config: Config
+) -> list[str]:
+    """Where run.json says other than the run's other files: somebody changed one of them."""
+    found = []
+    others: dict[str, Config] = {}
+    if (run / "config.yaml").exists():
+        others["config.yaml"] = load(run / "config.yaml")
+    try:
+        last = checkpoint.read(rundir.final_checkpoint(run))
+    except TrainError:
+        pass  # checkpoints may be gone: the record must do without
+    else:
+        others["its checkpoint"] = parse(last.state["config"], str(last.path))
+        if checkpoint.tensors_sha256(last.model) != result["weights_sha256"]:
+            found.append("result.json gives another weights_sha256 than its checkpoint has")
+    for name, other in others.items():
+        for knob, one, two in differences(config, other):
+            found.append(f"{knob} is {one} in run.json and {two} in {name}")
+    if manifest["seed"] != config.seed:
+        found.append(f"seed is {manifest['seed']}, and {config.seed} in its config")
+    return found
+
+
+def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
+    (before, was), (after, is_) = _record(run), _record(again)
+    factors = provenance.differences(before, after)
+    for attempt in before["attempts"][1:]:
+        factors += [f"while it was trained, {change}" for change in attempt["changed"]]
+    for factor in factors:
+        print(f"not as recorded: {factor}")
+    traced = trace.read(run)
+    step = trace.first_difference(traced, trace.read(again)) if traced else None
+    same = was["weights_sha256"] == is_["weights_sha256"]
+    processes = f"{after['world_size']} process{'es' * (after['world_size'] > 1)}"
+    if same and step is None:
+        print(
+            f"same bits: all {is_['steps']} steps, and weights {is_['weights_sha256']}, on"
+            f" {processes} (recorded: {before['world_size']})"
+        )
+        return
+    where = (
+        "only the final weights differ"
+        if step is None
+        else f"step {step} is the first that differs"
+    )
+    why = "; ".join([*contradictions, *factors]) or "nothing that is recorded differs"
+    sys.stdout.flush()
+    raise NotReproduced(f"not the same bits: {where}; {why}", f"compare {run} and {again}")
