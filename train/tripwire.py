@@ -64,7 +64,8 @@ class Tripwire:
             for slot, value in slots.items():
                 if isinstance(value, Tensor):
                     tensors[f"{names[parameter]}'s {slot}"] = value
-        tensors = {name: t for name, t in tensors.items() if t.numel()}
+        # Sorted: an optimizer's state stands in the order in which it was made or loaded.
+        tensors = {name: tensors[name] for name in sorted(tensors) if tensors[name].numel()}
         # The exclusive or of all elements' bits.
         found = [torch.hash_tensor(t.detach()).view(torch.int64) for t in tensors.values()]
         return list(tensors), torch.stack([f.to(self.runtime.device) for f in found]).cpu()
