@@ -33,7 +33,7 @@ $(DEV): $(ENV)
 	@requirements/install.sh dev
 	@touch $@
 
-.PHONY: help train eval reproduce tensorboard test test-slow coverage lint format schema lock shell clean
+.PHONY: help train eval reproduce tensorboard test test-slow test-fault coverage lint format schema lock shell clean
 
 train: $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
 	@$(LAUNCH) fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
@@ -52,6 +52,9 @@ test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
 
 test-slow: $(DEV)  ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-fault: $(DEV)  ## kill and resume hundreds of times; half an hour
+	@FAULT_KILLS=200 FAULT_SCHEDULES=50 $(BIN)/python -m pytest -s tests/fault $(ARGS)
 
 coverage: $(DEV)  ## run all tests and say which lines of train/ they do not reach
 	@$(BIN)/python -m pytest --cov --cov-report=term-missing $(ARGS)

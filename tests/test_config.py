@@ -59,7 +59,7 @@ def test_help_lists_the_verbs_that_work(capsys) -> None:
     listed = capsys.readouterr().out
     for verb in cli.VERBS:
         assert f"    {verb} " in listed
-    for verb in ("predict", "tune", "doctor", "report", "reproduce", "export", "runs"):
+    for verb in ("predict", "tune", "doctor", "report", "export", "runs"):
         assert f"    {verb} " not in listed
 
 

@@ -11,7 +11,7 @@ from accelerate.state import AcceleratorState
 from conftest import DIGITS, one_line
 from torch import nn
 
-from train import loop, models, optim, rundir
+from train import models, notes, optim, rundir
 from train.checkpoint import read, write
 from train.config import Model, Optim
 
@@ -93,7 +93,7 @@ def test_a_moved_checkpoint_can_still_be_evaluated(finished, cli, tmp_path) -> N
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, last: int) -> Iterator[None]:
     """Within, a run dies after the update of step `last`, before anything is saved of it."""
-    real = loop.Notes.look
+    real = notes.Notes.look
 
     def look(self, report, norm):
         if self.state.step == last:
@@ -101,7 +101,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, last: int) -> Iterator[None]:
         real(self, report, norm)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Notes, "look", look)
+        patch.setattr(notes.Notes, "look", look)
         yield
 
 

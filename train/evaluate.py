@@ -6,6 +6,7 @@ outcome; so all figures, the confusion matrix to the digit, are those of one pro
 """
 
 import math
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -68,21 +69,21 @@ def evaluate(
     was_training = model.training
     model.eval()
     mine = slice(runtime.rank, None, runtime.world)
-    batches = eval_batches(data.validation, config, mine, runtime.device)
-    # Some processes have a batch less; all must be there to agree.
-    for _ in range(math.ceil(size / config.eval_batch / runtime.world)):
-        if runtime.any(bool(stop)):
-            model.train(was_training)
-            return None
-        start, batch = next(batches, (0, None))
-        if batch is None:
-            continue
-        span = slice(start, start + len(batch))
-        logits = model(augmenter.normalize(batch.images)).float()
-        losses[span] = functional.cross_entropy(logits, batch.labels, reduction="none").double()
-        best = logits.topk(min(5, classes)).indices
-        outcome[0, span] = best[:, 0]
-        outcome[1, span] = (best == batch.labels[:, None]).any(1).long()
+    with closing(eval_batches(data.validation, config, mine, runtime.device)) as batches:
+        # Some processes have a batch less; all must be there to agree.
+        for _ in range(math.ceil(size / config.eval_batch / runtime.world)):
+            if runtime.any(bool(stop)):
+                model.train(was_training)
+                return None
+            start, batch = next(batches, (0, None))
+            if batch is None:
+                continue
+            span = slice(start, start + len(batch))
+            logits = model(augmenter.normalize(batch.images)).float()
+            losses[span] = functional.cross_entropy(logits, batch.labels, reduction="none").double()
+            best = logits.topk(min(5, classes)).indices
+            outcome[0, span] = best[:, 0]
+            outcome[1, span] = (best == batch.labels[:, None]).any(1).long()
     model.train(was_training)
     # Zeros everywhere but in one process: these sums are exact in any order.
     losses, outcome = runtime.sum(losses).cpu(), runtime.sum(outcome).cpu()

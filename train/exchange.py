@@ -4,8 +4,9 @@ At distance 1, 2, 4, … each process sends its partial sum to the process whose
 that bit, and adds what it gets: as a + b and b + a are the same bits, both hold the same sum.
 """
 
+import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -48,15 +49,19 @@ class Exchange:
         cuda = self._flat[0][0].is_cuda
         # NCCL waits on a stream. gloo waits in the calling thread, so it gets one.
         self._stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
-        # A new thread would take as many OpenMP threads as there are cores.
-        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
-        self._pending: list[Future[None]] = []
+        self._pending = 0
+        self._jobs: SimpleQueue[int] = SimpleQueue()
+        self._outcomes: SimpleQueue[Exception | None] = SimpleQueue()
+        if self._stream is None:
+            # A daemon: a process that fails must be able to leave while it waits for another one.
+            threading.Thread(target=self._serve, daemon=True).start()
 
     def start(self, number: int, tensors: Sequence[Tensor]) -> None:
         """Begin to sum bucket `number`. All processes start buckets in the same order."""
         torch._foreach_copy_(self._views[number], list(tensors))
         if self._stream is None:
-            self._pending.append(self._thread.submit(self._double, number))
+            self._jobs.put(number)
+            self._pending += 1
             return
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -64,16 +69,26 @@ class Exchange:
 
     def finish(self) -> list[list[Tensor]]:
         """Wait for all buckets; returns their sums, good until they are started again."""
-        for future in self._pending:
-            future.result()
-        self._pending = []
+        while self._pending:
+            error = self._outcomes.get()
+            self._pending -= 1
+            if error is not None:
+                raise error
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
         return self._views
 
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown(cancel_futures=True)
+    def _serve(self) -> None:
+        # A new thread would take as many OpenMP threads as there are cores.
+        torch.set_num_threads(1)
+        while True:
+            number = self._jobs.get()
+            try:
+                self._double(number)
+            except Exception as error:  # whatever the network says: `finish` raises it
+                self._outcomes.put(error)
+            else:
+                self._outcomes.put(None)
 
     def _double(self, number: int) -> None:
         flat, other = self._flat[number]

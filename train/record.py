@@ -11,7 +11,7 @@ from train import checkpoint, lock, order, provenance, rundir
 from train.errors import TrainError
 from train.evaluate import Metrics
 from train.experiment import dump, parse
-from train.loop import Parts, State
+from train.parts import Parts, State
 
 
 def start(manifest: Mapping[str, Any], path: Path, step: int) -> tuple[str, list[str]]:

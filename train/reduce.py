@@ -42,9 +42,6 @@ class Reducer(Protocol):
     def sync_buffers(self) -> None:
         """Make buffers equal on all processes, before they are read or saved."""
 
-    def close(self) -> None:
-        """End whatever runs beside the training."""
-
 
 class LaneTree:
     """Every process ends with the bits of one process that ran all lanes itself.
@@ -171,11 +168,6 @@ class LaneTree:
     def sync_buffers(self) -> None:
         """Nothing to do: the tree left the same buffers everywhere."""
 
-    def close(self) -> None:
-        """End the exchange's thread."""
-        if self._exchange is not None:
-            self._exchange.close()
-
 
 class AllReduce:
     """DDP's own averaging of gradients, overlapped with the backward pass."""
@@ -221,6 +213,3 @@ class AllReduce:
         if self.world > 1:
             for buffer in self.model.buffers():
                 dist.broadcast(buffer, src=0)
-
-    def close(self) -> None:
-        """Nothing to do."""

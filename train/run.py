@@ -30,8 +30,8 @@ from train.data import load as load_data
 from train.errors import DataError, Stopped, TrainError, UsageError
 from train.experiment import differences, load
 from train.interrupt import StopFlag
-from train.loop import Parts, State
 from train.metrics import Recorder, check_key
+from train.parts import Parts, State
 from train.progress import Display
 from train.reduce import AllReduce, LaneTree, Reducer
 from train.runtime import Runtime
@@ -110,7 +110,6 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: Sto
             )  # fmt: skip
             stack.enter_context(recorder)
         model, reducer = _wrap(unwrapped, config, here)
-        stack.callback(reducer.close)
         augmenter = Augmenter(config.augment, data.mean, data.std, here.device)
         # The optimizer's state is where it belongs; Accelerate would move AdamW's step counts to
         # the GPU, where each is waited for.

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from train.loop import Parts
+from train.parts import Parts
 from train.provenance import hardware
 
 

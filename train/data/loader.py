@@ -1,7 +1,8 @@
 """From a range of stream positions to a lane's batch on the device, loaded ahead by workers."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from train import order
+from train import order, parent
 from train.config import Config
 from train.data.images import Split
 from train.errors import DataError
@@ -101,8 +102,10 @@ def lane_batches(
     *,
     first_step: int,
     total: int,
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """The lanes' batches in order, from `first_step` to the end of the `total` samples.
+
+    Close the generator to end its workers: whatever waits for them at exit must not find them.
 
     Raises:
         DataError: an image cannot be read.
@@ -113,7 +116,7 @@ def lane_batches(
 
 def eval_batches(
     split: Split, config: Config, mine: slice, device: torch.device
-) -> Iterator[tuple[int, Batch]]:
+) -> Generator[tuple[int, Batch], None, None]:
     """Those of the split's batches that `mine` picks, each with its first sample's number.
 
     Raises:
@@ -123,7 +126,8 @@ def eval_batches(
     # What is in memory is at hand sooner than a worker is started.
     workers = 0 if split.resident is not None else config.data.workers
     batches = _load(_Blocks(split, config.eval_batch), starts, workers, 1, device)
-    return zip(starts, batches, strict=True)
+    with closing(batches):
+        yield from zip(starts, batches, strict=True)
 
 
 def _load(
@@ -132,7 +136,7 @@ def _load(
     workers: int,
     at_once: int,
     device: torch.device,
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """Items of `dataset` on `device`; workers load two rounds of `at_once` items ahead."""
     loader = DataLoader(
         dataset,
@@ -141,7 +145,9 @@ def _load(
         num_workers=workers,
         prefetch_factor=2 * at_once if workers else None,
         pin_memory=device.type == "cuda",
-        worker_init_fn=_quiet,
+        # Nothing of ours draws from it; but a worker's seeds then follow from nothing unrecorded.
+        generator=torch.Generator().manual_seed(0),
+        worker_init_fn=_become_worker,
     )
     for item in loader:
         if isinstance(item, DataError):
@@ -149,7 +155,10 @@ def _load(
         yield item.to(device)
 
 
-def _quiet(_worker: int) -> None:
-    # Ctrl-C reaches the whole group of processes; the workers are ended by the trainer's exit.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _become_worker(_worker: int) -> None:
+    # Ctrl-C, scancel or a stopping service reach every process; workers end when their trainer
+    # does, whichever way it ends.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    parent.signal_on_death(signal.SIGKILL)
     torch.set_num_threads(1)

@@ -1,0 +1,174 @@
+"""Starts real trainers by the dozen: each a process of its own, forked from one that has torch.
+
+A fork server has imported everything once, so that a start takes one second instead of six. What
+runs in the fork is the trainer's own `main`, with the environment that a launcher would set.
+"""
+
+import json
+import multiprocessing
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from fault import trainer
+
+from train import checkpoint, order, trace
+
+_FORK = multiprocessing.get_context("forkserver")
+# Not train.__main__, which looks at RANK when it is imported.
+_FORK.set_forkserver_preload(["fault.trainer", "train.run", "torch._dynamo", "tensorboard.summary"])
+
+
+@dataclass
+class Attempt:
+    """One start of a run: its processes, and the folder with their output and ledgers."""
+
+    ranks: list[BaseProcess]
+    folder: Path
+
+    def wait(self, seconds: float) -> list[int | None]:
+        """The processes' exit codes, once all are gone; None for one that stays too long."""
+        deadline = time.monotonic() + seconds
+        for rank in self.ranks:
+            rank.join(max(0.0, deadline - time.monotonic()))
+        return [rank.exitcode for rank in self.ranks]
+
+    def struck(self) -> None:
+        """Wait for the moment that a strike was set for."""
+        deadline = time.monotonic() + 60
+        while not (self.folder / "struck").exists():
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Make sure that nothing is left."""
+        for rank in self.ranks:
+            rank.kill()
+            rank.join()
+
+    def alive(self) -> bool:
+        """Whether all processes live."""
+        return all(rank.is_alive() for rank in self.ranks)
+
+    def output(self) -> str:
+        """What the processes printed."""
+        return "".join(path.read_text() for path in sorted(self.folder.glob("*.out")))
+
+    def loaders(self) -> list[psutil.Process]:
+        """The loader processes that live."""
+        found = []
+        for rank in self.ranks:
+            try:
+                found += psutil.Process(rank.pid).children(recursive=True)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+
+def start(
+    folder: Path, world: int, words: list[Any], strikes: dict[int, dict[str, Any]] | None = None
+) -> Attempt:
+    """Start `python -m train …` on `world` processes.
+
+    Args:
+        folder: for this attempt's output and ledgers.
+        strikes: by rank, as `trainer.run` takes them.
+    """
+    folder.mkdir(parents=True)
+    ranks = []
+    port = str(free_port())
+    for rank in range(world):
+        environ = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+        if world > 1:
+            environ |= {
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
+                "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            }  # fmt: skip
+        given = ([str(word) for word in words], environ, str(folder), (strikes or {}).get(rank, {}))
+        ranks.append(_FORK.Process(target=trainer.run, args=given))
+    for process in ranks:
+        process.start()
+    return Attempt(ranks, folder)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+# Two epochs of 1,436 samples: 45 steps, the last one short.
+WORDS = [
+    "fit", "--config", "configs/digits.yaml", "--batch_size", 64, "--epochs", 2,
+    "--checkpoint.every", 5, "--eval.every", 12, "--log.every", 1,
+]  # fmt: skip
+SIZE = 1436
+
+
+def finish(home: Path, words: list[Any], world: int = 1) -> Path:
+    """Run to the end without a fault, and return the run directory."""
+    attempt = start(home / "log", world, [*words, "--run", home / "run", "--resume"])
+    assert attempt.wait(120) == [0] * world, attempt.output()
+    return home / "run"
+
+
+def whole_checkpoint(run: Path) -> int | None:
+    """The step of the newest checkpoint that can be loaded; None where none was written yet.
+
+    Raises:
+        CheckpointError: some were written, and none can be loaded.
+    """
+    found, _ = checkpoint.newest(run / "checkpoints")
+    return None if found is None else int(found.state["step"])
+
+
+def consumed(attempts: list[Path]) -> Counter[int]:
+    """How often each sample's key counts for the weights at the end, after these attempts in order.
+
+    What an attempt did at a step counts unless a later attempt did that step again.
+    """
+    lanes: dict[int, tuple[int, dict[int, list[int]]]] = {}
+    for number, folder in enumerate(attempts):
+        for path in folder.glob("*.ledger"):
+            for line in path.read_text().splitlines():
+                step, lane, *keys = map(int, line.split())
+                if lanes.get(step, (-1,))[0] != number:
+                    lanes[step] = (number, {})
+                assert lane not in lanes[step][1], f"{path}: lane {lane} of step {step} ran twice"
+                lanes[step][1][lane] = keys
+    return Counter(key for _, held in lanes.values() for keys in held.values() for key in keys)
+
+
+def expected(seed: int, size: int, total: int) -> Counter[int]:
+    """Each sample of each epoch once: the keys of `total` samples, whole epochs of `size`."""
+    assert total % size == 0
+    every = torch.arange(size)
+    return Counter(
+        key
+        for epoch in range(total // size)
+        for key in order.keys(order.key(seed, epoch, 1), every).tolist()
+    )
+
+
+def assert_same_run(run: Path, reference: Path) -> None:
+    """Both finished with the same bits, and wrote the same things down, each once."""
+    one, other = (json.loads((path / "result.json").read_text()) for path in (run, reference))
+    for name in ("status", "steps", "samples", "weights_sha256", "metrics", "best"):
+        assert one[name] == other[name], name
+    assert trace.read(run) == trace.read(reference)
+    assert written(run) == written(reference)
+
+
+def written(run: Path) -> list[tuple[Any, ...]]:
+    """The lines of metrics.jsonl without what depends on the clock."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    names = ("kind", "step", "epoch", "samples", "loss", "lr", "grad_norm", "top1", "top5")
+    return [tuple(line.get(name) for name in names) for line in lines]

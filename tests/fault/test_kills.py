@@ -1,0 +1,149 @@
+"""SIGKILL at random moments, then --resume: the same bits, each sample once, never without a save.
+
+FAULT_KILLS and FAULT_SCHEDULES say how many; `make test-fault` asks for 200 and 50.
+"""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from fault import harness
+from fault.harness import (
+    SIZE,
+    WORDS,
+    Attempt,
+    assert_same_run,
+    consumed,
+    expected,
+    finish,
+    start,
+    whole_checkpoint,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * 3600)]
+
+KILLS = int(os.environ.get("FAULT_KILLS", "24"))
+SCHEDULES = int(os.environ.get("FAULT_SCHEDULES", "4"))
+SEED = int(os.environ.get("FAULT_SEED", "0"))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nothing interrupted."""
+    home = tmp_path_factory.mktemp("reference")
+    run = finish(home, WORDS)
+    assert consumed([home / "log"]) == expected(0, SIZE, 2 * SIZE)
+    return run
+
+
+def kill(attempt: Attempt, kind: str, chance: random.Random) -> None:
+    """At a random moment, kill what `kind` names."""
+    time.sleep(chance.uniform(0.3, 2.2))
+    victims: list[psutil.Process] = []
+    if kind == "loader":
+        victims = attempt.loaders()[:1]
+    elif kind == "rank":
+        victims = [psutil.Process(chance.choice(attempt.ranks).pid)] if attempt.alive() else []
+    elif kind == "machine":
+        victims = [psutil.Process(r.pid) for r in attempt.ranks if r.is_alive()]
+    for victim in victims:
+        try:
+            victim.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def test_kills_at_random_moments(tmp_path, reference) -> None:
+    chance = random.Random(SEED)
+    kills = runs = 0
+    tally: dict[str, int] = {}
+    while kills < KILLS:
+        home, attempts, newest = tmp_path / str(runs), [], None
+        runs += 1
+        while True:
+            # A run that is killed often enough is let go on to its end.
+            kind = chance.choice(["rank", "machine", "loader", "file", "file"])
+            kind = kind if len(attempts) < 6 else "none"
+            world, strikes = chance.choice([1, 2, 2]), {}
+            if kind == "file":
+                # A save is about fifteen file operations; the run makes nine of them.
+                strikes = {0: {"at": "file", "count": chance.randint(1, 90), "signal": 9}}
+            workers = 2 if kind == "loader" else 0
+            words = [*WORDS, "--data.workers", workers, "--run", home / "run", "--resume"]
+            attempts.append(home / str(len(attempts)))
+            attempt = start(attempts[-1], world, words, strikes)
+            if kind not in ("none", "file"):
+                kill(attempt, kind, chance)
+            codes = attempt.wait(60)
+            assert None not in codes, f"{kind}: still there: {attempt.output()}"
+            assert "Traceback" not in attempt.output(), attempt.output()
+            if codes == [0] * world:
+                break
+            # Whoever was not killed itself says that another process is gone.
+            assert set(codes) <= {-signal.SIGKILL, 6}, (kind, codes, attempt.output())
+            kills += 1
+            tally[kind] = tally.get(kind, 0) + 1
+            left, before = whole_checkpoint(home / "run"), newest
+            assert before is None or (left is not None and left >= before)
+            newest = left
+        assert_same_run(home / "run", reference)
+        assert consumed(attempts) == expected(0, SIZE, 2 * SIZE)
+    print(f"{kills} kills in {runs} runs: {tally}")
+
+
+CASES: dict[str, list[object]] = {
+    "convnet": [],
+    "dropout": ["--model.name", "dropnet"],
+    "adamw": ["--optim.name", "adamw", "--optim.lr", 0.002, "--optim.clip", 0.5],
+}
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    home = tmp_path_factory.mktemp("references")
+    return {name: finish(home / name, [*WORDS, *knobs]) for name, knobs in CASES.items()}
+
+
+@pytest.mark.parametrize("number", range(SCHEDULES))
+def test_elastic_schedules(tmp_path, references, number) -> None:
+    """Stopped or killed several times, and each time continued on another number of processes."""
+    chance = random.Random(1000 * SEED + number)
+    name = chance.choice(sorted(CASES))
+    worlds, world = [], 0
+    interruptions = chance.randint(2, 4)
+    while True:
+        world = chance.choice([w for w in (1, 2, 4) if w != world])
+        workers = chance.choice([0, 0, 1])
+        words = [*WORDS, *CASES[name], "--data.workers", workers]
+        words += ["--run", tmp_path / "run", "--resume"]
+        strike = {}
+        if len(worlds) < interruptions:
+            # Each attempt gets through some steps, so that all of them count.
+            lanes = chance.randint(1, 12) * (8 // world)
+            strike = {"at": "lane", "count": lanes, "signal": chance.choice([9, 15])}
+        victim = chance.randrange(world)
+        attempt = start(tmp_path / str(len(worlds)), world, words, {victim: strike})
+        codes = attempt.wait(120)
+        worlds.append(world)
+        if codes == [0] * world:
+            break
+        assert set(codes) <= {-signal.SIGKILL, 6} or set(codes) == {75}, attempt.output()
+    assert len(worlds) > 2, "it was to be interrupted at least twice"
+    assert_same_run(tmp_path / "run", references[name])
+    print(f"{name}: {' → '.join(map(str, worlds))} processes")
+
+
+def test_the_ledger_sees_what_is_lost_or_repeated(tmp_path) -> None:
+    """That the harness can fail: a line less and a line more are both found."""
+    line = "0 0 5 6 7\n"
+    for number, text in enumerate((line, line + "0 1 8\n", line + "1 0 5\n")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "0.ledger").write_text(text)
+    assert consumed([tmp_path / "0"]) != consumed([tmp_path / "1"])
+    assert consumed([tmp_path / "2"])[5] == 2
+    assert harness.expected(0, 3, 6).total() == 6

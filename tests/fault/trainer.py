@@ -1,0 +1,103 @@
+"""The trainer as it is, with a ledger of what it consumes and a hand that strikes at a moment.
+
+`strike` is a mapping; every key is optional:
+    at      load | lane | eval | file: while data is loaded, between two lanes of a step, between
+            two batches of an evaluation, or before a file operation on checkpoints
+    count   the how-manieth of these moments on this process (from 1)
+    signal  what this process then sends itself
+    flip    [step, element, bit]: flip a bit of the first weight tensor after the update of `step`
+"""
+
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+_FILE_EVENTS = (
+    "open",
+    "os.rename",
+    "os.mkdir",
+    "os.symlink",
+    "os.remove",
+    "os.rmdir",
+    "os.listdir",
+)
+
+
+def run(words: list[str], environ: dict[str, str], folder: str, strike: dict[str, Any]) -> None:
+    """Be one process of a run; does not return. Output and ledger go to files in `folder`."""
+    os.environ.update(environ)
+    rank = environ.get("RANK", "0")
+    output = os.open(f"{folder}/{rank}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    ledger = os.open(f"{folder}/{rank}.ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    _instrument(folder, ledger, strike)
+    from train.__main__ import main
+
+    # The fork server would have loader processes come from another one.
+    multiprocessing.set_start_method("fork", force=True)
+    sys.exit(main(words))
+
+
+def _instrument(folder: str, ledger: int, strike: dict[str, Any]) -> None:
+    import torch
+
+    from train import evaluate, loop, notes
+    from train import run as run_module
+
+    left = {strike.get("at", ""): strike.get("count", 1)}
+    home = os.getpid()  # loader processes inherit all this
+
+    def moment(name: str) -> None:
+        if name not in left or os.getpid() != home:
+            return
+        left[name] -= 1
+        if left[name] == 0:
+            Path(folder, "struck").touch()
+            os.kill(home, strike["signal"])
+
+    def on_event(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _FILE_EVENTS and arguments and "/checkpoints/" in str(arguments[0]):
+            moment("file")
+
+    if strike.get("at") == "file":
+        sys.addaudithook(on_event)
+
+    lanes, blocks, load = loop.lane_batches, evaluate.eval_batches, run_module.load_data
+
+    def lane_batches(split, config, mine, device, *, first_step, total):
+        step, lane = first_step, 0
+        for batch in lanes(split, config, mine, device, first_step=first_step, total=total):
+            moment("lane")
+            keys = " ".join(map(str, batch.keys.tolist()))
+            os.write(ledger, f"{step} {mine[lane]} {keys}\n".encode())
+            yield batch
+            lane = (lane + 1) % len(mine)
+            step += lane == 0
+
+    def eval_batches(*words):
+        for item in blocks(*words):
+            moment("eval")
+            yield item
+
+    def load_data(*words, **named):
+        moment("load")
+        return load(*words, **named)
+
+    loop.lane_batches, evaluate.eval_batches = lane_batches, eval_batches
+    run_module.load_data = load_data
+    if "flip" in strike:
+        when, element, bit = strike["flip"]
+        look = notes.Notes.look
+
+        def flip(self, report, norm):
+            if self.state.step == when and not left.pop("flipped", None):
+                weights = next(iter(self.parts.unwrapped.parameters())).detach().view(torch.int32)
+                weights.view(-1)[element % weights.numel()] ^= torch.tensor(1 << bit).int()
+                left["flipped"] = 1
+            look(self, report, norm)
+
+        notes.Notes.look = flip
