@@ -71,7 +71,11 @@ def update(parts: Parts, batches: Iterator[Batch], step: int) -> tuple[float, Te
     norm = parts.runtime.accelerator.clip_grad_norm_(
         parts.model.parameters(), parts.config.optim.clip or math.inf
     )
+    if parts.tripwire:
+        parts.tripwire.before_update(step)
     parts.optimizer.step()
+    if parts.tripwire:
+        parts.tripwire.after_update()
     return lr, report, norm
 
 

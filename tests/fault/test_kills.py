@@ -83,8 +83,8 @@ def test_kills_at_random_moments(tmp_path, reference) -> None:
             assert "Traceback" not in attempt.output(), attempt.output()
             if codes == [0] * world:
                 break
-            # Whoever was not killed itself says that another process is gone.
-            assert set(codes) <= {-signal.SIGKILL, 6}, (kind, codes, attempt.output())
+            # Whoever was not killed itself says that another process is gone, or was done.
+            assert set(codes) <= {-signal.SIGKILL, 6, 0}, (kind, codes, attempt.output())
             kills += 1
             tally[kind] = tally.get(kind, 0) + 1
             left, before = whole_checkpoint(home / "run"), newest
