@@ -28,37 +28,6 @@ def trained(run: Path, count: int, *knobs: str) -> dict:
     return result(run)
 
 
-CASES = {
-    "sgd": ["--data.workers", "1"],
-    "adamw, clipping": ["--optim.name", "adamw", "--optim.lr", "0.002", "--optim.clip", "0.5"],
-    "dropout, a short last batch": [
-        "--model.name", "dropnet", "--max_steps", "null", "--epochs", "1.001",
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("knobs", CASES.values(), ids=CASES)
-def test_the_same_bits_on_one_two_and_four_processes(tmp_path, knobs) -> None:
-    one, *others = (trained(tmp_path / str(n), n, *knobs) for n in (1, 2, 4))
-    for other in others:
-        for name in ("weights_sha256", "metrics", "best"):
-            assert other[name] == one[name]
-
-
-def test_the_same_bits_on_eight_processes(tmp_path) -> None:
-    one, eight = (trained(tmp_path / str(n), n) for n in (1, 8))
-    assert one["weights_sha256"] == eight["weights_sha256"]
-
-
-@pytest.mark.parametrize("level", ["fast", "deterministic"])
-def test_other_levels_train_on_two_processes(tmp_path, level) -> None:
-    """Through DDP, with a short last batch of which one process gets nothing."""
-    knobs = ["--reproducibility", level, "--max_steps", "null", "--epochs", "0.625"]
-    one, two = (trained(tmp_path / str(n), n, *knobs, "--model.name", "mlp") for n in (1, 2))
-    assert one["samples"] == two["samples"] == 898  # 7 × 128 + 2
-    assert one["metrics"]["loss"] == pytest.approx(two["metrics"]["loss"], rel=1e-3)
-
-
 def test_evaluation_is_exact_on_one_two_and_three_processes(tmp_path) -> None:
     """361 samples, which neither two nor three divides."""
     figures = trained(tmp_path / "run", 1)["metrics"]
@@ -68,20 +37,6 @@ def test_evaluation_is_exact_on_one_two_and_three_processes(tmp_path) -> None:
         assert done.code == 0, done.err
         found = json.loads(done.out)
         assert {name: found[name] for name in figures} == figures
-
-
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path) -> None:
-    whole = trained(tmp_path / "whole", 1)
-    run = tmp_path / "broken"
-    trainer = start("-m", "train", "fit", *SHORT, "--run", str(run))
-    wait_for(run / "checkpoints" / "step-00000010")
-    trainer.kill()
-    trainer.communicate()
-    assert processes(2, "fit", *SHORT, "--run", run, "--resume").code == 0
-    assert result(run)["weights_sha256"] == whole["weights_sha256"]
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [(line["kind"], line["step"]) for line in lines]
-    assert len(steps) == len(set(steps))
 
 
 def start(*words: str, **variables: str) -> subprocess.Popen[str]:
@@ -134,12 +89,14 @@ def test_a_signal_to_the_launch_saves_and_stops(tmp_path, cpus, number) -> None:
 
 @pytest.mark.parametrize("seconds", [0.8, 3, 5])
 def test_an_early_signal_ends_the_launch_and_leaves_nothing_running(tmp_path, seconds) -> None:
+    """While Accelerate is imported, while torch is, or while data is loaded."""
     child = start("-m", "train.launch", "fit", *DIGITS, "--run", str(tmp_path / "run"))
     time.sleep(seconds)
     before = psutil.Process(child.pid).children(recursive=True)
     child.send_signal(signal.SIGTERM)
-    code, _ = finish(child)
-    assert code != 0
+    code, err = finish(child)
+    assert code == 75, err
+    assert err.splitlines()[-1].startswith("stopped: a signal came")
     assert not [p for p in before if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -155,7 +112,14 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path) -> None:
     child.send_signal(signal.SIGINT)
     time.sleep(1)
     assert child.poll() is None
-    child.send_signal(signal.SIGINT)
+    # Signals that come while one operation runs count as one: ask until it is heard.
+    for _ in range(30):
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(1)
+        except subprocess.TimeoutExpired:
+            continue
+        break
     assert finish(child)[0] == 130
 
 
