@@ -33,7 +33,7 @@ $(DEV): $(ENV)
 	@requirements/install.sh dev
 	@touch $@
 
-.PHONY: help train eval reproduce tensorboard test test-slow test-fault coverage lint format schema lock shell clean
+.PHONY: help train eval reproduce tensorboard test test-slow test-fault bench conformance coverage lint format schema lock shell clean
 
 train: $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
 	@$(LAUNCH) fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
@@ -56,6 +56,19 @@ test-slow: $(DEV)  ## run the tests that take minutes
 test-fault: $(DEV)  ## kill and resume hundreds of times; half an hour
 	@FAULT_KILLS=200 FAULT_SCHEDULES=50 $(BIN)/python -m pytest -s tests/fault $(ARGS)
 
+bench: $(ENV)  ## what the levels of reproducibility cost, side by side
+	@$(BIN)/python benchmarks/lockstep.py $(ARGS)
+
+PEERS := .venv-peers/.lock-$(shell cat requirements/cuda13.txt requirements/peers.txt | cksum | cut -d' ' -f1)
+$(PEERS): $(ENV)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-peers
+	@$(BIN)/uv pip install --quiet --python .venv-peers --require-hashes \
+	  --requirement requirements/cuda13.txt --requirement requirements/peers.txt
+	@touch $@
+
+conformance: $(PEERS)  ## kill and resume this trainer and others alike; who repeats or loses samples
+	@.venv-peers/bin/python benchmarks/conformance.py
+
 coverage: $(DEV)  ## run all tests and say which lines of train/ they do not reach
 	@$(BIN)/python -m pytest --cov --cov-report=term-missing $(ARGS)
 
@@ -73,7 +86,7 @@ schema: $(ENV)  ## write configs/schema.json anew from train/config.py
 
 # Universal: one lock for all systems and Pythons from 3.11 on; hashes, and no addresses.
 lock: $(ENV)  ## make requirements/*.txt anew from requirements/*.in
-	@for name in cuda13 cuda12 dev; do \
+	@for name in cuda13 cuda12 dev peers; do \
 	  (cd requirements && ../$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --custom-compile-command 'make lock' $$name.in -o $$name.txt) || exit; done
@@ -82,8 +95,8 @@ shell: $(DEV)  ## a shell in the environment
 	@PATH="$$PWD/$(BIN):$$PATH" VIRTUAL_ENV="$$PWD/.venv" $${SHELL:-sh}
 
 clean:  ## remove the environment and caches; runs stay
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
-	@find train tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
+	@find train tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## this list
 	@echo 'targets:'

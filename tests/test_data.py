@@ -4,6 +4,8 @@ import pytest
 import torch
 from conftest import picture
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image as Picture
 
 from train import data as package
@@ -191,6 +193,9 @@ def test_a_damaged_picture_is_named(tmp_path, monkeypatch, workers, resident) ->
         )
 
 
+VARIED = Augment(pad=2, flip=True, cutout=3)
+
+
 def everything(digits, workers: int, lanes: range, augment: Augment, first: int = 0):
     """What enters the model, sample by sample, in order."""
     config = Config(batch_size=64, lanes=8, data={"workers": workers}, seed=5)
@@ -201,21 +206,27 @@ def everything(digits, workers: int, lanes: range, augment: Augment, first: int 
     return [(augmenter(b.images, b.keys), b.labels) for b in batches]
 
 
-def test_bytes_that_enter_the_model_do_not_depend_on_workers_lanes_or_start(digits) -> None:
-    augment = Augment(pad=2, flip=True, cutout=3)
-    whole = everything(digits, 0, range(8), augment)
-    for workers in (1, 2):
-        other = everything(digits, workers, range(8), augment)
-        assert all(
-            torch.equal(a, c) and torch.equal(b, d)
-            for (a, b), (c, d) in zip(whole, other, strict=True)
-        )
-    # Two processes' lanes, woven together, are one process's.
-    low, high = (everything(digits, 0, lanes, augment) for lanes in (range(4), range(4, 8)))
-    woven = [x for step in range(24) for half in (low, high) for x in half[4 * step : 4 * step + 4]]
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole, woven, strict=True))
-    late = everything(digits, 2, range(8), augment, first=11)
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole[88:], late, strict=True))
+@pytest.fixture(scope="module")
+def whole(digits):
+    """What one process without loaders feeds its model: 24 steps of 8 lanes."""
+    return everything(digits, 0, range(8), VARIED)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    workers=st.integers(0, 2), world=st.sampled_from([1, 2, 4, 8]), first=st.integers(0, 23),
+    data=st.data(),
+)  # fmt: skip
+def test_bytes_that_enter_the_model_do_not_depend_on_workers_processes_or_start(
+    digits, whole, workers, world, first, data
+) -> None:
+    rank, each = data.draw(st.integers(0, world - 1)), 8 // world
+    lanes = range(rank * each, (rank + 1) * each)
+    mine = everything(digits, workers, lanes, VARIED, first)
+    theirs = [whole[8 * step + lane] for step in range(first, 24) for lane in lanes]
+    assert all(
+        torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(mine, theirs, strict=True)
+    )
 
 
 def test_an_epoch_s_samples_come_once_and_differ_in_the_next_epoch(digits) -> None:

@@ -74,6 +74,10 @@ def _run(options: Any, knobs: dict[str, Any]) -> None:
         )  # fmt: skip
     else:
         config = experiment.load(_file(options), knobs)
+        if config.reproducibility == "deterministic":
+            # DDP warns that it looks for unused parameters, which is what keeps its sums in one
+            # order (see runtime). Read when torch is loaded.
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         with interrupt.listen() as stop:
             from train.run import fit
 

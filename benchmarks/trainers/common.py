@@ -62,3 +62,10 @@ def finished(model: nn.Module) -> None:
         for name, tensor in sorted(model.state_dict().items()):
             digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
         (HOME / "hash").write_text(digest.hexdigest())
+
+
+def leave() -> None:
+    """Close the process group: without it, some exits end in SIGABRT."""
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()

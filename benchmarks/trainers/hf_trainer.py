@@ -9,6 +9,7 @@ from common import (
     Pictures,
     consumed,
     finished,
+    leave,
     net,
     step_done,
 )  # fmt: skip
@@ -29,12 +30,6 @@ class Net(nn.Module):
 
 
 class Kill(TrainerCallback):
-    def on_step_end(self, args, state, control, **kwargs):
-        self.step = state.global_step
-
-    def on_save(self, args, state, control, **kwargs):
-        pass
-
     def on_step_begin(self, args, state, control, **kwargs):
         step_done(state.global_step)
 
@@ -49,3 +44,4 @@ arguments = TrainingArguments(
 trainer = Trainer(model=Net(), args=arguments, train_dataset=Pictures(), callbacks=[Kill()])
 trainer.train(resume_from_checkpoint=True if list(out.glob("checkpoint-*")) else None)
 finished(trainer.accelerator.unwrap_model(trainer.model))
+leave()

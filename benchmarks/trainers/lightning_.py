@@ -10,6 +10,7 @@ from common import (
     Pictures,
     consumed,
     finished,
+    leave,
     net,
     step_done,
 )  # fmt: skip
@@ -47,3 +48,4 @@ module = Module()
 loader = DataLoader(Pictures(), batch_size=BATCH // WORLD, shuffle=True)
 trainer.fit(module, loader, ckpt_path=str(saved[-1]) if saved else None)
 finished(module)
+leave()

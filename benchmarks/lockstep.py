@@ -1,0 +1,157 @@
+"""What the same bits cost: step time of `fast`, `deterministic` and `lockstep`, side by side.
+
+    make bench              (on two CPU cores, four minutes)
+
+On one process and on two, all three levels are built in the same processes and take turns, a few
+steps each, so that whatever else the machine does meets them alike. Each turn is compared with
+the `deterministic` one beside it; medians over the rounds, and the quartiles of the ratio.
+
+The same batch, cut into the same micro-batches, throughout. `lockstep` computes with one thread a
+process; the other levels share the CPUs, and are therefore shown with one thread as well. The
+share in reduction is what a step takes beyond the same passes without any sum over processes.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from train import loop, models, optim, runtime  # noqa: E402
+from train.config import Config  # noqa: E402
+from train.data import Augmenter, lane_batches, load  # noqa: E402
+from train.interrupt import StopFlag  # noqa: E402
+from train.parts import Parts  # noqa: E402
+from train.reduce import AllReduce, LaneTree  # noqa: E402
+from train.tripwire import Tripwire  # noqa: E402
+
+# Name: model and its knobs, and steps in a turn.
+MODELS: dict[str, tuple[dict[str, Any], int]] = {
+    "convnet, 0.07 M parameters": ({"name": "convnet"}, 20),
+    "resnet18, 11 M parameters": ({"name": "resnet18", "stem": "small"}, 2),
+}
+LEVELS = ("fast", "deterministic", "lockstep")
+
+
+class Turn:
+    """One level on this process, ready to do steps."""
+
+    def __init__(self, level: str, threads: int, model: dict[str, Any], here: Any, data: Any):
+        self.config = Config(
+            reproducibility=level, epochs=1000, model=model, augment={"pad": 1},
+            optim={"lr": 0.01, "schedule": "constant"}, data={"source": "digits", "holdout": 0.201},
+        )  # fmt: skip
+        self.name, self.threads, config = level, threads, self.config
+        torch.manual_seed(0)
+        bare = models.build(config.model, 10, data.train.shape).to(here.device)
+        optimizer = optim.build(config.optim, bare)
+        whole: Any = bare
+        if level != "lockstep" and here.world > 1:
+            whole = DistributedDataParallel(bare, find_unused_parameters=level == "deterministic")
+        tree = level == "lockstep"
+        reducer: Any = (
+            LaneTree(bare, here.rank, here.world) if tree else AllReduce(whole, here.world)
+        )
+        samples = 1000 * len(data.train)
+        augmenter = Augmenter(config.augment, data.mean, data.std, here.device)
+        tripwire = Tripwire(bare, optimizer, here, buffers=tree) if here.world > 1 else None
+        nobody: Any = None
+        self.parts = Parts(
+            config, here, data, augmenter, whole, bare, here.accelerator.prepare(optimizer),
+            reducer, nobody, tripwire, None, StopFlag(), samples,
+        )  # fmt: skip
+        self.batches = lane_batches(
+            data.train, config, here.lanes, here.device, first_step=0, total=samples
+        )
+        self.step = 0
+
+    def take(self, steps: int) -> float:
+        """Seconds a step."""
+        runtime._pin(self.config)
+        torch.set_num_threads(self.threads)
+        if dist.is_initialized():
+            dist.barrier()
+        start = time.perf_counter()
+        for _ in range(steps):
+            _, report, _ = loop.update(self.parts, self.batches, self.step)
+            self.step += 1
+        report.tolist()  # waits for a GPU
+        return (time.perf_counter() - start) / steps
+
+
+def alone(turn: Turn) -> None:
+    """Leave out every sum over processes: what remains is the passes and the update."""
+    turn.name = "no sum"
+    bare = turn.parts.unwrapped
+    object.__setattr__(turn.parts, "model", bare)
+    object.__setattr__(turn.parts, "reducer", AllReduce(bare, 1))
+    object.__setattr__(turn.parts, "tripwire", None)
+
+
+def work(rounds: int) -> None:
+    """Measure on this process, with its peers; the first one prints the rows."""
+    with runtime.start(Config(data={"source": "digits", "holdout": 0.201})) as here:
+        data = load(Config(data={"source": "digits", "holdout": 0.201}).data)
+        share = max(1, runtime.cpus() // here.world)
+        for title, (model, steps) in MODELS.items():
+            turns = [Turn(level, 1, model, here, data) for level in LEVELS]
+            if share > 1:
+                turns += [Turn(level, share, model, here, data) for level in LEVELS[:2]]
+            passes = Turn("fast", 1, model, here, data)
+            alone(passes)
+            times: list[list[float]] = []
+            for number in range(rounds + 1):
+                row = [turn.take(steps) for turn in (*turns, passes)]
+                if number:  # the first round warms up
+                    times.append(row)
+            base = [row[1] for row in times]  # deterministic, one thread
+            bare = statistics.median(row[-1] for row in times)
+            for place, turn in enumerate(turns):
+                mine = [row[place] for row in times]
+                ratios = sorted(m / b for m, b in zip(mine, base, strict=True))
+                low, middle, high = statistics.quantiles(ratios, n=4)
+                summed = max(0.0, 1 - bare / statistics.median(mine)) if turn.threads == 1 else None
+                if here.main:
+                    cell = "–" if summed is None else f"{100 * summed:.0f} %"
+                    print(
+                        f"| {title} | {here.world} | {turn.name} | {turn.threads} |"
+                        f" {1000 * statistics.median(mine):.1f} | {middle:.2f}"
+                        f" ({low:.2f}–{high:.2f}) | {cell} |",
+                        flush=True,
+                    )
+            for turn in (*turns, passes):
+                turn.batches.close()
+
+
+def main() -> None:
+    """Print the table, or be one of the processes it is measured on."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work(options.rounds)
+        return
+    print("| model | processes | level | threads | ms a step | × deterministic | in reduction |")
+    print("|---" * 7 + "|", flush=True)
+    for world in (1, 2):
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        words += ["--nproc_per_node", str(world), __file__, "--worker"]
+        subprocess.run(
+            [*words, "--rounds", str(options.rounds)], check=True, cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"},
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""One writer: the lock names its holder, and goes when the holder does."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from train import lock, parent
+from train.errors import HostError, UsageError
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from train import lock
+with lock.hold(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+def holder(run: Path, seconds: float) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", HOLD, str(run), str(seconds)]
+    child = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    return child
+
+
+def test_a_second_writer_is_told_who_the_first_is(tmp_path) -> None:
+    with holder(tmp_path, 30) as child:
+        with pytest.raises(UsageError) as refused, lock.hold(tmp_path, patience=0):
+            pass
+        child.kill()
+    assert f"is being written by process {child.pid} on {os.uname().nodename} since 20" in str(
+        refused.value
+    )
+    # Nothing of the dead holder is in the way; its file says who it was, and is taken over.
+    assert (tmp_path / lock.NAME).exists()
+    with lock.hold(tmp_path, patience=0):
+        assert json.loads((tmp_path / lock.NAME).read_text())["pid"] == os.getpid()
+    assert not (tmp_path / lock.NAME).exists()
+
+
+def test_one_that_is_about_to_go_is_waited_for(tmp_path) -> None:
+    with holder(tmp_path, 1), lock.hold(tmp_path, patience=20):
+        assert json.loads((tmp_path / lock.NAME).read_text())["pid"] == os.getpid()
+
+
+def test_a_directory_that_is_gone_is_an_error(tmp_path) -> None:
+    with pytest.raises(HostError, match="cannot write"), lock.hold(tmp_path / "none"):
+        pass
+
+
+ORPHAN = """
+import os, subprocess, sys, time
+os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
+code = '''
+import signal, sys, time
+from train import parent
+parent._ALONE = 1.0
+parent.end_with_launcher()
+if sys.argv[1] == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(60)
+'''
+child = subprocess.Popen([sys.executable, "-c", code, sys.argv[1]], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("kind", ["deaf", "hearing"])
+def test_a_trainer_ends_when_its_launcher_dies(kind) -> None:
+    """By the signal; and where that does not help, without being asked."""
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN, kind], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert launcher.stdout is not None
+    pid = int(launcher.stdout.readline())
+    launcher.kill()
+    launcher.communicate()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_without_a_launcher_a_trainer_outlives_its_shell(monkeypatch) -> None:
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert not parent.launched()
