@@ -64,7 +64,9 @@ class Turn:
         )
         samples = 1000 * len(data.train)
         augmenter = Augmenter(config.augment, data.mean, data.std, here.device)
-        tripwire = Tripwire(bare, optimizer, here, buffers=tree) if here.world > 1 else None
+        tripwire = (
+            Tripwire(bare, optimizer, here, buffers=tree, watch=True) if here.world > 1 else None
+        )
         nobody: Any = None
         self.parts = Parts(
             config, here, data, augmenter, whole, bare, here.accelerator.prepare(optimizer),

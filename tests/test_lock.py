@@ -58,11 +58,11 @@ def test_a_directory_that_is_gone_is_an_error(tmp_path) -> None:
 
 ORPHAN = """
 import os, subprocess, sys, time
-os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
+os.environ["ACCELERATE_DYNAMO_MODE"] = "default"
 code = '''
 import signal, sys, time
 from train import parent
-parent._ALONE = 1.0
+parent._GRACE = 1.0
 parent.end_with_launcher()
 if sys.argv[1] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -93,6 +93,6 @@ def test_a_trainer_ends_when_its_launcher_dies(kind) -> None:
 
 
 def test_without_a_launcher_a_trainer_outlives_its_shell(monkeypatch) -> None:
-    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     assert not parent.launched()

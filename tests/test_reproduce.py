@@ -147,6 +147,11 @@ def test_weights_that_are_not_those_of_the_record(run, cli, here) -> None:
 
 def test_what_cannot_be_reproduced(run, cli, tmp_path) -> None:
     assert cli("reproduce", tmp_path / "none").code == 2
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/run.json").write_text('{"config": {}}')
+    old = cli("reproduce", tmp_path / "old")
+    assert old.code == 2
+    assert "it has no attempts, code, git, hardware, versions" in one_line(old.err)
     change(run, "reproducibility", to="deterministic")
     change(run, "config", "reproducibility", to="deterministic")
     (run / "config.yaml").unlink()

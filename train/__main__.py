@@ -9,7 +9,7 @@ from typing import Any
 from dotenv import load_dotenv
 
 from train import cli, experiment, interrupt, outcome, parent
-from train.errors import HostError, TrainError
+from train.errors import Lost, TrainError, translated
 
 # Idle threads of a busy machine must sleep, not spin; OpenMP reads this when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -35,27 +35,12 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except RuntimeError as error:
-        lost = _lost(str(error))
+        lost = translated(error, _RANK)
         if lost is None:
             raise
         _report(lost, f"{lost.label}: {lost}")
         return lost.code
     return 0
-
-
-def _lost(text: str) -> HostError | None:
-    """What a library's RuntimeError says when another process is gone; None for other errors."""
-    # DataLoader notices its workers' deaths in a signal handler, so wherever we are.
-    if "DataLoader worker" in text:
-        return HostError(
-            f"a loader process of process {_RANK} died: {text}",
-            "look for lack of memory (dmesg) or of /dev/shm, lower --data.workers, add --resume",
-            one_rank=True,
-        )
-    # How gloo and NCCL say it; that other process knows why.
-    if any(sign in text for sign in ("closed by peer", "Connection reset")):
-        return HostError(f"process {_RANK} lost the others", "see what they say", one_rank=True)
-    return None
 
 
 def _run(options: Any, knobs: dict[str, Any]) -> None:
@@ -73,15 +58,19 @@ def _run(options: Any, knobs: dict[str, Any]) -> None:
             anyway=options.anyway,
         )  # fmt: skip
     else:
+        _fit(options, knobs)
+
+
+def _fit(options: Any, knobs: dict[str, Any]) -> None:
+    with interrupt.listen() as stop:
         config = experiment.load(_file(options), knobs)
         if config.reproducibility == "deterministic":
             # DDP warns that it looks for unused parameters, which is what keeps its sums in one
             # order (see runtime). Read when torch is loaded.
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        with interrupt.listen() as stop:
-            from train.run import fit
+        from train.run import fit
 
-            fit(config, options.run, options.resume, stop)
+        fit(config, options.run, options.resume, stop)
 
 
 def _file(options: Any) -> Path | None:
@@ -97,7 +86,8 @@ def _file(options: Any) -> Path | None:
 def _report(error: TrainError, text: str) -> None:
     if _RANK == 0 or error.one_rank:
         print(text, file=sys.stderr)
-        outcome.ended(error.code, text)
+    if os.environ.get("LOCAL_RANK", "0") == "0" or error.one_rank:
+        outcome.ended(error.code, text, bystander=isinstance(error, Lost))
 
 
 if __name__ == "__main__":

@@ -73,6 +73,26 @@ class Stopped(TrainError):
     label = "stopped"
 
 
+class Lost(HostError):
+    """Another process is gone; that one knows why."""
+
+
+def translated(error: RuntimeError, rank: int) -> HostError | None:
+    """What a library's RuntimeError says when a process is gone; None for other errors."""
+    text = str(error)
+    # DataLoader notices its workers' deaths in a signal handler, so wherever we are.
+    if "DataLoader worker" in text:
+        return HostError(
+            f"a loader process of process {rank} died: {text}",
+            "look for lack of memory (dmesg) or of /dev/shm, lower --data.workers, add --resume",
+            one_rank=True,
+        )
+    # How gloo and NCCL say it.
+    if any(sign in text for sign in ("closed by peer", "Connection reset", "Broken pipe")):
+        return Lost(f"process {rank} lost the others", "see what they say", one_rank=True)
+    return None
+
+
 def nearest(word: str, known: Iterable[str], count: int = 1) -> str:
     """'; did you mean …?' for the known words most like `word`, or '' where none is."""
     close = difflib.get_close_matches(word, list(known), n=count, cutoff=0.5)

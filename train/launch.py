@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import psutil
 
@@ -26,6 +27,7 @@ from train import cli, experiment, outcome, parent
 from train.errors import HostError, Stopped, TrainError, UsageError, nearest
 
 _CONFIGS = Path("configs/accelerate")
+_EARLY = "a signal came before training began; there was nothing to save"
 
 
 def command(
@@ -117,7 +119,10 @@ def supervise(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder) / "outcome.json"
         # The trainer counts its threads itself: the 1 only spares a warning of Accelerate's.
-        environ = {"OMP_NUM_THREADS": "1", **os.environ, outcome.VARIABLE: str(note)}
+        environ = {
+            "OMP_NUM_THREADS": "1", **os.environ,
+            outcome.VARIABLE: str(note), parent.SUPERVISOR: str(os.getpid()),
+        }  # fmt: skip
         child: subprocess.Popen[bytes] | None = None
         asked: list[int] = []
 
@@ -144,10 +149,7 @@ def supervise(words: list[str]) -> int:
             print(said["error"], file=sys.stderr)
         return int(said["code"])
     if asked and not said and code != 0:
-        early = Stopped(
-            "a signal came before training began; there was nothing to save",
-            "start it again with the same command",
-        )
+        early = Stopped(_EARLY, "start it again with the same command")
         print(f"{early.label}: {early}", file=sys.stderr)
         return early.code
     return code if code >= 0 else 128 - code  # as shells count deaths by signal
@@ -172,21 +174,34 @@ def _wait(child: subprocess.Popen[bytes], asked: list[int], note: Path) -> int:
     is nothing yet that they could save.
     """
     patience = 10
+    trainers: list[psutil.Process] = []
     while True:
+        with suppress(psutil.NoSuchProcess):
+            trainers = psutil.Process(child.pid).children() or trainers
         try:
-            return child.wait(timeout=0.5)
+            code = child.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
             patience -= bool(asked) and not note.exists()
+        else:
+            # A signal to every process ends the launcher at once, while trainers still save.
+            psutil.wait_procs(trainers, timeout=30)
+            return code
         if patience == 0:
             for process in [*psutil.Process(child.pid).children(recursive=True), child]:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 
 
+def _early(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Stopped(_EARLY, "start it again with the same command")
+
+
 def main() -> int:
     """Launch the verb in argv."""
     words = sys.argv[1:]
     try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _early)
         options, knobs = cli.parse(words)
         fits = options.verb == "fit"
         lanes = experiment.load(options.config, knobs).lanes if fits else None

@@ -11,10 +11,9 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO
 
 from train.errors import HostError, UsageError
 
@@ -35,34 +34,36 @@ def hold(run: Path, patience: float = PATIENCE) -> Iterator[None]:
         HostError: the lock file cannot be written.
     """
     path = run / NAME
-    file = _acquire(path, time.monotonic() + patience)
+    handle = _acquire(path, time.monotonic() + patience)
     try:
-        file.truncate(0)
         since = datetime.now().isoformat(sep=" ", timespec="seconds")
-        json.dump({"pid": os.getpid(), "host": platform.node(), "since": since}, file)
-        file.flush()
+        about = {"pid": os.getpid(), "host": platform.node(), "since": since}
+        with suppress(OSError):  # a full disk: the lock holds without its holder's name
+            os.ftruncate(handle, 0)
+            os.write(handle, json.dumps(about).encode())
         yield
     finally:
-        path.unlink(missing_ok=True)
-        file.close()
+        if _named(path, handle):
+            path.unlink(missing_ok=True)
+        os.close(handle)
 
 
-def _acquire(path: Path, deadline: float) -> IO[str]:
+def _acquire(path: Path, deadline: float) -> int:
+    """A handle of the file `path`, locked."""
     while True:
         try:
-            # Closed by the caller.
-            file = path.open("a+")
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o644)
         except OSError as error:
             raise HostError(
                 f"cannot write {path}: {error.strerror}", "choose another --run"
             ) from error
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
-                return file  # a file system without locks: no worse than before
+                return handle  # a file system without locks: no worse than before
             holder = _holder(path)
-            file.close()
+            os.close(handle)
             if time.monotonic() > deadline:
                 raise UsageError(
                     f"{path.parent} is being written by {holder}",
@@ -71,10 +72,17 @@ def _acquire(path: Path, deadline: float) -> IO[str]:
             time.sleep(0.2)
             continue
         # The last holder may have removed the file between our open and our lock.
-        with_name = path.stat().st_ino if path.exists() else None
-        if with_name == os.fstat(file.fileno()).st_ino:
-            return file
-        file.close()
+        if _named(path, handle):
+            return handle
+        os.close(handle)
+
+
+def _named(path: Path, handle: int) -> bool:
+    """Whether `path` is still the file of `handle`."""
+    try:
+        return path.stat().st_ino == os.fstat(handle).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _holder(path: Path) -> str:

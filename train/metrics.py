@@ -96,6 +96,14 @@ class Recorder:
         except OSError as error:
             raise _full(self._trace.name, error) from error
 
+    def sync(self) -> None:
+        """Make what was written durable: a checkpoint must not be ahead of it."""
+        try:
+            for file in (self._file, self._trace):
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _full(self._file.name, error) from error
+
     def evaluation(self, step: int, figures: dict[str, float | None], *, best: bool) -> None:
         """Record the validation figures after `step` updates."""
         samples, epoch = self._place(step)

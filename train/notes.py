@@ -88,6 +88,8 @@ class Notes:
         """Write a checkpoint of this step, once the processes agree on what stands in it."""
         parts, state = self.parts, self.state
         self.compare()
+        if parts.recorder:
+            parts.recorder.sync()
         with self.clock.paused():
             parts.reducer.sync_buffers()
             parts.runtime.on_main(partial(parts.saver.save, asdict(state)))

@@ -1,11 +1,13 @@
 """How a trainer tells the process that launched it what `accelerate launch` does not pass on.
 
-`train.launch` names a file in the environment; the main process writes into it that training has
-begun, and with which code and line it ended. Without that variable, nothing is written.
+`train.launch` names a file in the environment; the first trainer on the machine writes into it that
+training has begun, and any that fails, with which code and line. Without that variable, nothing is
+written.
 """
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,15 @@ VARIABLE = "LOCKSTEP_OUTCOME"
 
 def begun() -> None:
     """Say that there is something to save from now on."""
-    _write({"begun": True})
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        _write({"begun": True})
 
 
-def ended(code: int, error: str) -> None:
-    """Say how it ended."""
-    _write({"code": code, "error": error})
+def ended(code: int, error: str, *, bystander: bool = False) -> None:
+    """Say how it ended; one that only lost the others leaves the word to them."""
+    path = os.environ.get(VARIABLE)
+    if not (path and bystander and "code" in read(Path(path))):
+        _write({"code": code, "error": error, "bystander": bystander})
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -34,4 +39,5 @@ def read(path: Path) -> dict[str, Any]:
 def _write(content: dict[str, Any]) -> None:
     path = os.environ.get(VARIABLE)
     if path:
-        Path(path).write_text(json.dumps(content))
+        with suppress(OSError):  # a full disk is what may have to be told
+            Path(path).write_text(json.dumps(content))

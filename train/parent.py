@@ -12,10 +12,14 @@ import sys
 import threading
 import time
 
+import psutil
+
 _PR_SET_PDEATHSIG = 1
-# Seconds to save in. Alone, a process waits for nobody and may take as long as a launcher gives
-# it; among others, one that is stuck must make room for the run's next start.
-_ALONE, _AMONG = 30.0, 4.0
+# Seconds to save in: then even a process that is stuck must make room for the run's next start.
+_GRACE = 4.0
+# `train.launch` puts its process number here. Accelerate's launcher may die before a trainer looks
+# for its parent; that a grandparent is missing shows then.
+SUPERVISOR = "LOCKSTEP_SUPERVISOR"
 
 
 def signal_on_death(number: int) -> None:
@@ -26,7 +30,8 @@ def signal_on_death(number: int) -> None:
 
 def launched() -> bool:
     """Whether a launcher started this process: Accelerate's, or torchrun."""
-    return "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+    # Nobody would set this one by hand, unlike the precision.
+    return "ACCELERATE_DYNAMO_MODE" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def end_with_launcher() -> None:
@@ -38,13 +43,15 @@ def end_with_launcher() -> None:
         return
     parent = os.getppid()
     signal_on_death(signal.SIGTERM)
-    seconds = _AMONG if int(os.environ.get("WORLD_SIZE", "1")) > 1 else _ALONE
-    threading.Thread(target=_watch, args=(parent, seconds), daemon=True).start()
+    supervisor = int(os.environ.get(SUPERVISOR, "0"))
+    if supervisor and supervisor not in [p.pid for p in psutil.Process().parents()]:
+        parent = 0  # gone already
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
-def _watch(parent: int, seconds: float) -> None:
+def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(seconds)
+    time.sleep(_GRACE)
     os._exit(128 + signal.SIGKILL)

@@ -122,7 +122,9 @@ def versions() -> dict[str, str | None]:
     lock = _lock()
     text = lock.read_text() if lock.exists() else "torch==\ntorchvision==\naccelerate==\n"
     named = {_normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)}
-    installed = {_normal(d.name): d.version for d in importlib.metadata.distributions()}
+    installed = {
+        _normal(d.name): d.version for d in importlib.metadata.distributions() if d.name
+    }  # fmt: skip
     found |= {name: installed[name] for name in sorted(named & installed.keys())}
     found["cuda"] = torch.version.cuda
     if torch.cuda.is_available():
@@ -143,9 +145,11 @@ def code() -> dict[str, str]:
 def git() -> dict[str, str | None]:
     """Commit, and SHA-256 of what differs from it (None: nothing); both None outside git."""
     commit = _git("rev-parse", "HEAD")
-    changed = _git("diff", "HEAD", "--binary") if commit else None
-    digest = hashlib.sha256(changed.encode()).hexdigest() if changed else None
-    return {"commit": commit, "diff_sha256": digest}
+    # As git would show it to nobody in particular, whatever the user's settings are.
+    words = ("diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv")
+    changed = _git(*words) if commit else None
+    digest = hashlib.sha256(changed).hexdigest() if changed else None
+    return {"commit": commit.decode() if commit else None, "diff_sha256": digest}
 
 
 def lock_sha256() -> str | None:
@@ -163,12 +167,11 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _git(*words: str) -> str | None:
+def _git(*words: str) -> bytes | None:
     try:
         done = subprocess.run(
             ["git", "-C", str(_HOME), *words],
             capture_output=True,
-            text=True,
             timeout=30,
             check=False,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from train import checkpoint, lock, order, provenance, rundir
+from train import checkpoint, order, provenance, rundir
 from train.errors import TrainError
 from train.evaluate import Metrics
 from train.experiment import dump, parse
@@ -61,12 +61,7 @@ def finish(path: Path, parts: Parts, state: State, figures: Metrics) -> dict[str
 
 def close(path: Path, code: int, problem: str) -> None:
     """Leave word of how a run ended that did not finish. Its checkpoints stay."""
-    if not (path / "run.json").exists():  # it did not even start: what we named leaves no trace
-        if path.parent.parent == rundir.RUNS:
-            with suppress(OSError):
-                (path / lock.NAME).unlink(missing_ok=True)
-                path.rmdir()
-                path.parent.rmdir()
+    if not (path / "run.json").exists():  # it did not even start
         return
     status = "stopped" if code == 75 else "failed"
     last = checkpoint.steps(rundir.checkpoints(path))

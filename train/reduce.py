@@ -113,6 +113,7 @@ class LaneTree:
         """Sum the next bucket's part of `leaf` with what the counter holds, and exchange it."""
         numbers = self._buckets[self._started]
         node = [tensor for n in numbers if (tensor := leaf[n]) is not None]
+        assert len(node) == len(numbers)
         for _, earlier in reversed(self._partial):
             mine = [earlier[n] for n in numbers]
             torch._foreach_add_(mine, node)

@@ -1,6 +1,7 @@
 """The verb `reproduce`: run an experiment again from its record alone, and compare the bits."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def reproduce(
         if not anyway:
             raise error
         print(f"warning: {error.problem}")
+    # By another name: `--resume` without a value is about the user's own runs.
+    config = config.model_copy(update={"name": f"{config.name}-again"})
     again = rundir.choose(config, None, None)
     # What a run sends to others while it trains is nothing to repeat.
     silent = config.model_copy(update={"wandb": config.wandb.model_copy(update={"mode": "off"})})
@@ -71,11 +74,17 @@ def _record(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     manifest = rundir.read_json(run / "run.json")
     if manifest is None:
         raise UsageError(f"there is no record {run / 'run.json'}", "name a run directory")
+    missing = {"config", "hardware", "code", "git", "attempts", "versions"} - manifest.keys()
+    if missing:
+        raise UsageError(
+            f"{run / 'run.json'} does not say enough: it has no {', '.join(sorted(missing))}",
+            "it was written by an older version; train it again",
+        )
     result = rundir.read_json(run / "result.json") or {}
     if result.get("status") != "finished":
         raise UsageError(
             f"{run} has not finished: there is nothing to compare with",
-            f'finish it with make train RUN={run} ARGS="--resume"',
+            f"finish it with make train CONFIG={run / 'config.yaml'} RUN={run} ARGS=--resume",
         )
     return manifest, result
 
@@ -128,11 +137,10 @@ def _contradictions(
     others: dict[str, Config] = {}
     if (run / "config.yaml").exists():
         others["config.yaml"] = load(run / "config.yaml")
-    try:
+    last = None
+    with suppress(TrainError):  # checkpoints may be gone: the record must do without
         last = checkpoint.read(rundir.final_checkpoint(run))
-    except TrainError:
-        pass  # checkpoints may be gone: the record must do without
-    else:
+    if last is not None and last.state["step"] == result["steps"]:
         others["its checkpoint"] = parse(last.state["config"], str(last.path))
         if checkpoint.tensors_sha256(last.model) != result["weights_sha256"]:
             found.append("result.json gives another weights_sha256 than its checkpoint has")
@@ -151,21 +159,20 @@ def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
         factors += [f"while it was trained, {change}" for change in attempt["changed"]]
     for factor in factors:
         print(f"not as recorded: {factor}")
-    traced = trace.read(run)
-    step = trace.first_difference(traced, trace.read(again)) if traced else None
+    traced, traced_again = trace.read(run), trace.read(again)
+    step = trace.first_difference(traced, traced_again) if traced else None
     same = was["weights_sha256"] == is_["weights_sha256"]
     processes = f"{after['world_size']} process{'es' * (after['world_size'] > 1)}"
     if same and step is None:
         print(
-            f"same bits: all {is_['steps']} steps, and weights {is_['weights_sha256']}, on"
-            f" {processes} (recorded: {before['world_size']})"
+            f"same bits: {'all' if traced else 'no trace of'} {is_['steps']} steps, and weights"
+            f" {is_['weights_sha256']}, on {processes} (recorded: {before['world_size']})"
         )
         return
-    where = (
-        "only the final weights differ"
-        if step is None
-        else f"step {step} is the first that differs"
-    )
+    where = "only the final weights differ"
+    if step is not None:
+        both = step in traced and step in traced_again
+        where = f"step {step} {'is the first that differs' if both else 'stands in one trace only'}"
     why = "; ".join([*contradictions, *factors]) or "nothing that is recorded differs"
     sys.stdout.flush()
     raise NotReproduced(f"not the same bits: {where}; {why}", f"compare {run} and {again}")

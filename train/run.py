@@ -27,7 +27,7 @@ from train.checkpoint import Checkpoint, Saver
 from train.config import Config
 from train.data import Augmenter, ImageData
 from train.data import load as load_data
-from train.errors import DataError, Stopped, TrainError, UsageError
+from train.errors import DataError, Stopped, TrainError, UsageError, translated
 from train.experiment import differences, load
 from train.interrupt import StopFlag
 from train.metrics import Recorder, check_key
@@ -51,6 +51,8 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
     with runtime.start(config) as here, ExitStack() as held:
         check_key(config)
         path = here.on_main(lambda: rundir.choose(config, run, resume))
+        if here.main:
+            held.callback(rundir.forget_unused, path)
         if not (resume and here.on_main(lambda: rundir.status(path)) == "finished"):
             patience = lock.PATIENCE if resume else 0
             here.on_main(lambda: held.enter_context(lock.hold(path, patience)))
@@ -65,11 +67,13 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
         try:
             _train(config, path, continued, here, stop)
         except BaseException as error:
+            if isinstance(error, RuntimeError):
+                error = translated(error, here.rank) or error
             code = error.code if isinstance(error, TrainError) else 1
             code = 130 if isinstance(error, KeyboardInterrupt) else code
             if here.main:
                 record.close(path, code, str(error) or type(error).__name__)
-            raise
+            raise error
 
 
 def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: StopFlag) -> None:
@@ -115,7 +119,10 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: Sto
         # the GPU, where each is waited for.
         wrapped = here.accelerator.prepare_optimizer(optimizer, device_placement=False)
         whole = config.reproducibility == "lockstep"
-        tripwire = Tripwire(unwrapped, optimizer, here, buffers=whole) if here.world > 1 else None
+        tripwire = None
+        if here.world > 1:
+            watch = config.tripwire > 0
+            tripwire = Tripwire(unwrapped, optimizer, here, buffers=whole, watch=watch)
         parts = Parts(
             config, here, data, augmenter, model, unwrapped, wrapped, reducer, saver, tripwire,
             recorder, stop, samples,
@@ -149,7 +156,8 @@ def _learner(
     found.restore(model, optimizer)
     if here.accelerator.scaler and found.state["scaler"]:
         here.accelerator.scaler.load_state_dict(found.state["scaler"])
-    return model, optimizer, State(**{f.name: found.state[f.name] for f in fields(State)})
+    kept = {f.name: found.state[f.name] for f in fields(State) if f.name in found.state}
+    return model, optimizer, State(**kept)
 
 
 def _samples(config: Config, data: ImageData) -> int:
@@ -180,7 +188,8 @@ def _wrap(unwrapped: nn.Module, config: Config, here: Runtime) -> tuple[nn.Modul
     reducer: Reducer = (
         LaneTree(unwrapped, here.rank, here.world) if tree else AllReduce(model, here.world)
     )
-    wrapped: Any = torch.compile(model) if config.model.compile else model
+    # Not dynamic: which shapes came before must not decide how one is computed.
+    wrapped: Any = torch.compile(model, dynamic=False) if config.model.compile else model
     return wrapped, reducer
 
 

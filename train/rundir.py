@@ -1,6 +1,7 @@
 """The run directory: which one, whether it may be used, and the JSON files in it."""
 
 import json
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,14 @@ def write(path: Path, text: str) -> None:
             f"cannot write {path}: {error.strerror}",
             "make room or mend the disk, then add --resume",
         ) from error
+
+
+def forget_unused(run: Path) -> None:
+    """Remove a directory that we named and nothing was written into."""
+    if run.parent.parent == RUNS:
+        with suppress(OSError):  # it is not empty
+            run.rmdir()
+            run.parent.rmdir()
 
 
 def _newest_unfinished(runs: Path) -> Path:

@@ -32,7 +32,8 @@ def read(run: Path) -> dict[int, Figures]:
     """Each step's figures, as written; empty where there is no trace."""
     path = run / NAME
     found: dict[int, Figures] = {}
-    for line in path.read_text().splitlines(keepends=True)[1:] if path.exists() else []:
+    text = path.read_text(errors="replace") if path.exists() else ""
+    for line in text.splitlines(keepends=True)[1:]:
         parts = line.rstrip("\n").split(",")
         if line.endswith("\n") and len(parts) == 3 and parts[0].isdigit():
             found[int(parts[0])] = (parts[1], parts[2])

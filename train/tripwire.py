@@ -25,13 +25,21 @@ class Tripwire:
     Args:
         buffers: whether the model's buffers are meant to be equal as well (under DDP, batch
             norm's are each process's own between synchronisations).
+        watch: whether each of two processes looks at its own weights before every update.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, runtime: Runtime, *, buffers: bool
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        runtime: Runtime,
+        *,
+        buffers: bool,
+        watch: bool,
     ) -> None:
         self.model, self.optimizer, self.runtime, self.buffers = model, optimizer, runtime, buffers
-        self._weights = [p.detach() for p in model.parameters()] if runtime.world == 2 else []
+        watched = watch and runtime.world == 2
+        self._weights = [p.detach() for p in model.parameters()] if watched else []
         self._seal: Tensor | None = None
         # The first step before whose update the weights had changed by themselves; 0: none.
         self._changed = torch.zeros((), dtype=torch.int64, device=runtime.device)

@@ -11,6 +11,7 @@ from common import (
     Pictures,
     consumed,
     finished,
+    leave,
     net,
     step_done,
 )
@@ -48,4 +49,4 @@ for epoch in range(first_epoch, EPOCHS):
             accelerator.save_state(HOME / "states" / f"step_{step}")
         step_done(step)
 finished(accelerator.unwrap_model(model))
-accelerator.end_training()
+leave()

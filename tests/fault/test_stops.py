@@ -1,6 +1,8 @@
 """A run that is asked to stop, whose launcher dies, that has a rival, or whose disk is full."""
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -92,6 +94,43 @@ def test_a_launcher_that_is_killed_leaves_no_ghosts(tmp_path, reference, victim,
     launch.communicate(timeout=10)
     assert at_once.returncode == 0, output
     assert "going on after step" in output
+    assert_same_run(run, reference)
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        ["make", "train", "CPUS=1"],
+        ["make", "train", "CPUS=2"],
+        [".venv/bin/accelerate", "launch", "--config_file", "configs/accelerate/cpu.yaml"],
+    ],
+    ids=lambda front: front[-1].replace("configs/accelerate/", ""),
+)
+def test_sigterm_to_what_people_call(tmp_path, reference, front) -> None:
+    """make passes it on; Accelerate's launcher does not, but its death is noticed."""
+    if not (ROOT / ".venv").exists():
+        pytest.skip("tests run from another environment than .venv")
+    run = tmp_path / "run"
+    words = [*map(str, WORDS), "--run", str(run), "--resume"]
+    if front[0] == "make":
+        front = [*front, "CONFIG=configs/digits.yaml", f"ARGS={shlex.join(words[3:])}"]
+    else:
+        front = [str(ROOT / front[0]), *front[1:], "-m", "train", *words]
+    child = subprocess.Popen(
+        front, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(run.glob("checkpoints/step-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    tree = psutil.Process(child.pid).children(recursive=True)
+    child.terminate()
+    child.communicate(timeout=20)
+    _, left = psutil.wait_procs(tree, timeout=10)
+    assert not [p for p in left if p.status() != psutil.STATUS_ZOMBIE]
+    assert json.loads((run / "run.json").read_text())["exit_code"] == 75
+    again = start(tmp_path / "1", 2, words)
+    assert again.wait(60) == [0, 0], again.output()
     assert_same_run(run, reference)
 
 
