@@ -10,7 +10,7 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from conftest import ROOT
 
-from train import launch
+from train import launch, outcome
 from train.errors import HostError, TrainError, UsageError
 
 WORDS = ["fit", "--config", "configs/digits.yaml"]
@@ -140,3 +140,17 @@ def test_the_trainer_s_exit_code_comes_back_through_the_launcher(tmp_path) -> No
     assert [ln for ln in done.stderr.splitlines() if ln] == [
         f"error: there is no directory {tmp_path / 'none'} → set --data.root to where the data is"
     ]
+
+
+def test_a_process_that_lost_the_others_does_not_speak_for_them(tmp_path, monkeypatch) -> None:
+    note = tmp_path / "note.json"
+    monkeypatch.setenv(outcome.VARIABLE, str(note))
+    outcome.begun()
+    assert outcome.read(note) == {"begun": True}
+    outcome.ended(6, "process 1 lost the others", bystander=True)
+    assert outcome.read(note)["code"] == 6
+    outcome.ended(4, "the disk is full")
+    outcome.ended(6, "process 2 lost the others", bystander=True)
+    assert outcome.read(note)["code"] == 4
+    monkeypatch.setenv(outcome.VARIABLE, str(tmp_path / "none" / "note.json"))
+    outcome.begun()  # nowhere to write: not the trainer's concern
