@@ -60,7 +60,9 @@ class Turn:
             whole = DistributedDataParallel(bare, find_unused_parameters=level == "deterministic")
         tree = level == "lockstep"
         reducer: Any = (
-            LaneTree(bare, here.rank, here.world) if tree else AllReduce(whole, here.world)
+            LaneTree(bare, here.rank, here.world, len(here.lanes))
+            if tree
+            else AllReduce(whole, here.world)
         )
         samples = 1000 * len(data.train)
         augmenter = Augmenter(config.augment, data.mean, data.std, here.device)

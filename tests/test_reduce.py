@@ -57,13 +57,13 @@ def test_the_sum_is_a_balanced_tree_over_lanes(batch) -> None:
             for pair in zip(leaves[::2], leaves[1::2], strict=True)
         ]
     model = net()
-    gradients, _, _ = step(model, LaneTree(model, 0, 1), *batch)
+    gradients, _, _ = step(model, LaneTree(model, 0, 1, LANES), *batch)
     assert all(torch.equal(a, b) for a, b in zip(gradients, leaves[0], strict=True))
 
 
 def test_batch_norm_sees_a_lane_and_averages_over_lanes(batch) -> None:
     model = net()
-    _, buffers, _ = step(model, LaneTree(model, 0, 1), *batch)
+    _, buffers, _ = step(model, LaneTree(model, 0, 1, LANES), *batch)
     means = []
     for x in batch[0].chunk(LANES):
         other = net()
@@ -78,7 +78,7 @@ def test_both_reducers_compute_the_same_gradient(batch) -> None:
     results = []
     for reducer in (LaneTree, AllReduce):
         model = net()
-        made = LaneTree(model, 0, 1) if reducer is LaneTree else AllReduce(model, 1)
+        made = LaneTree(model, 0, 1, LANES) if reducer is LaneTree else AllReduce(model, 1)
         results.append(step(model, made, *batch))
         results.append(step(model, made, *batch))  # nothing may be left over from a first step
     for (one, *_, report), (other, *_, report2) in zip(results[:2], results[2:], strict=True):
@@ -90,9 +90,45 @@ def test_a_short_batch_weighs_each_sample_alike(batch) -> None:
     """Five samples on eight lanes: three lanes are empty."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     images, labels = batch[0][:5], batch[1][:5]
-    gradients, _, report = step(model, LaneTree(model, 0, 1), images, labels)
+    gradients, _, report = step(model, LaneTree(model, 0, 1, LANES), images, labels)
     model.zero_grad()
     loss = functional.cross_entropy(model(images), labels)
     loss.backward()
     assert torch.allclose(gradients[0], model[1].weight.grad, atol=1e-7)
     assert report.item() / 5 == pytest.approx(loss.item(), rel=1e-6)
+
+
+class Sometimes(nn.Module):
+    """Uses its second parameter when told to, which then gets a gradient of -0.0 somewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+
+    def forward(self, x: float, use: int) -> torch.Tensor:
+        total = (self.a * x).sum()
+        return total + (self.b * torch.tensor([-0.0, x, -x])).sum() if use else total
+
+
+@pytest.mark.parametrize(
+    "uses", [[1, 0] * 4, [0, 1] * 4, [1, 1, 0, 0] * 2, [0] * 8, [0] * 7 + [1], [1] * 8]
+)
+def test_a_parameter_that_some_lanes_do_not_use(uses) -> None:
+    """The bits of the lanes apart, the signs of zeros included."""
+    leaves, model = [], Sometimes()
+    reducer = LaneTree(model, 0, 1, LANES)
+    for lane, use in enumerate(uses):
+        alone, x = Sometimes(), 0.1 * lane + 0.3
+        alone(x, use).backward()
+        leaves.append([torch.zeros(3) if p.grad is None else p.grad for p in alone.parameters()])
+        with reducer.lane(sync=lane == LANES - 1):
+            model(x, use).backward()
+        reducer.add(1 / LANES, torch.zeros(1))
+    reducer.total()
+    while len(leaves) > 1:
+        leaves = [
+            [a + b for a, b in zip(*pair, strict=True)]
+            for pair in zip(leaves[::2], leaves[1::2], strict=True)
+        ]
+    for parameter, leaf in zip(model.parameters(), leaves[0], strict=True):
+        assert torch.equal(parameter.grad.view(torch.int32), leaf.view(torch.int32))

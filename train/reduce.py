@@ -46,15 +46,22 @@ class Reducer(Protocol):
 class LaneTree:
     """Every process ends with the bits of one process that ran all lanes itself.
 
-    A bucket of gradients is exchanged as soon as the last lane's backward pass has produced it.
+    Two neighbouring lanes are added by autograd itself, which adds to the gradients it finds. A
+    bucket of gradients is exchanged as soon as the last lane's backward pass has produced it.
 
     Args:
+        lanes: how many of a step's lanes this process runs, a power of two.
         bucket: bytes of gradients that are exchanged at once.
     """
 
     scale = 1.0
 
-    def __init__(self, model: nn.Module, rank: int, world: int, *, bucket: int = _BUCKET) -> None:
+    def __init__(
+        self, model: nn.Module, rank: int, world: int, lanes: int, *, bucket: int = _BUCKET
+    ) -> None:
+        self._pairs = lanes > 1
+        # Of the first lane of a pair: its averages and report, and its gradients' versions.
+        self._first: tuple[list[Tensor], list[int]] | None = None
         # Backward passes produce gradients from the last layer to the first, more or less.
         self.parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
         # Batch norm's; whatever else a model keeps in buffers stays as it is.
@@ -95,8 +102,9 @@ class LaneTree:
             self._before = [b.clone() for b in (*self.averages, *self.counters)]
         else:
             torch._foreach_copy_([*self.averages, *self.counters], self._before)
-        for parameter in self.parameters:
-            parameter.grad = None
+        if self._first is None:
+            for parameter in self.parameters:
+                parameter.grad = None
         self._last = sync and self._exchange is not None
         return nullcontext()
 
@@ -124,13 +132,29 @@ class LaneTree:
 
     def add(self, share: float, report: Tensor) -> None:
         """Put the lane's leaf on the tree, and join equal subtrees."""
-        node = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        node += [b * share for b in self.averages]
-        node.append(report)
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        rest = [*(b * share for b in self.averages), report]
+        if self._pairs and self._first is None:
+            self._first = rest, [g._version for g in gradients]
+            return
+        height = 0
+        if self._first is not None:
+            height = 1
+            before, versions = self._first
+            self._first = None
+            torch._foreach_add_(rest, before)
+            # Where this lane gave nothing: a leaf of zeros, as between lanes that are further
+            # apart. It is not quite nothing: it makes -0.0 a 0.0.
+            for gradient, version in zip(gradients, versions, strict=True):
+                if gradient._version == version:
+                    gradient.add_(0.0)
+        node = [*gradients, *rest]
         if self._last:
             self._start_rest(node)
             return
-        height = 0
         while self._partial and self._partial[-1][0] == height:
             earlier = self._partial.pop()[1]
             torch._foreach_add_(earlier, node)

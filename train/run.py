@@ -186,7 +186,9 @@ def _wrap(unwrapped: nn.Module, config: Config, here: Runtime) -> tuple[nn.Modul
     alone = tree or here.world == 1
     model: Any = here.accelerator.prepare_model(unwrapped, evaluation_mode=alone)
     reducer: Reducer = (
-        LaneTree(unwrapped, here.rank, here.world) if tree else AllReduce(model, here.world)
+        LaneTree(unwrapped, here.rank, here.world, len(here.lanes))
+        if tree
+        else AllReduce(model, here.world)
     )
     # Not dynamic: which shapes came before must not decide how one is computed.
     wrapped: Any = torch.compile(model, dynamic=False) if config.model.compile else model
