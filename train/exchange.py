@@ -24,11 +24,15 @@ class Exchange:
     Args:
         buckets: for each bucket, tensors of the shapes it will hold, all of one dtype and device.
         world: number of processes, a power of two above 1.
+
+    Attributes:
+        views: each bucket's tensors; they are to be filled before `start`, and hold the sums from
+            `finish` on.
     """
 
     def __init__(self, buckets: Sequence[Sequence[Tensor]], rank: int, world: int) -> None:
         self.rank, self.world = rank, world
-        self._views: list[list[Tensor]] = []
+        self.views: list[list[Tensor]] = []
         self._flat: list[tuple[Tensor, Tensor]] = []  # what is summed, and what arrives
         for bucket in buckets:
             starts, size = [], 0
@@ -37,7 +41,7 @@ class Exchange:
                 size += -(-tensor.numel() // _ALIGN) * _ALIGN
             flat = bucket[0].new_zeros(size)
             self._flat.append((flat, torch.empty_like(flat)))
-            self._views.append(
+            self.views.append(
                 [
                     flat[start : start + tensor.numel()].view(tensor.shape)
                     for start, tensor in zip(starts, bucket, strict=True)
@@ -56,9 +60,8 @@ class Exchange:
             # A daemon: a process that fails must be able to leave while it waits for another one.
             threading.Thread(target=self._serve, daemon=True).start()
 
-    def start(self, number: int, tensors: Sequence[Tensor]) -> None:
+    def start(self, number: int) -> None:
         """Begin to sum bucket `number`. All processes start buckets in the same order."""
-        torch._foreach_copy_(self._views[number], list(tensors))
         if self._stream is None:
             self._jobs.put(number)
             self._pending += 1
@@ -67,8 +70,8 @@ class Exchange:
         with torch.cuda.stream(self._stream):
             self._double(number)
 
-    def finish(self) -> list[list[Tensor]]:
-        """Wait for all buckets; returns their sums, good until they are started again."""
+    def finish(self) -> None:
+        """Wait for all buckets."""
         while self._pending:
             error = self._outcomes.get()
             self._pending -= 1
@@ -76,7 +79,6 @@ class Exchange:
                 raise error
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
-        return self._views
 
     def _serve(self) -> None:
         # A new thread would take as many OpenMP threads as there are cores.

@@ -122,12 +122,19 @@ class LaneTree:
         numbers = self._buckets[self._started]
         node = [tensor for n in numbers if (tensor := leaf[n]) is not None]
         assert len(node) == len(numbers)
-        for _, earlier in reversed(self._partial):
-            mine = [earlier[n] for n in numbers]
-            torch._foreach_add_(mine, node)
-            node = mine
         assert self._exchange is not None
-        self._exchange.start(self._started, node)
+        places = self._exchange.views[self._started]
+        if not self._partial:
+            torch._foreach_copy_(places, node)
+        for height, earlier in reversed(self._partial):
+            mine = [earlier[n] for n in numbers]
+            if height == self._partial[0][0]:  # the last join writes where the exchange reads
+                for one, other, place in zip(mine, node, places, strict=True):
+                    torch.add(one, other, out=place)
+            else:
+                torch._foreach_add_(mine, node)
+                node = mine
+        self._exchange.start(self._started)
         self._started += 1
 
     def add(self, share: float, report: Tensor) -> None:
@@ -176,7 +183,8 @@ class LaneTree:
             if self._exchange is not None:  # a short batch: nothing was started ahead
                 self._start_rest(node)
         if self._exchange is not None:
-            node = [view for bucket in self._exchange.finish() for view in bucket]
+            self._exchange.finish()
+            node = [view for bucket in self._exchange.views for view in bucket]
             self._missing = [len(bucket) for bucket in self._buckets[:-1]]
             self._started = 0
         *node, report = node
