@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from train import checkpoint
-from train.checkpoint import Saver, prune, read, weights_sha256, write
+from train.checkpoint import prune, read, weights_sha256, write
 from train.config import Model, Optim
 from train.errors import CheckpointError
 from train.models import build
 from train.optim import build as build_optimizer
+from train.saver import Saver
 
 FILES = ["SHA256SUMS", "model.safetensors", "optimizer.safetensors", "state.json"]
 

@@ -69,51 +69,6 @@ class Checkpoint:
         optimizer.load_state_dict({"state": slots, "param_groups": groups})
 
 
-@dataclass(frozen=True)
-class Saver:
-    """What a run's checkpoints are made of, and where they go.
-
-    Attributes:
-        facts: what each checkpoint records beside the run's state.
-        scaler: FP16's gradient scaler, if there is one.
-    """
-
-    root: Path
-    keep: int
-    model: nn.Module
-    optimizer: Optimizer
-    scaler: torch.amp.GradScaler | None
-    facts: Mapping[str, Any]
-
-    def save(self, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint of `state` (it holds `step` and `best_step`), then prune.
-
-        Raises:
-            CheckpointError: it could not be written; earlier checkpoints are untouched.
-        """
-        scaler = self.scaler.state_dict() if self.scaler else None
-        content = {**state, "scaler": scaler, **self.facts}
-        write(self.root, state["step"], self.model, self.optimizer, content)
-        prune(self.root, self.keep)
-
-    def holds(self, step: int) -> bool:
-        """Whether there is a checkpoint of `step`."""
-        return (self.root / _name(step)).exists()
-
-    def mark_best(self, step: int) -> None:
-        """Move `best` to the checkpoint of `step`.
-
-        Raises:
-            CheckpointError: the link could not be written.
-        """
-        try:
-            files.point(self.root / "best", _name(step))
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot write {self.root / 'best'}: {error.strerror}", "make room or mend the disk"
-            ) from error
-
-
 def write(
     root: Path, step: int, model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]
 ) -> Path:
@@ -122,7 +77,7 @@ def write(
     Raises:
         CheckpointError: it could not be written; earlier checkpoints are untouched.
     """
-    final = root / _name(step)
+    final = root / name_of(step)
     aside = root / f".{final.name}.{os.getpid()}"
     slots = {
         f"{number}.{slot}": value
@@ -160,7 +115,8 @@ def write(
     return final
 
 
-def _name(step: int) -> str:
+def name_of(step: int) -> str:
+    """The directory name of the checkpoint of `step`."""
     return f"step-{step:08d}"
 
 

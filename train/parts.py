@@ -6,7 +6,6 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
 from train import order
-from train.checkpoint import Saver
 from train.config import Config
 from train.data import Augmenter, ImageData
 from train.evaluate import Metrics, evaluate
@@ -14,6 +13,7 @@ from train.interrupt import StopFlag
 from train.metrics import Recorder
 from train.reduce import Reducer
 from train.runtime import Runtime
+from train.saver import Saver
 from train.tripwire import Tripwire
 
 

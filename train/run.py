@@ -23,7 +23,7 @@ from train import (
     runtime,
     summary,
 )
-from train.checkpoint import Checkpoint, Saver
+from train.checkpoint import Checkpoint
 from train.config import Config
 from train.data import Augmenter, ImageData
 from train.data import load as load_data
@@ -35,6 +35,7 @@ from train.parts import Parts, State
 from train.progress import Display
 from train.reduce import AllReduce, LaneTree, Reducer
 from train.runtime import Runtime
+from train.saver import Saver
 from train.tripwire import Tripwire
 
 
