@@ -128,8 +128,7 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: Sto
             config, here, data, augmenter, model, unwrapped, wrapped, reducer, saver, tripwire,
             recorder, stop, samples,
         )  # fmt: skip
-        if here.main:
-            outcome.begun()
+        outcome.begun()
         display.say(summary.opening(parts, path, state.step))
         metrics = loop.fit(parts, state) or parts.measure()
         if metrics is None:  # the run was complete but for its result
