@@ -15,6 +15,9 @@ from train.config import Config
 from train.data.images import Split
 from train.errors import DataError
 
+# Seconds that loader processes go on after a SIGTERM; torchrun and Accelerate give 30 to save in.
+_GRACE = 40
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -149,16 +152,25 @@ def _load(
         generator=torch.Generator().manual_seed(0),
         worker_init_fn=_become_worker,
     )
-    for item in loader:
-        if isinstance(item, DataError):
-            raise item
-        yield item.to(device)
+    items = iter(loader)
+    try:
+        for item in items:
+            if isinstance(item, DataError):
+                raise item
+            yield item.to(device)
+    finally:
+        # It would do so when it is collected; but an error's traceback may hold it until the
+        # process ends, which waits for its workers first.
+        if workers:
+            items._shutdown_workers()  # type: ignore[attr-defined]
 
 
 def _become_worker(_worker: int) -> None:
     # Ctrl-C, scancel or a stopping service reach every process; workers end when their trainer
-    # does, whichever way it ends.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    # does, whichever way it ends. SIGTERM is also how that asks for it, as a last resort: it is
+    # heeded when a stop has long had its time.
+    for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
     parent.signal_on_death(signal.SIGKILL)
     torch.set_num_threads(1)
