@@ -158,6 +158,11 @@ def _load(
             if isinstance(item, DataError):
                 raise item
             yield item.to(device)
+    except (OSError, EOFError) as error:
+        if not workers:
+            raise
+        # A worker that died while it handed over a tensor; torch knows of the others.
+        raise RuntimeError(f"DataLoader worker is gone: {error or 'end of file'}") from error
     finally:
         # It would do so when it is collected; but an error's traceback may hold it until the
         # process ends, which waits for its workers first.
