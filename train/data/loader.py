@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,7 +167,8 @@ def _load(
         # It would do so when it is collected; but an error's traceback may hold it until the
         # process ends, which waits for its workers first.
         if workers:
-            items._shutdown_workers()  # type: ignore[attr-defined]
+            with suppress(RuntimeError):  # one that dies now was on its way out
+                items._shutdown_workers()  # type: ignore[attr-defined]
 
 
 def _become_worker(_worker: int) -> None:
