@@ -138,7 +138,7 @@ def supervise(words: list[str]) -> int:
         # A session of its own: Ctrl-C then comes here alone and not to each process at once.
         child = subprocess.Popen(
             words, env=environ, start_new_session=True,
-            preexec_fn=partial(parent.signal_on_death, signal.SIGTERM),  # noqa: PLW1509  (one thread)
+            preexec_fn=partial(parent.signal_on_death, signal.SIGTERM),  # noqa: PLW1509  (a single system call)
         )  # fmt: skip
         if asked:
             child.terminate()
