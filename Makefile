@@ -5,53 +5,100 @@ GPUS       ?=
 CPUS       ?=
 PRECISION  ?= no
 ACCELERATE ?=
+ENGINE     ?= auto
 CUDA       ?= auto
+BASE_IMAGE ?=
+DATA       ?=
 RUN        ?=
 ARGS       ?=
+PYTHON     ?= python3
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# CUDA 13 needs driver 580; from 525 on, CUDA 12 will do. Without a driver nothing speaks against 13.
-driver := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d. -f1)
-older  := $(shell [ -n "$(driver)" ] && [ "$(driver)" -lt 580 ] 2>/dev/null && echo yes)
-line  := $(if $(filter auto,$(CUDA)),$(if $(older),cuda12,cuda13),$(CUDA))
+# exec: a signal to the recipe's shell must reach what it runs.
+SETTINGS = GPUS="$(GPUS)" CPUS="$(CPUS)" PRECISION="$(filter-out no,$(PRECISION))" ACCELERATE="$(ACCELERATE)"
+HOST     = env CUDA="$(CUDA)" BASE_IMAGE="$(BASE_IMAGE)" DATA="$(DATA)" $(SETTINGS) $(PYTHON) -m container
+COMPOSE  = @exec $(HOST).compose
+
+# Targets that look after the host themselves; for the others it is looked up what the host has.
+apart  := help clean image image-twice pin-images test-container
+goals  := $(filter-out $(apart),$(MAKECMDGOALS))
+found  := $(shell command -v $(PYTHON))
+# Inside one of our images all is there already.
+inside := $(wildcard /etc/lockstep-image.json)
+VENV   := $(if $(inside),/opt/venv,.venv)
+BIN    := $(VENV)/bin
+engine := $(if $(goals),$(if $(found),$(shell $(HOST).engine $(ENGINE) || echo refused),local),local)
+line   := $(if $(inside),$(CUDA_LINE),cuda13)
+ifneq ($(and $(goals),$(found),$(filter local,$(engine))),)
+  line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST).driver || echo refused))
+endif
+
+.PHONY: help train eval reproduce tensorboard test test-slow test-fault test-container bench \
+        conformance coverage ready lint format schema lock shell image image-twice pin-images clean
+
+ifneq ($(filter refused,$(engine) $(line)),)
+
+$(goals):
+	@exit 6
+
+else ifeq ($(engine),docker)
+
+train:
+	$(COMPOSE) run --rm train fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
+
+eval:
+	$(COMPOSE) run --rm evaluate evaluate $(if $(RUN),--run $(RUN)) $(ARGS)
+
+reproduce: named
+	$(COMPOSE) run --rm train reproduce $(RUN) $(if $(CPUS),--cpus $(CPUS)) $(if $(GPUS),--gpus $(GPUS)) $(ARGS)
+
+tensorboard:
+	$(COMPOSE) run --rm --service-ports tensorboard
+
+shell:
+	$(COMPOSE) run --rm dev
+
+test test-slow test-fault bench conformance coverage lint format schema lock:
+	$(COMPOSE) run --rm dev make $@ $(if $(ARGS),ARGS="$(ARGS)")
+
+else
 
 # A lock is installed when a stamp with its checksum exists: touching the file changes nothing.
-stamp  = .venv/.lock-$(1)-$(shell cksum requirements/$(1).txt 2>/dev/null | cut -d' ' -f1)
-ENV   := $(call stamp,$(line))
-DEV   := $(call stamp,dev)
-BIN   := .venv/bin
-# exec: a signal to the recipe's shell must reach what it runs.
-LAUNCH = exec env GPUS="$(GPUS)" CPUS="$(CPUS)" PRECISION="$(PRECISION)" ACCELERATE="$(ACCELERATE)" $(BIN)/python -m train.launch
+stamp   = $(VENV)/.lock-$(1)-$(shell cksum requirements/$(1).txt 2>/dev/null | cut -d' ' -f1)
+ENV    := $(call stamp,$(line))
+DEV    := $(call stamp,dev)
+LAUNCH  = @exec env $(SETTINGS) $(BIN)/python -m train.launch
 
 $(ENV):
-	@requirements/install.sh $(line)
+	@VENV=$(VENV) requirements/install.sh $(line)
 	@touch $@
 
 $(DEV): $(ENV)
-	@requirements/install.sh dev
+	@VENV=$(VENV) requirements/install.sh dev
 	@touch $@
 
-.PHONY: help train eval reproduce tensorboard test test-slow test-fault bench conformance coverage lint format schema lock shell clean
-
 train: $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
-	@$(LAUNCH) fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
+	$(LAUNCH) fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
 
-eval: $(ENV)  ## measure the newest weights of RUN on the validation set
-	@$(if $(RUN),,echo 'error: which run? → make eval RUN=runs/NAME/TIME' >&2; exit 2;) $(LAUNCH) evaluate --run $(RUN) $(ARGS)
+eval: $(ENV)  ## measure the newest weights of RUN, or of the newest run, on the validation set
+	$(LAUNCH) evaluate $(if $(RUN),--run $(RUN)) $(ARGS)
 
-reproduce: $(ENV)  ## train RUN again from its record and compare the bits; CPUS= and GPUS= are free
-	@$(if $(RUN),,echo 'error: which run? → make reproduce RUN=runs/NAME/TIME' >&2; exit 2;) exec $(BIN)/python -m train reproduce $(RUN) $(if $(CPUS),--cpus $(CPUS)) $(if $(GPUS),--gpus $(GPUS)) $(ARGS)
+reproduce: named $(ENV)  ## train RUN again from its record and compare the bits; CPUS= and GPUS= are free
+	@exec $(BIN)/python -m train reproduce $(RUN) $(if $(CPUS),--cpus $(CPUS)) $(if $(GPUS),--gpus $(GPUS)) $(ARGS)
 
 tensorboard: $(ENV)  ## show all runs at http://127.0.0.1:6006
-	@$(BIN)/tensorboard --logdir runs --host 127.0.0.1 --port 6006
+	@exec $(BIN)/tensorboard --logdir runs --host 127.0.0.1 --port 6006
+
+shell: $(DEV)  ## a shell in the environment
+	@PATH="$$PWD/$(BIN):$$PATH" VIRTUAL_ENV="$$PWD/$(VENV)" $${SHELL:-sh}
 
 test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
-	@$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+	@$(BIN)/python -m pytest -m 'not slow and not container' $(ARGS)
 
 test-slow: $(DEV)  ## run the tests that take minutes
-	@$(BIN)/python -m pytest -m slow $(ARGS)
+	@$(BIN)/python -m pytest -m 'slow and not container' $(ARGS)
 
 test-fault: $(DEV)  ## kill and resume hundreds of times; half an hour
 	@FAULT_KILLS=200 FAULT_SCHEDULES=50 $(BIN)/python -m pytest -s tests/fault $(ARGS)
@@ -70,12 +117,16 @@ conformance: $(PEERS)  ## kill and resume this trainer and others alike; who rep
 	@.venv-peers/bin/python benchmarks/conformance.py
 
 coverage: $(DEV)  ## run all tests and say which lines of train/ they do not reach
-	@$(BIN)/python -m pytest --cov --cov-report=term-missing $(ARGS)
+	@$(BIN)/python -m pytest -m 'not container' --cov --cov-report=term-missing $(ARGS)
 
-lint: $(DEV)  ## check style, formatting and types
+ready: $(DEV)
+
+lint: $(DEV)  ## check style, formatting, types, shell scripts and the Dockerfile
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/shellcheck $$(git grep -l '^#!/bin/sh\|^#!/usr/bin/env bash')
+	@$(BIN)/hadolint Dockerfile
 
 format: $(DEV)  ## reformat, and mend what can be mended
 	@$(BIN)/ruff check --fix
@@ -91,16 +142,33 @@ lock: $(ENV)  ## make requirements/*.txt anew from requirements/*.in
 	    --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --custom-compile-command 'make lock' $$name.in -o $$name.txt) || exit; done
 
-shell: $(DEV)  ## a shell in the environment
-	@PATH="$$PWD/$(BIN):$$PATH" VIRTUAL_ENV="$$PWD/.venv" $${SHELL:-sh}
+endif
 
-clean:  ## remove the environment and caches; runs stay
+.PHONY: named
+named:
+	@$(if $(RUN),:,echo 'error: which run? → make $(MAKECMDGOALS) RUN=runs/NAME/TIME' >&2; exit 2)
+
+test-container:  ## build the images and test them; needs a Docker engine
+	@$(MAKE) ENGINE=local ready
+	@BASE_IMAGE="$(BASE_IMAGE)" $(BIN)/python -m pytest -m container $(ARGS)
+
+image:  ## build the image with all that is in it, as for a cluster
+	$(COMPOSE) build train
+
+image-twice:  ## build the image twice from nothing, and name each file that differs
+	@exec $(HOST).twice
+
+pin-images:  ## record the digests of the base images in the Dockerfile
+	@exec $(HOST).pin
+
+clean:  ## remove this checkout's environment, caches, containers and images; runs stay
 	@rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
-	@find train tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find train tests benchmarks container -name __pycache__ -type d -prune -exec rm -rf {} +
+	@if [ -n "$(found)" ]; then $(HOST).clean; fi
 
 help:  ## this list
 	@echo 'targets:'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo 'variables:'
 	@echo '  CONFIG=FILE      the experiment                    [$(CONFIG)]'
@@ -108,6 +176,9 @@ help:  ## this list
 	@echo '  CPUS=N           N processes on the CPU instead'
 	@echo '  PRECISION=P      no, fp16 or bf16                  [$(PRECISION)]'
 	@echo '  ACCELERATE=NAME  a file of configs/accelerate instead of these three'
-	@echo '  CUDA=LINE        auto, cuda13 or cuda12            [$(CUDA): $(line)]'
+	@echo '  ENGINE=E         docker, local, or auto: Docker where an engine answers   [$(ENGINE)]'
+	@echo '  CUDA=LINE        cuda13, cuda12, or auto: the newest that fits the driver [$(CUDA)]'
+	@echo '  BASE_IMAGE=NAME  another base image, of a mirror perhaps'
+	@echo '  DATA=DIR         what stands in data/ in a container                      [data]'
 	@echo '  RUN=DIR          the run directory                 [runs/<name>/<time>-<signature>]'
 	@echo '  ARGS="..."       more arguments, as ARGS="--optim.lr 0.05 --epochs 20"'

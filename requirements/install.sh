@@ -1,28 +1,30 @@
 #!/bin/sh
-# Install a lock into .venv, hashes checked:  requirements/install.sh cuda13|cuda12|dev
+# Install a lock into .venv (or $VENV), hashes checked:  requirements/install.sh cuda13|cuda12|dev
 # Called by make when the lock has changed. Needs Python 3.11 or newer, or uv, and nothing else.
 set -eu
 line=$1
+venv=${VENV:-.venv}
 lock=requirements/$line.txt
 
 fail() { printf 'error: %s → %s\n' "$1" "$2" >&2; exit 6; }
 
+[ ! -e "$venv" ] || [ -w "$venv" ] || fail "$lock changed since this image was built" "build it anew: make outside of it, or rebuild the container"
 [ -f "$lock" ] || fail "there is no lock $lock" "use CUDA=cuda13 or CUDA=cuda12"
 
-if ! .venv/bin/python -c '' 2>/dev/null; then
-  rm -rf .venv
+if ! "$venv"/bin/python -c '' 2>/dev/null; then
+  rm -rf "$venv"
   python=${PYTHON:-python3}
   if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    "$python" -m venv .venv >/dev/null 2>&1 || command -v uv >/dev/null 2>&1 ||
+    "$python" -m venv "$venv" >/dev/null 2>&1 || command -v uv >/dev/null 2>&1 ||
       fail "$python cannot make virtual environments" "apt install python3-venv, or install uv"
   elif ! command -v uv >/dev/null 2>&1; then
     fail "$python is not Python 3.11 or newer" "install one and set PYTHON=, or install uv"
   fi
   # uv brings a Python of its own where the machine has none that will do.
-  [ -x .venv/bin/python ] || uv venv --quiet --python '>=3.11' .venv
+  [ -x "$venv"/bin/python ] || uv venv --quiet --python '>=3.11' "$venv"
 fi
 
-uv=.venv/bin/uv
+uv=$venv/bin/uv
 if [ ! -x "$uv" ]; then
   if command -v uv >/dev/null 2>&1; then
     uv=uv
@@ -31,19 +33,21 @@ if [ ! -x "$uv" ]; then
     trap 'rm -f "$wanted"' EXIT
     # The lock's own entry for uv, with its hashes.
     awk '/^uv==/ { on = 1 } on { print } on && !/\\$/ { exit }' requirements/cuda13.txt >"$wanted"
-    .venv/bin/python -m pip install --quiet --require-hashes --requirement "$wanted"
+    "$venv"/bin/python -m pip install --quiet --require-hashes --requirement "$wanted"
   fi
 fi
 
 [ "$line" = dev ] || size=" (several GB the first time)"
-echo "installing $lock into .venv${size:-}"
-export UV_COMPILE_BYTECODE=1 VIRTUAL_ENV="$PWD/.venv"
-[ -t 2 ] || quiet=--quiet  # bars are for terminals
+echo "installing $lock into $venv${size:-}"
+VIRTUAL_ENV=$(cd "$venv" && pwd)
+export UV_COMPILE_BYTECODE=1 VIRTUAL_ENV
+shift
+[ -t 2 ] || set -- --quiet  # bars are for terminals
 if [ "$line" = dev ]; then
-  "$uv" pip install ${quiet:-} --require-hashes --requirement "$lock"
+  "$uv" pip install "$@" --require-hashes --requirement "$lock"
 else
-  rm -f .venv/.lock-*
-  "$uv" pip sync ${quiet:-} --require-hashes "$lock"
+  rm -f "$venv"/.lock-*
+  "$uv" pip sync "$@" --require-hashes "$lock"
   # The project itself, in place: the command `lockstep`, and `python -m train` from anywhere.
   "$uv" pip install --quiet --no-deps --no-build-isolation --editable .
 fi

@@ -82,8 +82,11 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         "evaluate", help=VERBS["evaluate"], description=VERBS["evaluate"], allow_abbrev=False
     )
     _common(evaluate)
-    what = evaluate.add_mutually_exclusive_group(required=True)
-    what.add_argument("--run", type=Path, metavar="DIR", help="a run directory: its newest weights")
+    what = evaluate.add_mutually_exclusive_group()
+    what.add_argument(
+        "--run", type=Path, metavar="DIR",
+        help="a run directory: its newest weights (default: the newest run)",
+    )  # fmt: skip
     what.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint directory")
     evaluate.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
 

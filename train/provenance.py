@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -19,6 +20,7 @@ from train.runtime import Runtime, cpus
 Manifest = Mapping[str, Any]
 
 _HOME = Path(__file__).resolve().parent.parent
+_IMAGE = Path("/etc/lockstep-image.json")
 # Beginnings of the names of variables that libraries read when they choose how to compute.
 _NUMERIC = (
     "ACCELERATE_", "ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "FSDP_", "GLOO_", "GOMP_", "KMP_",
@@ -49,7 +51,7 @@ def describe(config: Config, runtime: Runtime, data_sha256: str | None) -> dict[
         "git": git(),
         "code": code(),
         "lock_sha256": lock_sha256(),
-        "image": os.environ.get("LOCKSTEP_IMAGE"),
+        "image": image(),
         "data_sha256": data_sha256,
         "versions": versions(),
     }
@@ -69,6 +71,7 @@ def differences(recorded: Manifest, now: Manifest) -> list[str]:
 def _factors(manifest: Manifest) -> dict[str, Any]:
     hardware = manifest.get("hardware", {})
     factors: dict[str, Any] = {"data": manifest.get("data_sha256")}
+    factors["image"] = (manifest.get("image") or {}).get("identity")
     factors |= {f"code {name}": digest for name, digest in manifest.get("code", {}).items()}
     factors |= {f"package {name}": v for name, v in manifest.get("versions", {}).items()}
     for name in ("device", "mixed_precision", "threads", "cpu_capability", "driver"):
@@ -142,8 +145,24 @@ def code() -> dict[str, str]:
     }
 
 
+def image() -> dict[str, Any] | None:
+    """What the container's image says it is made of; None outside of one.
+
+    `identity` is SHA-256 over the rest: base, system packages, Python and lock.
+    """
+    text = _text(_IMAGE)
+    return json.loads(text) if text else None
+
+
 def git() -> dict[str, str | None]:
-    """Commit, and SHA-256 of what differs from it (None: nothing); both None outside git."""
+    """Commit, and SHA-256 of what differs from it (None: nothing); both None outside git.
+
+    In a container there is no history: LOCKSTEP_GIT says it there, as COMMIT or COMMIT+SHA256.
+    """
+    told = os.environ.get("LOCKSTEP_GIT")
+    if told:
+        told_commit, _, different = told.partition("+")
+        return {"commit": told_commit, "diff_sha256": different or None}
     commit = _git("rev-parse", "HEAD")
     # As git would show it to nobody in particular, whatever the user's settings are.
     words = ("diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv")

@@ -110,6 +110,18 @@ def forget_unused(run: Path) -> None:
             run.parent.rmdir()
 
 
+def newest() -> Path:
+    """The run that was started last, of any name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    held = [path.parent for path in RUNS.glob("**/run.json")]
+    if not held:
+        raise UsageError(f"there is no run in {RUNS}", "train one, or name its directory: --run")
+    return max(held, key=lambda run: (run / "run.json").stat().st_mtime)
+
+
 def _newest_unfinished(runs: Path) -> Path:
     held = sorted((p.parent for p in runs.glob("*/run.json")), key=lambda p: p.name, reverse=True)
     for run in held:

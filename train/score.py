@@ -19,13 +19,13 @@ def score(run: Path | None, single: Path | None, root: str | None) -> None:
     """Measure a run's newest weights, or one checkpoint, and print the figures as JSON.
 
     Args:
-        run, single: a run directory or a checkpoint directory; one of them.
+        run, single: a run directory or a checkpoint directory; one of them, or the newest run.
         root: where the data is now, if elsewhere than when it was trained on.
 
     Raises:
         TrainError: what went wrong, for the user to mend.
     """
-    path = single if single is not None else rundir.final_checkpoint(run or Path())
+    path = single if single is not None else rundir.final_checkpoint(run or rundir.newest())
     found = checkpoint.read(path)
     recorded = found.state
     config = parse(recorded["config"], str(path))

@@ -1,0 +1,56 @@
+"""Remove what Docker holds of this checkout: its containers, networks and images, and no others.
+
+python3 -m container.clean
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from container import engine
+from container.errors import HostError
+from container.table import HOME
+
+_OURS = f"label=com.docker.compose.project.working_dir={HOME}"
+
+
+def _listed(*words: str) -> list[str]:
+    done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
+    return done.stdout.split()
+
+
+def clean() -> None:
+    """Remove them. An image that a container still uses stays, whosever it is."""
+    projects = set()
+    for name in _listed("ps", "--all", "--quiet", "--filter", _OURS):
+        label = '{{index .Config.Labels "com.docker.compose.project"}}'
+        projects.update(_listed("inspect", "--format", label, name))
+        subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
+    for project in projects | {engine.project()}:
+        own = f"label=com.docker.compose.project={project}"
+        for network in _listed("network", "ls", "--quiet", "--filter", own):
+            # Refused while another's container is on it.
+            subprocess.run(["docker", "network", "rm", network], capture_output=True, check=False)
+    names = ("reference=lockstep", "reference=lockstep-dev")
+    for image in _listed(
+        "images",
+        "--format",
+        "{{.Repository}}:{{.Tag}}",
+        *(w for n in names for w in ("--filter", n)),
+    ):
+        subprocess.run(["docker", "rmi", image], capture_output=True, check=False)
+
+
+def main() -> int:
+    """Clean, where an engine answers."""
+    try:
+        engine.answers()
+    except HostError:
+        return 0
+    clean()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""The host's driver and GPUs, and the newest CUDA line that fits them.
+
+    CUDA=auto python3 -m container.driver
+
+prints the line, or one line of why none fits. Without a driver that is the newest: it will run on
+the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from container import table
+from container.errors import HostError
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as the driver lists it."""
+
+    index: str
+    uuid: str
+    name: str
+    capability: table.Capability | None
+    """None where the driver is too old to tell."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The NVIDIA driver of this host."""
+
+    version: str
+    gpus: list[Gpu]
+
+    @property
+    def major(self) -> int:
+        """580 of 580.65.06."""
+        return int(self.version.split(".")[0])
+
+
+def look() -> Driver | None:
+    """The driver and the GPUs that CUDA_VISIBLE_DEVICES leaves; None where no driver answers."""
+    rows = _query("driver_version,index,uuid,name,compute_cap")
+    if rows is None:  # compute_cap came with driver 510
+        rows = _query("driver_version,index,uuid,name")
+    if not rows:
+        return None
+    gpus = [
+        Gpu(row[1], row[2], row[3], table.capability(row[4]) if _known(row[4:]) else None)
+        for row in rows
+    ]
+    return Driver(rows[0][0], visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def visible(gpus: list[Gpu], chosen: str | None) -> list[Gpu]:
+    """The GPUs that CUDA would see: numbers or beginnings of UUIDs, up to the first unknown one."""
+    if chosen is None:
+        return gpus
+    found = []
+    for name in (word.strip() for word in chosen.split(",")):
+        gpu = next((g for g in gpus if name and (g.index == name or _is_uuid(g, name))), None)
+        if gpu is None:
+            break
+        found.append(gpu)
+    return found
+
+
+# Hardware configs that leave GPUs alone.
+_CPU = ("cpu", "multi_cpu")
+
+
+def on_cpu(environ: Mapping[str, str]) -> bool:
+    """Whether the variables ask for the CPU."""
+    gpus, cpus = environ.get("GPUS"), environ.get("CPUS")
+    return bool(cpus) or gpus == "0" or (not gpus and environ.get("ACCELERATE") in _CPU)
+
+
+def fitting_line(environ: Mapping[str, str], driver: Driver | None) -> table.Line:
+    """The CUDA line for the variables on this host.
+
+    Raises:
+        HostError: there is no such line, or none that fits the GPUs it shall run on.
+    """
+    wanted = environ.get("CUDA") or "auto"
+    try:
+        return choose(table.lines(), driver, wanted)
+    except HostError:
+        if not on_cpu(environ):
+            raise
+    return choose(table.lines(), None, wanted)  # the GPUs are of no concern
+
+
+def choose(lines: list[table.Line], driver: Driver | None, wanted: str) -> table.Line:
+    """The CUDA line to use: the newest that fits, or the one that is wanted.
+
+    Raises:
+        HostError: there is no such line, or none that fits.
+    """
+    named = [line for line in lines if wanted in ("auto", line.name)]
+    if not named:
+        known = ", ".join(line.name for line in lines)
+        raise HostError(f"CUDA={wanted} is no CUDA line", f"use CUDA=auto or one of {known}", 2)
+    fitting = [line for line in lines if driver is None or _why_not(line, driver) is None]
+    if driver is None or any(line in fitting for line in named):
+        return next(line for line in named if line in fitting)
+    # Told of the line that came closest: the one asked for, or the oldest.
+    closest = named[0] if wanted != "auto" else lines[-1]
+    problem = _why_not(closest, driver) or ""
+    raise HostError(problem, _way_out(lines, driver, fitting, closest))
+
+
+def _why_not(line: table.Line, driver: Driver) -> str | None:
+    if driver.major < line.driver:
+        return f"driver {driver.version} is older than {line.driver}, which {line.name} needs"
+    for gpu in driver.gpus:
+        if gpu.capability is not None and not line.runs_on(gpu.capability):
+            return (
+                f"{line.name} has no kernels for the {gpu.name}"
+                f" (compute capability {_dotted(gpu.capability)})"
+            )
+    return None
+
+
+def _way_out(
+    lines: list[table.Line], driver: Driver, fitting: list[table.Line], closest: table.Line
+) -> str:
+    known = [gpu.capability for gpu in driver.gpus if gpu.capability is not None]
+    strangers = [c for c in known if not any(line.runs_on(c) for line in lines)]
+    if strangers:
+        hide = "hide it with CUDA_VISIBLE_DEVICES, or train on the CPU with CPUS=1"
+        if strangers[0] > max(lines[0].capabilities):
+            return f"{hide}; a newer torch in requirements/ may know it"
+        return f"{hide}; torch 2.14 for CUDA 12.6 was the last for Maxwell and Pascal"
+    ways = [f"use CUDA={fitting[0].name}"] if fitting else []
+    # The driver that would make the line asked for, or else the newest, run on these GPUs.
+    able = [line for line in [closest, *lines] if all(line.runs_on(c) for c in known)]
+    if able and driver.major < able[0].driver:
+        ways.append(f"upgrade the driver to {max(able[0].driver, driver.major)} or newer")
+    return ", or ".join(ways) or "hide one of the GPUs with CUDA_VISIBLE_DEVICES"
+
+
+def _query(fields: str) -> list[list[str]] | None:
+    words = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if done.returncode != 0:
+        return [] if "field" not in (done.stdout + done.stderr).lower() else None
+    rows = [re.split(", *", row.strip()) for row in done.stdout.splitlines() if row.strip()]
+    return [row for row in rows if re.match(r"\d+\.", row[0])]
+
+
+def _known(word: list[str]) -> bool:
+    return bool(word) and re.fullmatch(r"\d+\.\d+", word[0]) is not None
+
+
+def _is_uuid(gpu: Gpu, name: str) -> bool:
+    return name.startswith(("GPU-", "MIG-")) and gpu.uuid.startswith(name)
+
+
+def _dotted(capability: table.Capability) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def main() -> int:
+    """Print the line."""
+    try:
+        print(fitting_line(os.environ, look()).name)
+    except HostError as error:
+        print(error, file=sys.stderr)
+        return error.code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
