@@ -25,18 +25,24 @@ ENV NVIDIA_REQUIRE_CUDA="cuda>=12.0"
 
 # Python, and what torch.compile needs when it runs: a C++ compiler and Python.h.
 FROM ${CUDA} AS base
-SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 # A date such as 20261101T000000Z takes packages as they were then, where the distribution keeps them.
 ARG APT_SNAPSHOT=
+# Dates of files, in seconds; see container/image/settle.
+ARG SOURCE_DATE_EPOCH=1767225600
 COPY container/image/apt /usr/local/bin/apt-install
+COPY container/image/settle /usr/local/bin/settle
+SHELL ["/usr/local/bin/settle", "/bin/bash", "-euo", "pipefail", "-c"]
+# hadolint shell=/bin/bash
 RUN apt-install g++ libc6-dev python3 python3-dev
 # The driver's own libcuda is the one to use: the base's forward-compatibility copy runs on data
 # centre GPUs only, and ends in error 804 elsewhere.
-RUN rm -rf /usr/local/cuda*/compat /etc/ld.so.conf.d/*compat* && ldconfig && rm -f /var/cache/ldconfig/aux-cache
+RUN rm -rf /usr/local/cuda*/compat /etc/ld.so.conf.d/*compat* && ldconfig && \
+    rm -f /var/cache/ldconfig/aux-cache
 
 
 # uv at the lock's own version; nothing else of this stage is kept.
 FROM base AS tools
+# hadolint shell=/bin/bash
 ARG CUDA
 RUN apt-install python3-venv
 COPY requirements/${CUDA}.txt /tmp/lock.txt
@@ -47,6 +53,7 @@ RUN --mount=type=cache,id=lockstep-pip,target=/root/.cache/pip \
 
 
 FROM base AS train
+# hadolint shell=/bin/bash
 ARG CUDA
 ENV VIRTUAL_ENV=/opt/venv PATH=/opt/venv/bin:$PATH
 COPY requirements/${CUDA}.txt /lockstep/requirements/
@@ -57,7 +64,8 @@ RUN --mount=type=bind,from=tools,source=/tools,target=/tools \
     export UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 PYC_INVALIDATION_MODE=UNCHECKED_HASH && \
     /tools/bin/uv venv --quiet --python /usr/bin/python3 /opt/venv && \
     /tools/bin/uv pip sync --require-hashes /lockstep/requirements/${CUDA}.txt && \
-    touch "/opt/venv/.lock-${CUDA}-$(cksum </lockstep/requirements/${CUDA}.txt | cut -d' ' -f1)"
+    cksum /lockstep/requirements/${CUDA}.txt >/tmp/sum && read -r sum _ </tmp/sum && rm /tmp/sum && \
+    touch "/opt/venv/.lock-${CUDA}-${sum}"
 
 WORKDIR /lockstep
 COPY LICENSE pyproject.toml ./
@@ -68,7 +76,8 @@ ARG BASE_IMAGE
 COPY container/image/identity /usr/local/bin/lockstep-identity
 RUN mkdir -p runs data /cache && chmod 1777 runs /cache && \
     echo /lockstep >"$(echo /opt/venv/lib/python3.*/site-packages)/lockstep.pth" && \
-    lockstep-identity "${CUDA}" "${BASE_IMAGE}" >/etc/lockstep-image.json
+    lockstep-identity "${CUDA}" "${BASE_IMAGE}" >/etc/lockstep-image.json && \
+    rm -r /tools /root/.cache && find /lockstep /usr/local/bin -exec touch {} + && touch / /root /usr/local
 # Any UID will do, with an entry in /etc/passwd or without: libraries ask for a name and a home.
 ENV USER=lockstep LOGNAME=lockstep HOME=/cache HF_HOME=/cache/huggingface TORCH_HOME=/cache/torch \
     TORCHINDUCTOR_CACHE_DIR=/cache/inductor TRITON_CACHE_DIR=/cache/triton WANDB_DIR=/lockstep/runs \
@@ -92,13 +101,15 @@ LABEL org.opencontainers.image.title="Lockstep" \
 
 # The same, with the tests' tools and what an editor wants. The checkout is mounted over /lockstep.
 FROM train AS dev
-USER root
+# hadolint shell=/bin/bash
+USER 0
 RUN apt-install git make openssh-client procps less
 COPY requirements/dev.txt /lockstep/requirements/
 RUN --mount=type=cache,id=lockstep-uv,target=/root/.cache/uv \
     export UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 PYC_INVALIDATION_MODE=UNCHECKED_HASH && \
     uv pip install --require-hashes --requirement /lockstep/requirements/dev.txt && \
-    touch "/opt/venv/.lock-dev-$(cksum </lockstep/requirements/dev.txt | cut -d' ' -f1)"
+    cksum /lockstep/requirements/dev.txt >/tmp/sum && read -r sum _ </tmp/sum && rm /tmp/sum && \
+    touch "/opt/venv/.lock-dev-${sum}"
 # Editors want a user by name; the base has one of UID 1000, or gets it.
 RUN id 1000 >/dev/null 2>&1 || useradd --create-home --uid 1000 --shell /bin/bash ubuntu
 USER 1000:1000

@@ -137,6 +137,11 @@ def build(words: list[str], known: dict[str, str]) -> None:
     raise HostError("the image could not be built", "the lines above say why")
 
 
+def tag() -> str:
+    """The name of the training image for this host's CUDA line."""
+    return f"{_image('train')}:{drivers.fitting_line(os.environ, drivers.look()).name}"
+
+
 def _check_paths(words: list[str]) -> None:
     """Refuse paths that a container cannot see: a run written there would be lost with it."""
     if words[:1] == ["reproduce"] and len(words) > 1:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from accelerate.state import AcceleratorState, GradientState
+from checkouts import Checkout, copy
 from PIL import Image
 
 from train.__main__ import main
@@ -120,6 +121,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert code == 0
     AcceleratorState._reset_state(reset_partial_state=True)
     return run
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    """A copy of the repository that another user owns, with the run and image of a `make train`."""
+    made = copy(tmp_path_factory.mktemp("checkout") / "lockstep")
+    first = made.run("make", "train", "RUN=runs/first", "CPUS=1")
+    assert first.code == 0, first.said
+    yield made
+    made.remove()
 
 
 def commands(text: str) -> list[str]:

@@ -83,10 +83,15 @@ def command(
         raise UsageError(
             f"there is no hardware config {path}{nearest(name, known)}", f"use one of {known}"
         )
-    launcher = os.path.relpath(Path(sys.executable).parent / "accelerate")
     return [
-        launcher, "launch", "--config_file", str(path), *extra, "--quiet", "-m", "train", *words,
+        _launcher(), "launch", "--config_file", str(path), *extra, "--quiet", "-m", "train", *words,
     ]  # fmt: skip
+
+
+def _launcher() -> str:
+    path = Path(sys.executable).parent / "accelerate"
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _count(name: str, text: str) -> int:

@@ -1,0 +1,89 @@
+"""A container that is stopped saves, says 75 and goes on; one that is killed goes on as well."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from checkouts import Checkout, docker
+
+pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
+
+WORDS = ("fit", "--config", "configs/digits.yaml", "--checkpoint.every", "10", "--log.every", "1")
+
+
+def training(
+    checkout: Checkout, run: str, cpus: str, *more: str
+) -> tuple[str, subprocess.Popen[str]]:
+    """A run in its own container that has passed step 20, and the command that waits for it."""
+    words = ("docker", "compose", "run", "--rm", "train", *WORDS, "--run", run, *more)
+    process = checkout.start(*words, CPUS=cpus)
+    metrics = checkout.path / run / "metrics.jsonl"
+    until = time.monotonic() + 120
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 20):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    (name,) = checkout.containers()
+    return name, process
+
+
+@pytest.mark.parametrize("cpus", ["1", "2"])
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_run_goes_on_after_docker_stop_and_docker_kill(checkout, how, cpus) -> None:
+    run = f"runs/{how}-{cpus}"
+    name, process = training(checkout, run, cpus)
+    started = time.monotonic()
+    docker(how, name)
+    said, _ = process.communicate(timeout=60)
+    if how == "stop":
+        assert process.returncode == 75, said
+        assert time.monotonic() - started < 100  # the grace period is 120 s
+        assert checkout.read(f"{run}/result.json")["status"] == "stopped"
+        assert "add --resume" in said
+    else:
+        assert process.returncode == 137, said
+    words = ("docker", "compose", "run", "--rm", "train", *WORDS, "--run", run, "--resume")
+    again = checkout.run(*words, CPUS="3" if cpus == "8" else cpus)
+    assert again.code == 0, again.said
+    reference = checkout.read("runs/first/result.json")
+    assert checkout.read(f"{run}/result.json")["weights_sha256"] == reference["weights_sha256"]
+
+
+def test_a_signal_to_compose_reaches_the_trainer(checkout) -> None:
+    """What Ctrl-C, a scheduler or a closing terminal sends to the command in the foreground."""
+    _, process = training(checkout, "runs/signal", "1")
+    process.terminate()
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 75, said
+    for _ in range(50):
+        if not checkout.containers():
+            break
+        time.sleep(0.1)
+    assert not checkout.containers()
+
+
+def test_memory_for_loaders_is_enough(checkout) -> None:
+    """Loader processes hand samples over in /dev/shm, of which containers have 64 MB by default."""
+    done = checkout.run(
+        "docker",
+        "compose",
+        "run",
+        "--rm",
+        "train",
+        "sh",
+        "-c",
+        "df --output=size -m /dev/shm | tail -n 1",
+    )
+    assert int(done.said.split()[-1]) >= 8000
+    loaders = checkout.run(
+        "docker", "compose", "run", "--rm", "train", *WORDS, "--max_steps", "20", "--data.workers", "2",
+        "--run", "runs/loaders",
+    )  # fmt: skip
+    assert loaders.code == 0, loaders.said
+
+
+def test_the_init_process_collects_and_the_trainer_is_not_it(checkout) -> None:
+    done = checkout.run("docker", "compose", "run", "--rm", "train", "cat", "/proc/1/comm")
+    assert "init" in done.said.splitlines()[-1]
+    assert Path("docker-compose.yml").exists()

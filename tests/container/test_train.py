@@ -1,0 +1,162 @@
+"""`make train` and Compose in a fresh checkout: the same bits, the caller's files, no second build."""
+
+import json
+import re
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from checkouts import CALLER, Checkout, docker
+from conftest import ROOT
+
+pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
+
+
+def digits(run: Path, *knobs: str) -> str:
+    """The weights that the local environment ends with."""
+    python = ROOT / ".venv/bin/python"
+    words = [python, "-m", "train", "fit", "--config", "configs/digits.yaml", "--run", run, *knobs]
+    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    return str(json.loads((run / "result.json").read_text())["weights_sha256"])
+
+
+def test_the_container_ends_in_the_bits_of_the_local_environment(checkout, tmp_path) -> None:
+    assert checkout.read("runs/first/result.json")["status"] == "finished"
+    assert checkout.read("runs/first/result.json")["weights_sha256"] == digits(tmp_path / "local")
+
+
+def test_all_files_belong_to_the_caller(checkout) -> None:
+    owners = {path.stat().st_uid for path in (checkout.path / "runs").rglob("*")}
+    owners |= {path.stat().st_uid for path in (checkout.path / ".cache").rglob("*")}
+    assert owners == {checkout.uid}
+
+
+def test_the_record_names_image_and_lock(checkout) -> None:
+    manifest = checkout.read("runs/first/run.json")
+    text = docker("run", "--rm", "lockstep:cuda13", "cat", "/etc/lockstep-image.json")
+    assert manifest["image"] == json.loads(text)
+    assert manifest["image"]["lock_sha256"] == manifest["lock_sha256"]
+    assert any(name.startswith("python3:") for name in manifest["image"]["packages"])
+
+
+def test_the_second_start_builds_nothing_and_prints_what_it_runs(checkout) -> None:
+    again = checkout.run("make", "train", "CPUS=2", "RUN=runs/again", "ARGS=--max_steps 60")
+    assert again.code == 0, again.said
+    assert " build " not in again.said
+    engine, command, *_ = again.said.splitlines()
+    assert engine.startswith("engine: Docker ")
+    assert command.endswith(
+        "docker compose run --rm train fit --config configs/digits.yaml --run runs/again --max_steps 60"
+    )
+    # The command printed is the command run: it does the same without make.
+    by_hand = checkout.run("sh", "-c", command.replace("runs/again", "runs/by-hand"))
+    assert by_hand.code == 0, by_hand.said
+    hashes = {
+        checkout.read(f"runs/{r}/result.json")["weights_sha256"] for r in ("again", "by-hand")
+    }
+    assert len(hashes) == 1
+    assert checkout.read("runs/by-hand/run.json")["world_size"] == 2
+
+
+def test_an_edit_is_trained_without_a_build(checkout) -> None:
+    path = checkout.path / "configs/mine.yaml"
+    path.write_text(
+        (checkout.path / "configs/digits.yaml").read_text().replace("name: digits", "name: mine")
+    )
+    code = checkout.path / "train/summary.py"
+    before = code.read_text()
+    code.write_text(before + "\n# mine\n")
+    try:
+        done = checkout.run(
+            "make",
+            "train",
+            "CPUS=1",
+            "CONFIG=configs/mine.yaml",
+            "RUN=runs/edit",
+            "ARGS=--max_steps 5",
+        )
+    finally:
+        code.write_text(before)
+    assert done.code == 0, done.said
+    assert " build " not in done.said
+    recorded = checkout.read("runs/edit/run.json")
+    assert recorded["config"]["name"] == "mine"
+    assert (
+        recorded["code"]["train/summary.py"]
+        != checkout.read("runs/first/run.json")["code"]["train/summary.py"]
+    )
+
+
+def test_the_other_verbs(checkout) -> None:
+    figures = checkout.run("make", "eval", "RUN=runs/first")
+    assert figures.code == 0, figures.said
+    top1 = json.loads(figures.said.splitlines()[-1])["top1"]
+    assert top1 == checkout.read("runs/first/result.json")["metrics"]["top1"]
+    assert (
+        checkout.run("make", "train", "CPUS=1", "RUN=runs/short", "ARGS=--max_steps 20").code == 0
+    )
+    again = checkout.run("make", "reproduce", "RUN=runs/short", "CPUS=2")
+    assert again.code == 0, again.said
+    assert "same bits: all 20 steps" in again.said
+    nothing = checkout.run("make", "reproduce")
+    assert "error: which run? → make reproduce RUN=" in nothing.said
+
+
+def test_compose_alone_trains_and_evaluates(checkout) -> None:
+    """Without make, and without saying who one is: the runs' owner is."""
+    train = checkout.run(
+        "docker", "compose", "run", "--rm", "train", "fit", "--config", "configs/digits.yaml",
+        "--run", "runs/plain", "--max_steps", "20",
+    )  # fmt: skip
+    assert train.code == 0, train.said
+    assert {p.stat().st_uid for p in (checkout.path / "runs/plain").rglob("*")} == {checkout.uid}
+    figures = checkout.run("docker", "compose", "run", "--rm", "evaluate")
+    assert figures.code == 0, figures.said
+    assert json.loads(figures.said.splitlines()[-1])["checkpoint"].startswith("runs/plain/")
+    named = checkout.run("docker", "compose", "run", "--rm", "evaluate", RUN="runs/first")
+    assert json.loads(named.said.splitlines()[-1])["step"] == 449
+
+
+def test_tensorboard_becomes_healthy_and_serves_the_runs(checkout) -> None:
+    port = "16006"
+    up = checkout.run("docker", "compose", "up", "--detach", "tensorboard", TENSORBOARD_PORT=port)
+    assert up.code == 0, up.said
+    (name,) = checkout.containers()
+    try:
+        for _ in range(120):
+            health = docker("inspect", "--format", "{{.State.Health.Status}}", name).strip()
+            if health == "healthy":
+                break
+            time.sleep(0.5)
+        assert health == "healthy"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/plugin/scalars/tags") as page:
+            tags = json.load(page)
+        assert any(run.startswith("first") for run in tags)
+        shown = docker("port", name)
+        assert set(re.findall(r"-> (.*):", shown)) == {"127.0.0.1"}
+    finally:
+        docker("rm", "--force", name)
+
+
+def test_clean_touches_what_is_ours_and_nothing_else(checkout) -> None:
+    """Containers of this checkout go; those of others stay, and images that they use."""
+    other = docker("run", "--detach", "--rm", "lockstep:cuda13", "sleep", "300").strip()
+    started = checkout.run("docker", "compose", "run", "--detach", "train", "sleep", "300")
+    assert started.code == 0, started.said
+    assert checkout.containers()
+    try:
+        done = checkout.run("make", "clean")
+        assert done.code == 0, done.said
+        assert not checkout.containers("--all")
+        assert docker("inspect", "--format", "{{.State.Running}}", other).strip() == "true"
+        assert "cuda13" in docker("images", "--format", "{{.Tag}}", "lockstep")
+        assert (checkout.path / "runs/first/result.json").exists()
+    finally:
+        docker("rm", "--force", other)
+
+
+def test_the_caller_is_somebody_else(checkout: Checkout) -> None:
+    """What the other tests rest on, where they run as root."""
+    assert checkout.uid == CALLER or checkout.uid > 0

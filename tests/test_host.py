@@ -1,0 +1,310 @@
+"""Which CUDA line, GPUs and engine for which host: a stand-in for nvidia-smi answers as drivers do."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from container import compose, driver, engine, overlay, table
+from container.errors import HostError
+
+ROOT = Path(__file__).parent.parent
+
+A100, V100, H100 = (
+    ("NVIDIA A100-SXM4-80GB", "8.0"),
+    ("Tesla V100-SXM2-32GB", "7.0"),
+    ("NVIDIA H100 80GB HBM3", "9.0"),
+)
+RTX, GTX, BLACKWELL = (
+    ("NVIDIA GeForce RTX 4090", "8.9"),
+    ("NVIDIA GeForce GTX 1080 Ti", "6.1"),
+    ("NVIDIA B300 SXM6 AC", "10.3"),
+)
+T4, FUTURE = ("Tesla T4", "7.5"), ("NVIDIA R100", "14.0")
+V535, V550, V580, V595 = "535.183.01", "550.54.15", "580.95.05", "595.45.04"
+HIDE = "hide it with CUDA_VISIBLE_DEVICES, or train on the CPU with CPUS=1"
+
+# driver, GPUs, CUDA= → the line, or what is said
+HOSTS = {
+    "535 A100": (V535, [A100], "auto", "cuda12"),
+    "550 A100": (V550, [A100] * 4, "auto", "cuda12"),
+    "550 GeForce": (V550, [RTX], "auto", "cuda12"),
+    "580 A100": (V580, [A100], "auto", "cuda13"),
+    "580 GeForce": (V580, [RTX] * 2, "auto", "cuda13"),
+    "595 H100": (V595, [H100] * 8, "auto", "cuda13"),
+    "580 V100": (V580, [V100], "auto", "cuda12"),
+    "535 V100": (V535, [V100], "auto", "cuda12"),
+    "580 V100 and H100": (V580, [V100, H100], "auto", "cuda12"),
+    "595 B300": (V595, [BLACKWELL], "auto", "cuda13"),
+    "580 T4": (V580, [T4], "auto", "cuda13"),
+    "580 A100, cuda12 wanted": (V580, [A100], "cuda12", "cuda12"),
+    "none": (None, [], "auto", "cuda13"),
+    "none, cuda12 wanted": (None, [], "cuda12", "cuda12"),
+    "550 A100, cuda13 wanted": (V550, [A100], "cuda13", "error: driver 550.54.15 is older than 580, which cuda13 needs → use CUDA=cuda12, or upgrade the driver to 580 or newer"),
+    "580 V100, cuda13 wanted": (V580, [V100], "cuda13", "error: cuda13 has no kernels for the Tesla V100-SXM2-32GB (compute capability 7.0) → use CUDA=cuda12"),
+    "470 A100": ("470.256.02", [A100], "auto", "error: driver 470.256.02 is older than 525, which cuda12 needs → upgrade the driver to 525 or newer"),
+    "535 Pascal": (V535, [GTX], "auto", f"error: cuda12 has no kernels for the NVIDIA GeForce GTX 1080 Ti (compute capability 6.1) → {HIDE}; torch 2.14 for CUDA 12.6 was the last for Maxwell and Pascal"),
+    "580 A100 and Pascal": (V580, [A100, GTX], "auto", f"error: cuda12 has no kernels for the NVIDIA GeForce GTX 1080 Ti (compute capability 6.1) → {HIDE}; torch 2.14 for CUDA 12.6 was the last for Maxwell and Pascal"),
+    "595 unknown": (V595, [FUTURE], "auto", f"error: cuda12 has no kernels for the NVIDIA R100 (compute capability 14.0) → {HIDE}; a newer torch in requirements/ may know it"),
+    "no such line": (V580, [A100], "cuda11", "error: CUDA=cuda11 is no CUDA line → use CUDA=auto or one of cuda13, cuda12"),
+}  # fmt: skip
+
+
+def smi(folder: Path, version: str | None, gpus: list[tuple[str, str]]) -> Path:
+    """An nvidia-smi in `folder` that answers as the real one: CSV rows, or that there is no driver."""
+    folder.mkdir(exist_ok=True)
+    script = folder / "nvidia-smi"
+    knows = version is not None and int(version.split(".")[0]) >= 510
+    rows, short, listed = [], [], []
+    for n, (name, capability) in enumerate(gpus):
+        uuid = f"GPU-{n}f1a2b3c-0000-4d5e-8f90-a1b2c3d4e5f6"
+        rows.append(f"{version}, {n}, {uuid}, {name}, {capability}")
+        short.append(f"{version}, {n}, {uuid}, {name}")
+        listed.append(f"GPU {n}: {name} (UUID: {uuid})")
+    if version is None:
+        body = 'echo "NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver."; exit 9'
+    else:
+        wide = "\n".join(rows)
+        refusal = "echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2"
+        body = f"""case "$*" in
+*compute_cap*) {f"cat <<'X'{chr(10)}{wide}{chr(10)}X" if knows else refusal}
+;;
+-L) cat <<'X'
+{chr(10).join(listed)}
+X
+;;
+*) cat <<'X'
+{chr(10).join(short)}
+X
+;;
+esac"""
+    script.write_text(f"#!/bin/sh\n{body}\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return folder
+
+
+def make_says(path: Path, *words: str, environ: dict[str, str] | None = None) -> tuple[int, str]:
+    env = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", **(environ or {})}
+    env.pop("CUDA_VISIBLE_DEVICES", None)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_newest_line_that_fits_or_a_refusal_with_the_way_out(host, tmp_path) -> None:
+    version, gpus, wanted, expected = HOSTS[host]
+    code, said = make_says(
+        smi(tmp_path / "bin", version, gpus), sys.executable, "-m", "container.driver",
+        environ={"CUDA": wanted, "GPUS": "", "CPUS": "", "ACCELERATE": ""},
+    )  # fmt: skip
+    assert said == expected
+    assert code == (0 if expected.startswith("cuda") else 2 if "no CUDA line" in said else 6)
+
+
+def test_gpus_are_of_no_concern_on_the_cpu_or_when_they_are_hidden(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", f"{smi(tmp_path / 'bin', V580, [GTX, A100])}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert driver.fitting_line({"CPUS": "2"}, driver.look()).name == "cuda13"
+    with pytest.raises(HostError):
+        driver.fitting_line({}, driver.look())
+    for shown in ("1", "GPU-1f1a2b3c", " 1 , 7"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        host = driver.look()
+        assert host is not None
+        assert [gpu.name for gpu in host.gpus] == [A100[0]]
+        assert driver.fitting_line({}, host).name == "cuda13"
+
+
+def test_the_table_is_the_locks() -> None:
+    """Each row has its lock, and its torch's own word for CUDA."""
+    names = [line.name for line in table.lines()]
+    assert names == sorted(names, reverse=True)
+    assert {path.name for path in (ROOT / "requirements").glob("cuda*.txt")} == {
+        f"{name}.txt" for name in names
+    }
+    for line in table.lines():
+        major = line.name.removeprefix("cuda")
+        assert re.search(
+            rf"^nvidia-[a-z-]+-cu{major}==|cuda-toolkit.*=={major}\.",
+            line.lock.read_text(),
+            re.MULTILINE,
+        )
+        assert f":{major}." in line.image
+        assert line.capabilities
+
+
+def test_base_images_stand_in_the_table_alone() -> None:
+    files = subprocess.run(
+        ["git", "grep", "-l", "nvidia/cuda:"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert set(files.stdout.split()) <= {"Dockerfile", "tests/test_host.py"}
+
+
+def host(*gpus: tuple[str, str]) -> driver.Driver:
+    listed = [
+        driver.Gpu(str(n), f"GPU-{n}", name, table.capability(text))
+        for n, (name, text) in enumerate(gpus)
+    ]
+    return driver.Driver(V580, listed)
+
+
+# variables, GPUs here, how the engine hands them over → Compose files, variables
+GPUS = {
+    "default": ({}, 2, "nvidia", ["docker-compose.gpu.yml"], {}),
+    "1": ({"GPUS": "1"}, 4, "nvidia", ["docker-compose.gpu.yml"], {}),
+    "4": ({"GPUS": "4"}, 4, "nvidia", ["docker-compose.gpu.yml"], {}),
+    "all": ({"GPUS": "all"}, 2, "nvidia", ["docker-compose.gpu.yml"], {}),
+    "0": ({"GPUS": "0"}, 2, "nvidia", [], {}),
+    "CPUS": ({"CPUS": "2"}, 2, "nvidia", [], {}),
+    "a config for the CPU": ({"ACCELERATE": "multi_cpu"}, 2, "nvidia", [], {}),
+    "ids": ({"CUDA_VISIBLE_DEVICES": "0,1"}, 2, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0,1"}),
+    "one of the ids": ({"GPUS": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, 2, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0"}),
+    "cdi": ({"GPUS": "1"}, 2, "cdi", ["docker-compose.cdi.yml"], {"CUDA_VISIBLE_DEVICES": "0"}),
+    "none here": ({}, 0, "nvidia", [], {}),
+    "no toolkit, nothing asked": ({}, 2, None, [], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GPUS)
+def test_gpus_asked_for_become_compose_files(case) -> None:
+    environ, count, handover, files, extra = GPUS[case]
+    got, variables, said = overlay.choose(environ, host(*[A100] * count), handover)
+    assert (got, variables) == (files, extra)
+    assert bool(said) == (case == "no toolkit, nothing asked")
+    assert "NVIDIA Container Toolkit" in said or not said
+
+
+@pytest.mark.parametrize(
+    ("environ", "count", "handover", "says"),
+    [
+        ({"GPUS": "4"}, 2, "nvidia", "error: GPUS=4, and 2 GPUs can be seen here → use GPUS=2"),
+        ({"GPUS": "1"}, 0, None, "error: GPUS=1, and no GPUs can be seen here → use CPUS=1"),
+        ({"GPUS": "all"}, 0, None, "error: GPUS=all, and no GPUs can be seen here → use CPUS=1"),
+        ({"GPUS": "some"}, 2, "nvidia", "error: GPUS=some is no number of processes"),
+        ({"GPUS": "1"}, 1, None, "error: 1 GPU is here, and Docker has no NVIDIA Container Toolkit → install it"),
+    ],
+)  # fmt: skip
+def test_gpus_that_cannot_be_had(environ, count, handover, says) -> None:
+    with pytest.raises(HostError, match=re.escape(says)):
+        overlay.choose(environ, host(*[A100] * count), handover)
+
+
+@pytest.mark.skipif(engine.INSIDE.exists(), reason="inside an image there is nothing to choose")
+def test_engines_that_cannot_be_used(tmp_path) -> None:
+    """auto falls back and says so in one line; docker refuses with the way out."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("sh", "env"):
+        (bare / name).symlink_to(str(shutil.which(name)))
+    python = sys.executable
+
+    def ask(wanted: str, docker: str | None) -> tuple[int, str]:
+        if docker is not None:
+            (bare / "docker").write_text(f"#!/bin/sh\n{docker}\n")
+            (bare / "docker").chmod(0o755)
+        done = subprocess.run(
+            [python, "-m", "container.engine", wanted], cwd=ROOT, env={"PATH": str(bare)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return done.returncode, (done.stderr + done.stdout).strip()
+
+    assert ask("local", None) == (0, "local")
+    assert ask("auto", None) == (
+        0,
+        "engine: local environment (there is no Docker on this machine)\nlocal",
+    )
+    assert ask("docker", None)[0] == 6
+    assert ask("podman", None) == (
+        2,
+        "error: ENGINE=podman is no engine → use auto, docker or local",
+    )
+    denied = (
+        "echo 'permission denied while trying to connect to the Docker daemon socket' >&2; exit 1"
+    )
+    assert (
+        "this user may not use Docker → `sudo usermod -aG docker $USER`" in ask("docker", denied)[1]
+    )
+    assert ask("auto", denied)[1].startswith("engine: local environment (this user may not")
+    down = "echo 'Cannot connect to the Docker daemon. Is the docker daemon running?' >&2; exit 1"
+    assert "no Docker engine answers → `sudo systemctl start docker`" in ask("docker", down)[1]
+    old = 'case "$1" in version) echo 24.0.1 ;; compose) echo 2.20.3 ;; esac'
+    assert "Docker Compose is 2.20.3, and 2.24 is needed" in ask("docker", old)[1]
+    without = 'case "$1" in version) echo 24.0.1 ;; *) exit 1 ;; esac'
+    assert "Docker Compose is missing" in ask("docker", without)[1]
+    good = 'case "$1" in version) echo 28.0.1 ;; compose) echo v2.33.1 ;; esac'
+    assert ask("auto", good) == (0, "engine: Docker 28.0.1\ndocker")
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (["fit", "--config", "/etc/digits.yaml"], "configs"),
+        (["fit", "--config", "configs/../../x.yaml"], "configs"),
+        (["fit", "--config", "configs/digits.yaml", "--run", "/tmp/mine"], "runs"),
+        (["fit", "--run=elsewhere/mine"], "runs"),
+        (["fit", "--resume", "old/run"], "runs"),
+        (["reproduce", "old/run"], "runs"),
+        (["fit", "--data.root", "/mnt/pictures"], "DATA=DIR"),
+    ],
+)
+def test_paths_that_a_container_would_not_see_are_refused(words, folder) -> None:
+    with pytest.raises(HostError, match=f"is outside what the container sees.*{folder}"):
+        compose._check_paths(words)
+
+
+def test_paths_that_a_container_sees_pass() -> None:
+    compose._check_paths(
+        ["fit", "--config", "./configs/digits.yaml", "--run", "runs/a", "--resume", "--data.root",
+         "data/pictures", "--optim.lr", "0.1"]
+    )  # fmt: skip
+
+
+def test_an_edit_of_the_code_needs_no_build_and_one_of_the_lock_does(tmp_path, monkeypatch) -> None:
+    for name in ("Dockerfile", ".dockerignore", "requirements", "container"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    monkeypatch.setattr("container.compose.HOME", tmp_path)
+    monkeypatch.setattr("container.table.HOME", tmp_path)
+
+    def inputs(service: str = "train", base: str = "") -> str:
+        return compose.build_arguments(table.lines()[0], service, base)["INPUTS"]
+
+    before, dev = inputs(), inputs("dev")
+    assert inputs("train", "mirror/cuda:13") != before
+    (tmp_path / "train.py").write_text("")
+    assert inputs() == before
+    (tmp_path / "requirements" / "dev.txt").write_text("")
+    assert inputs() == before
+    assert inputs("dev") != dev
+    (tmp_path / "container" / "image" / "entrypoint").write_text("")
+    changed = inputs()
+    assert changed != before
+    (tmp_path / "requirements" / "cuda13.txt").write_text("torch==1\n")
+    assert inputs() != changed
+
+
+def test_services_are_confined() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    assert set(services) == {"train", "evaluate", "tensorboard", "dev"}
+    for service in services.values():
+        assert service["cap_drop"] == ["ALL"]
+        assert service["init"] is True
+        assert service["security_opt"] == ["no-new-privileges:true"]
+    assert services["tensorboard"]["ports"][0].startswith("127.0.0.1:")
+
+
+def test_what_a_build_may_see_is_listed_by_name() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert lines[1] == "*"
+    assert not any("env" in line or "runs" in line for line in lines if line.startswith("!"))
+
+
+def test_inside_an_image_its_environment_is_the_engine(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("container.engine.INSIDE", tmp_path)
+    assert engine.choose("auto") == ("local", "")
