@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container import driver as drivers
-from container import engine, overlay, table
+from container import engine, foreground, overlay, table
 from container.errors import HostError
 from container.table import HOME
 
@@ -76,8 +76,8 @@ def is_current(image: str, inputs: str) -> bool:
     return _docker("image", "inspect", "--format", label, image).strip() == inputs
 
 
-def run(words: list[str]) -> None:
-    """Build where that is needed, then become the `docker compose` command.
+def run(words: list[str]) -> int:
+    """Build where that is needed, then run a container in the foreground; returns its exit code.
 
     Raises:
         HostError: the host cannot do what is asked, or the build failed.
@@ -100,14 +100,15 @@ def run(words: list[str]) -> None:
     if wanted or not is_current(f"{_image(service)}:{line.name}", labels["INPUTS"]):
         build(words if wanted else ["build", _builds(service)], {**known, **labels})
     if wanted:
-        return
+        return 0
     for folder in ("runs", "data", ".cache"):
         (HOME / folder).mkdir(exist_ok=True)  # the engine would make them, as root
     commit = revision()
     if commit and service != "dev":
         known["LOCKSTEP_GIT"] = commit
-    command = _command(files, words, known)
-    os.execvp(command[0], command)  # noqa: S606  (signals and the exit code are the command's)
+    name = foreground.name(service)
+    at = words.index("run") + 1
+    return foreground.run(_command(files, [*words[:at], "--name", name, *words[at:]], known), name)
 
 
 def build(words: list[str], known: dict[str, str]) -> None:
@@ -194,11 +195,10 @@ def _git(*words: str) -> bytes:
 def main() -> int:
     """Run the words of the command line."""
     try:
-        run(sys.argv[1:])
+        return run(sys.argv[1:])
     except HostError as error:
         print(error, file=sys.stderr)
         return error.code
-    return 0
 
 
 if __name__ == "__main__":

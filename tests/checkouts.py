@@ -20,6 +20,12 @@ class Done:
     code: int
     said: str
 
+    def json(self) -> dict[str, Any]:
+        """The line of JSON among the others: the streams come together in any order."""
+        (line,) = (line for line in self.said.splitlines() if line.startswith("{"))
+        content: dict[str, Any] = json.loads(line)
+        return content
+
 
 @dataclass
 class Checkout:
@@ -42,7 +48,8 @@ class Checkout:
             who = {"user": self.uid, "group": self.uid, "extra_groups": [socket.stat().st_gid]}
         return subprocess.Popen(
             words, cwd=self.path, env={**env, "HOME": str(self.path.parent), **environ}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, **who,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            start_new_session=True, **who,
         )  # fmt: skip
 
     def read(self, path: str) -> dict[str, Any]:

@@ -68,8 +68,11 @@ def test_runs_that_cannot_be_written_are_one_line(checkout) -> None:
 
 
 def test_torch_compile_works_in_the_image(runs, checkout) -> None:
-    words = (*BARE, "--user", f"{checkout.uid}", "-v", f"{runs}:/lockstep/runs", IMAGE)
-    done = run(*words, *SHORT, "--max_steps", "2", "--model.compile", "true", "--run", "runs/compiled")
+    mounts = ("-v", f"{runs}:/lockstep/runs", "-v", f"{checkout.path / '.cache'}:/cache")
+    words = (*BARE, "--user", f"{checkout.uid}", *mounts, IMAGE)
+    done = run(
+        *words, *SHORT, "--max_steps", "2", "--model.compile", "true", "--run", "runs/compiled"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -129,9 +132,11 @@ def test_no_secret_gets_into_the_image_the_logs_or_a_run(checkout) -> None:
     ]
     assert found == []
     # Each layer above the base: those with the code and the settings are small, and read whole.
-    saved = subprocess.Popen(["docker", "save", IMAGE], stdout=subprocess.PIPE)
     hits, files = 0, 0
-    with tarfile.open(fileobj=saved.stdout, mode="r|") as archive:
+    with (
+        subprocess.Popen(["docker", "save", IMAGE], stdout=subprocess.PIPE) as saved,
+        tarfile.open(fileobj=saved.stdout, mode="r|") as archive,
+    ):
         for member in archive:
             content = archive.extractfile(member)
             if content is None:

@@ -48,8 +48,9 @@ def test_the_second_start_builds_nothing_and_prints_what_it_runs(checkout) -> No
     engine, command, *_ = again.said.splitlines()
     assert engine.startswith("engine: Docker ")
     assert command.endswith(
-        "docker compose run --rm train fit --config configs/digits.yaml --run runs/again --max_steps 60"
+        " --rm train fit --config configs/digits.yaml --run runs/again --max_steps 60"
     )
+    assert " docker compose run --name lockstep-train-" in command
     # The command printed is the command run: it does the same without make.
     by_hand = checkout.run("sh", "-c", command.replace("runs/again", "runs/by-hand"))
     assert by_hand.code == 0, by_hand.said
@@ -92,7 +93,7 @@ def test_an_edit_is_trained_without_a_build(checkout) -> None:
 def test_the_other_verbs(checkout) -> None:
     figures = checkout.run("make", "eval", "RUN=runs/first")
     assert figures.code == 0, figures.said
-    top1 = json.loads(figures.said.splitlines()[-1])["top1"]
+    top1 = figures.json()["top1"]
     assert top1 == checkout.read("runs/first/result.json")["metrics"]["top1"]
     assert (
         checkout.run("make", "train", "CPUS=1", "RUN=runs/short", "ARGS=--max_steps 20").code == 0
@@ -114,9 +115,9 @@ def test_compose_alone_trains_and_evaluates(checkout) -> None:
     assert {p.stat().st_uid for p in (checkout.path / "runs/plain").rglob("*")} == {checkout.uid}
     figures = checkout.run("docker", "compose", "run", "--rm", "evaluate")
     assert figures.code == 0, figures.said
-    assert json.loads(figures.said.splitlines()[-1])["checkpoint"].startswith("runs/plain/")
+    assert figures.json()["checkpoint"].startswith("runs/plain/")
     named = checkout.run("docker", "compose", "run", "--rm", "evaluate", RUN="runs/first")
-    assert json.loads(named.said.splitlines()[-1])["step"] == 449
+    assert named.json()["step"] == 449
 
 
 def test_tensorboard_becomes_healthy_and_serves_the_runs(checkout) -> None:

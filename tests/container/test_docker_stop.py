@@ -1,5 +1,7 @@
 """A container that is stopped saves, says 75 and goes on; one that is killed goes on as well."""
 
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -18,14 +20,18 @@ def training(
     """A run in its own container that has passed step 20, and the command that waits for it."""
     words = ("docker", "compose", "run", "--rm", "train", *WORDS, "--run", run, *more)
     process = checkout.start(*words, CPUS=cpus)
+    wait_for(checkout, run, process)
+    (name,) = checkout.containers()
+    return name, process
+
+
+def wait_for(checkout: Checkout, run: str, process: subprocess.Popen[str]) -> None:
     metrics = checkout.path / run / "metrics.jsonl"
     until = time.monotonic() + 120
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 20):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < until
         time.sleep(0.05)
-    (name,) = checkout.containers()
-    return name, process
 
 
 @pytest.mark.parametrize("cpus", ["1", "2"])
@@ -44,23 +50,27 @@ def test_a_run_goes_on_after_docker_stop_and_docker_kill(checkout, how, cpus) ->
     else:
         assert process.returncode == 137, said
     words = ("docker", "compose", "run", "--rm", "train", *WORDS, "--run", run, "--resume")
-    again = checkout.run(*words, CPUS="3" if cpus == "8" else cpus)
+    again = checkout.run(*words, CPUS=cpus)
     assert again.code == 0, again.said
     reference = checkout.read("runs/first/result.json")
     assert checkout.read(f"{run}/result.json")["weights_sha256"] == reference["weights_sha256"]
 
 
-def test_a_signal_to_compose_reaches_the_trainer(checkout) -> None:
-    """What Ctrl-C, a scheduler or a closing terminal sends to the command in the foreground."""
-    _, process = training(checkout, "runs/signal", "1")
-    process.terminate()
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_make_reaches_the_trainer(checkout, number) -> None:
+    """What a scheduler, systemd or a closing terminal sends to the command in the foreground."""
+    run = f"runs/{number.name}"
+    words = " ".join(WORDS[3:])
+    process = checkout.start("make", "train", "CPUS=1", f"RUN={run}", f"ARGS={words}")
+    wait_for(checkout, run, process)
+    if number == signal.SIGTERM:
+        process.send_signal(number)
+    else:  # as a terminal sends them
+        os.killpg(process.pid, number)
     said, _ = process.communicate(timeout=100)
-    assert process.returncode == 75, said
-    for _ in range(50):
-        if not checkout.containers():
-            break
-        time.sleep(0.1)
-    assert not checkout.containers()
+    assert checkout.read(f"{run}/run.json")["exit_code"] == 75, said
+    assert checkout.read(f"{run}/result.json")["status"] == "stopped"
+    assert not checkout.containers("--all")
 
 
 def test_memory_for_loaders_is_enough(checkout) -> None:
