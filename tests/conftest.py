@@ -4,6 +4,8 @@ import os
 
 # The suite is about the CPU on every machine; this must be set before torch looks.
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+# And about this environment; tests/container is about the other engine.
+os.environ["ENGINE"] = "local"
 
 import re
 import subprocess

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import time
 import urllib.request
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from checkouts import CALLER, Checkout, docker
-from conftest import ROOT
+from conftest import ROOT, commands
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
 
@@ -105,38 +106,46 @@ def test_the_other_verbs(checkout) -> None:
     assert "error: which run? → make reproduce RUN=" in nothing.said
 
 
-def test_compose_alone_trains_and_evaluates(checkout) -> None:
-    """Without make, and without saying who one is: the runs' owner is."""
-    train = checkout.run(
-        "docker", "compose", "run", "--rm", "train", "fit", "--config", "configs/digits.yaml",
-        "--run", "runs/plain", "--max_steps", "20",
-    )  # fmt: skip
-    assert train.code == 0, train.said
-    assert {p.stat().st_uid for p in (checkout.path / "runs/plain").rglob("*")} == {checkout.uid}
-    figures = checkout.run("docker", "compose", "run", "--rm", "evaluate")
-    assert figures.code == 0, figures.said
-    assert figures.json()["checkpoint"].startswith("runs/plain/")
+def test_the_docker_commands_of_the_readme(checkout) -> None:
+    """Compose alone, without make and without saying who one is: the runs' owner is."""
+    lines = [
+        line for line in commands((ROOT / "README.md").read_text()) if line.startswith("docker ")
+    ]
+    done = []
+    for line in lines:
+        outcome = checkout.run("sh", "-c", line)
+        if "gpu.yml" in line and not shutil.which("nvidia-smi"):
+            assert "could not select device driver" in outcome.said
+            continue
+        assert outcome.code == 0, f"{line}\n{outcome.said}"
+        if "evaluate" in line:
+            newest = max((checkout.path / "runs/digits").iterdir()).name
+            assert newest in outcome.json()["checkpoint"]
+        if "tensorboard" in line:
+            serves(checkout)
+        done.append(line)
+    assert len(done) >= 4
+    assert len(list((checkout.path / "runs/digits").iterdir())) == 2
+    assert {p.stat().st_uid for p in (checkout.path / "runs").rglob("*")} == {checkout.uid}
     named = checkout.run("docker", "compose", "run", "--rm", "evaluate", RUN="runs/first")
-    assert named.json()["step"] == 449
+    assert named.json()["checkpoint"].startswith("runs/first/")
 
 
-def test_tensorboard_becomes_healthy_and_serves_the_runs(checkout) -> None:
-    port = "16006"
-    up = checkout.run("docker", "compose", "up", "--detach", "tensorboard", TENSORBOARD_PORT=port)
-    assert up.code == 0, up.said
+def serves(checkout: Checkout) -> None:
+    """TensorBoard becomes healthy, shows the runs' scalars, and is bound to this machine alone."""
     (name,) = checkout.containers()
     try:
+        health = ""
         for _ in range(120):
             health = docker("inspect", "--format", "{{.State.Health.Status}}", name).strip()
             if health == "healthy":
                 break
             time.sleep(0.5)
         assert health == "healthy"
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/plugin/scalars/tags") as page:
+        with urllib.request.urlopen("http://127.0.0.1:6006/data/plugin/scalars/tags") as page:
             tags = json.load(page)
         assert any(run.startswith("first") for run in tags)
-        shown = docker("port", name)
-        assert set(re.findall(r"-> (.*):", shown)) == {"127.0.0.1"}
+        assert set(re.findall(r"-> (.*):", docker("port", name))) == {"127.0.0.1"}
     finally:
         docker("rm", "--force", name)
 
