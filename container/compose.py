@@ -34,8 +34,8 @@ _PASSED = (
 _SERVICES = ("train", "evaluate", "tensorboard", "dev")
 # What a container sees of the checkout: flags whose value is a path, and the folder it must be in.
 _FOLDERS = {"--config": "configs", "--run": "runs", "--resume": "runs", "--data.root": "data"}
-# The image, the layers on their way into it and uv's cache.
-_ROOM = 22e9
+# The image, and the cache of wheels that the next build takes: 12.7 GB measured.
+_ROOM = 14e9
 
 
 def variables(environ: Mapping[str, str], line: table.Line) -> dict[str, str]:

@@ -34,7 +34,7 @@ def settings() -> tuple[str, str]:
     # All GPUs: an editor passes no variables on by which some could be chosen.
     files, _, said = overlay.choose({}, host, engine.handover() if host else None)
     if files:
-        text += f"    extends:\n      file: ../{files[0]}\n      service: dev\n"
+        text += f"    extends:\n      file: {HOME / files[0]}\n      service: dev\n"
     return text, said
 
 
