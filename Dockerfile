@@ -4,7 +4,7 @@
 #     docker build --tag lockstep --build-arg CUDA=cuda12 .        # for drivers from 525 on
 #     docker build --tag lockstep-dev --target dev .               # with compiler, tests and editor needs
 #
-# Needs BuildKit (Docker 20.10 or newer). The wheels bring CUDA's libraries, so the small base will do.
+# Needs BuildKit: Docker 23 or newer, or DOCKER_BUILDKIT=1. The wheels bring CUDA's libraries, so the small base will do.
 
 ARG CUDA=cuda13
 ARG BASE_IMAGE
@@ -72,12 +72,14 @@ COPY LICENSE pyproject.toml ./
 COPY container/image/entrypoint container/image/lockstep /usr/local/bin/
 COPY configs configs
 COPY train train
-ARG BASE_IMAGE
+# The base by name, which the head of this file knows and its stages do not.
+ARG BASE_NAME=unknown
 COPY container/image/identity /usr/local/bin/lockstep-identity
 RUN mkdir -p runs data /cache && chmod 1777 runs /cache && \
     echo /lockstep >"$(echo /opt/venv/lib/python3.*/site-packages)/lockstep.pth" && \
-    lockstep-identity "${CUDA}" "${BASE_IMAGE}" >/etc/lockstep-image.json && \
-    rm -r /tools /root/.cache && find /lockstep /usr/local/bin -exec touch {} + && touch / /root /usr/local
+    lockstep-identity "${CUDA}" "${BASE_NAME}" >/etc/lockstep-image.json && \
+    chmod -R u=rwX,go=rX /lockstep /usr/local/bin && chmod 1777 runs && rm -rf /tools /root/.cache && \
+    find /lockstep /usr/local/bin -exec touch {} + && touch / /root /usr/local
 # Any UID will do, with an entry in /etc/passwd or without: libraries ask for a name and a home.
 ENV USER=lockstep LOGNAME=lockstep HOME=/cache HF_HOME=/cache/huggingface TORCH_HOME=/cache/torch \
     TORCHINDUCTOR_CACHE_DIR=/cache/inductor TRITON_CACHE_DIR=/cache/triton WANDB_DIR=/lockstep/runs \
@@ -89,14 +91,16 @@ ARG REVISION=unknown
 ARG LOCK_SHA256=unknown
 ARG TORCH=unknown
 ARG INPUTS=unknown
+ARG CHECKOUT=unknown
 LABEL org.opencontainers.image.title="Lockstep" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.base.name="${BASE_IMAGE}" \
+      org.opencontainers.image.base.name="${BASE_NAME}" \
       dev.lockstep.cuda="${CUDA}" \
       dev.lockstep.torch="${TORCH}" \
       dev.lockstep.lock="${LOCK_SHA256}" \
-      dev.lockstep.inputs="${INPUTS}"
+      dev.lockstep.inputs="${INPUTS}" \
+      dev.lockstep.checkout="${CHECKOUT}"
 
 
 # The same, with the tests' tools and what an editor wants. The checkout is mounted over /lockstep.
@@ -106,7 +110,8 @@ USER 0
 RUN apt-install git make openssh-client procps less
 COPY requirements/dev.txt /lockstep/requirements/
 RUN --mount=type=cache,id=lockstep-uv,target=/root/.cache/uv \
-    export UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 PYC_INVALIDATION_MODE=UNCHECKED_HASH && \
+    chmod 644 /lockstep/requirements/dev.txt && touch /lockstep/requirements/dev.txt && \
+    export UV_CACHE_DIR=/root/.cache/uv UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 PYC_INVALIDATION_MODE=UNCHECKED_HASH && \
     uv pip install --require-hashes --requirement /lockstep/requirements/dev.txt && \
     cksum /lockstep/requirements/dev.txt >/tmp/sum && read -r sum _ </tmp/sum && rm /tmp/sum && \
     touch "/opt/venv/.lock-dev-${sum}"

@@ -17,22 +17,30 @@ PYTHON     ?= python3
 MAKEFLAGS += --no-print-directory
 
 # exec: a signal to the recipe's shell must reach what it runs.
-SETTINGS = GPUS="$(GPUS)" CPUS="$(CPUS)" PRECISION="$(filter-out no,$(PRECISION))" ACCELERATE="$(ACCELERATE)"
-HOST     = env CUDA="$(CUDA)" BASE_IMAGE="$(BASE_IMAGE)" DATA="$(DATA)" $(SETTINGS) $(PYTHON) -m container
+# What is empty is not set: .env may say it.
+given    = $(if $($(1)),$(1)="$($(1))")
+SETTINGS = $(call given,GPUS) $(call given,CPUS) $(if $(filter-out no,$(PRECISION)),$(call given,PRECISION)) $(call given,ACCELERATE)
+HOST     = env $(if $(filter-out auto,$(CUDA)),$(call given,CUDA)) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m container
 COMPOSE  = @exec $(HOST).compose
 
 # Targets that look after the host themselves; for the others it is looked up what the host has.
 apart  := help clean image image-twice pin-images test-container
 goals  := $(filter-out $(apart),$(MAKECMDGOALS))
-found  := $(shell command -v $(PYTHON))
+found  := $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 9)))' 2>/dev/null)
+# Without it there is no looking: local, where that was not ruled out.
+bare    = $(if $(filter docker,$(ENGINE)),$(shell \
+  echo 'error: make needs Python 3.9 for ENGINE=docker → install it, or `docker compose run --rm train`' >&2; \
+  echo refused),local)
 # Inside one of our images all is there already.
 inside := $(wildcard /etc/lockstep-image.json)
 VENV   := $(if $(inside),/opt/venv,.venv)
 BIN    := $(VENV)/bin
-engine := $(if $(goals),$(if $(found),$(shell $(HOST).engine $(ENGINE) || echo refused),local),local)
-line   := $(if $(inside),$(CUDA_LINE),cuda13)
+engine := $(if $(goals),$(if $(found),$(shell $(HOST).engine $(ENGINE) || echo refused),$(bare)),local)
+line   := $(if $(inside),$(CUDA_LINE),$(if $(filter auto,$(CUDA)),cuda13,$(CUDA)))
+# Where nothing trains, GPUs that no line fits are no reason to refuse.
+any    := $(if $(filter train eval reproduce bench,$(goals)),,any)
 ifneq ($(and $(goals),$(found),$(filter local,$(engine))),)
-  line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST).driver || echo refused))
+  line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST).driver $(any) || echo refused))
 endif
 
 .PHONY: help train eval reproduce tensorboard test test-slow test-fault test-container bench \
@@ -61,7 +69,7 @@ shell:
 	$(COMPOSE) run --rm dev
 
 test test-slow test-fault bench conformance coverage lint format schema lock:
-	$(COMPOSE) run --rm dev make $@ $(if $(ARGS),ARGS="$(ARGS)")
+	$(COMPOSE) run --rm dev make $@ $(if $(ARGS),ARGS='$(subst ','\'',$(ARGS))')
 
 else
 
@@ -92,7 +100,7 @@ tensorboard: $(ENV)  ## show all runs at http://127.0.0.1:6006
 	@exec $(BIN)/tensorboard --logdir runs --host 127.0.0.1 --port 6006
 
 shell: $(DEV)  ## a shell in the environment
-	@PATH="$$PWD/$(BIN):$$PATH" VIRTUAL_ENV="$$PWD/$(VENV)" $${SHELL:-sh}
+	@PATH="$(if $(inside),,$$PWD/)$(BIN):$$PATH" VIRTUAL_ENV="$(if $(inside),,$$PWD/)$(VENV)" $${SHELL:-sh}
 
 test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
 	@$(BIN)/python -m pytest -m 'not slow and not container' $(ARGS)
@@ -106,15 +114,16 @@ test-fault: $(DEV)  ## kill and resume hundreds of times; half an hour
 bench: $(ENV)  ## what the levels of reproducibility cost, side by side
 	@$(BIN)/python benchmarks/lockstep.py $(ARGS)
 
-PEERS := .venv-peers/.lock-$(shell cat requirements/cuda13.txt requirements/peers.txt | cksum | cut -d' ' -f1)
+OTHERS := .venv-peers$(if $(inside),-container)
+PEERS := $(OTHERS)/.lock-$(shell cat requirements/cuda13.txt requirements/peers.txt | cksum | cut -d' ' -f1)
 $(PEERS): $(ENV)
-	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-peers
-	@$(BIN)/uv pip install --quiet --python .venv-peers --require-hashes \
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OTHERS)
+	@$(BIN)/uv pip install --quiet --python $(OTHERS) --require-hashes \
 	  --requirement requirements/cuda13.txt --requirement requirements/peers.txt
 	@touch $@
 
 conformance: $(PEERS)  ## kill and resume this trainer and others alike; who repeats or loses samples
-	@.venv-peers/bin/python benchmarks/conformance.py
+	@$(OTHERS)/bin/python benchmarks/conformance.py
 
 coverage: $(DEV)  ## run all tests and say which lines of train/ they do not reach
 	@$(BIN)/python -m pytest -m 'not container' --cov --cov-report=term-missing $(ARGS)
@@ -138,7 +147,7 @@ schema: $(ENV)  ## write configs/schema.json anew from train/config.py
 # Universal: one lock for all systems and Pythons from 3.11 on; hashes, and no addresses.
 lock: $(ENV)  ## make requirements/*.txt anew from requirements/*.in
 	@for name in cuda13 cuda12 dev peers; do \
-	  (cd requirements && ../$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	  (cd requirements && $(if $(inside),,../)$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --custom-compile-command 'make lock' $$name.in -o $$name.txt) || exit; done
 
@@ -162,7 +171,7 @@ pin-images:  ## record the digests of the base images in the Dockerfile
 	@exec $(HOST).pin
 
 clean:  ## remove this checkout's environment, caches, containers and images; runs stay
-	@rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
+	@rm -rf .venv .venv-peers .venv-peers-container .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
 	@find train tests benchmarks container -name __pycache__ -type d -prune -exec rm -rf {} +
 	@if [ -n "$(found)" ]; then $(HOST).clean; fi
 

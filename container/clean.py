@@ -5,6 +5,7 @@ python3 -m container.clean
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -12,7 +13,8 @@ from container import engine
 from container.errors import HostError
 from container.table import HOME
 
-_OURS = f"label=com.docker.compose.project.working_dir={HOME}"
+# Compose names the folder as it was reached, by a link perhaps.
+_FOLDERS = {str(HOME), os.environ.get("PWD", str(HOME))}
 
 
 def _listed(*words: str) -> list[str]:
@@ -23,22 +25,20 @@ def _listed(*words: str) -> list[str]:
 def clean() -> None:
     """Remove them. An image that a container still uses stays, whosever it is."""
     projects = set()
-    for name in _listed("ps", "--all", "--quiet", "--filter", _OURS):
+    ours = [f"label=com.docker.compose.project.working_dir={folder}" for folder in _FOLDERS]
+    for name in [name for own in ours for name in _listed("ps", "-aq", "--filter", own)]:
         label = '{{index .Config.Labels "com.docker.compose.project"}}'
         projects.update(_listed("inspect", "--format", label, name))
-        subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
+        # A run may save first.
+        for words in (["stop", "--time", "120"], ["rm", "--force"]):
+            subprocess.run(["docker", *words, name], capture_output=True, check=False)
     for project in projects | {engine.project()}:
         own = f"label=com.docker.compose.project={project}"
         for network in _listed("network", "ls", "--quiet", "--filter", own):
             # Refused while another's container is on it.
             subprocess.run(["docker", "network", "rm", network], capture_output=True, check=False)
-    names = ("reference=lockstep", "reference=lockstep-dev")
-    for image in _listed(
-        "images",
-        "--format",
-        "{{.Repository}}:{{.Tag}}",
-        *(w for n in names for w in ("--filter", n)),
-    ):
+    built = f"label=dev.lockstep.checkout={engine.project()}"
+    for image in set(_listed("images", "--quiet", "--filter", built)):
         subprocess.run(["docker", "rmi", image], capture_output=True, check=False)
 
 

@@ -38,19 +38,36 @@ _FOLDERS = {"--config": "configs", "--run": "runs", "--resume": "runs", "--data.
 _ROOM = 14e9
 
 
+def settings() -> dict[str, str]:
+    """The environment, and what .env says of the same variables where that is silent."""
+    path = HOME / ".env"
+    rows = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    pairs = (row.split("=", 1) for row in rows if "=" in row)
+    filed = {name.strip(): value.strip().strip("\"'") for name, value in pairs}
+    own = {n: v for n, v in filed.items() if n in (*_PASSED, "CUDA") and not os.environ.get(n)}
+    return {**os.environ, **own}
+
+
 def variables(environ: Mapping[str, str], line: table.Line) -> dict[str, str]:
     """What Compose is to know beyond its defaults."""
     given = {name: environ[name] for name in _PASSED if environ.get(name)}
-    # In a rootless engine root inside is the caller outside.
-    rootless = "rootless" in _docker("info", "--format", "{{.SecurityOptions}}")
-    who = {} if rootless else {"UID": str(os.getuid()), "GID": str(os.getgid())}
+    for name in ("DATA", "CACHE"):
+        if name in given:  # Compose takes a bare name for a volume's, and makes what is not there
+            given[name] = str(Path(given[name]).expanduser().absolute())
+            if not Path(given[name]).is_dir():
+                raise HostError(
+                    f"{name}={environ[name]} is no directory", "make it, or name another", 2
+                )
+    who = {"UID": str(os.getuid()), "GID": str(os.getgid())}
+    if engine.rootless():  # root inside is the caller outside, who may not lock all memory
+        who = {"MEMLOCK": environ.get("MEMLOCK", "65536")}
     return {"COMPOSE_PROJECT_NAME": engine.project(), **who, "CUDA": line.name, **given}
 
 
 def build_arguments(line: table.Line, service: str, base: str) -> dict[str, str]:
     """Labels for the image, INPUTS among them: a digest of all that it is made of."""
     locks = [line.lock] + ([HOME / "requirements" / "dev.txt"] if service == "dev" else [])
-    digest = hashlib.sha256(f"{line.name} {base}".encode())
+    digest = hashlib.sha256(f"{line.name} {base or line.image}".encode())
     for path in [*sorted(p for pattern in _INPUTS for p in HOME.glob(pattern)), *locks]:
         digest.update(path.name.encode() + path.read_bytes())
     torch = re.search(r"^torch==(\S+)", line.lock.read_text(), re.MULTILINE)
@@ -59,6 +76,8 @@ def build_arguments(line: table.Line, service: str, base: str) -> dict[str, str]
         "LOCK_SHA256": hashlib.sha256(line.lock.read_bytes()).hexdigest(),
         "TORCH": torch.group(1) if torch else "unknown",
         "REVISION": revision() or "unknown",
+        "BASE_NAME": base or line.image,
+        "CHECKOUT": engine.project(),
     }
 
 
@@ -85,16 +104,19 @@ def run(words: list[str]) -> int:
     engine.answers()
     service = next((word for word in words if word in _SERVICES), "train")
     _check_paths(words[words.index(service) + 1 :] if service in words else [])
+    environ = settings()
     host = drivers.look()
-    line = drivers.fitting_line(os.environ, host)
+    # What does not compute on GPUs, or builds for elsewhere, is no matter of this host's driver.
+    computes = service in ("train", "evaluate") and words[0] != "build"
+    line = drivers.fitting_line(environ, host, any_host=not computes)
     files: list[str] = []
     extra: dict[str, str] = {}
     said = ""
-    if service != "tensorboard":
-        files, extra, said = overlay.choose(os.environ, host, engine.handover() if host else None)
+    if computes or (service == "dev" and words[-1] == "dev"):
+        files, extra, said = overlay.choose(environ, host, engine.handover() if host else None)
     if said:
         print(said, file=sys.stderr)
-    known = {**variables(os.environ, line), **extra}
+    known = {**variables(environ, line), **extra}
     labels = build_arguments(line, service, known.get("BASE_IMAGE", ""))
     wanted = words[0] == "build"
     if wanted or not is_current(f"{_image(service)}:{line.name}", labels["INPUTS"]):
@@ -107,8 +129,9 @@ def run(words: list[str]) -> int:
     if commit and service != "dev":
         known["LOCKSTEP_GIT"] = commit
     name = foreground.name(service)
+    how = ["--name", name, *([] if foreground.terminal() else ["-T"])]
     at = words.index("run") + 1
-    return foreground.run(_command(files, [*words[:at], "--name", name, *words[at:]], known), name)
+    return foreground.run(_command(files, [*words[:at], *how, *words[at:]], known), name)
 
 
 def build(words: list[str], known: dict[str, str]) -> None:
@@ -119,7 +142,8 @@ def build(words: list[str], known: dict[str, str]) -> None:
     """
     if subprocess.run(_command([], words, known), check=False).returncode == 0:
         # What this build replaced has no name any more, and takes gigabytes.
-        _docker("image", "prune", "--force", "--filter", "label=dev.lockstep.inputs")
+        ours = f"label=dev.lockstep.checkout={engine.project()}"
+        _docker("image", "prune", "--force", "--filter", ours)
         return
     base = known.get("BASE_IMAGE") or next(
         line.image for line in table.lines() if line.name == known["CUDA"]
@@ -142,7 +166,9 @@ def build(words: list[str], known: dict[str, str]) -> None:
 
 def tag() -> str:
     """The name of the training image for this host's CUDA line."""
-    return f"{_image('train')}:{drivers.fitting_line(os.environ, drivers.look()).name}"
+    return (
+        f"{_image('train')}:{drivers.fitting_line(settings(), drivers.look(), any_host=True).name}"
+    )
 
 
 def _check_paths(words: list[str]) -> None:

@@ -26,7 +26,7 @@ def settings() -> tuple[str, str]:
     text = f"""services:
   dev:
     image: lockstep-dev:{line.name}
-    user: {"root" if os.getuid() == 0 else "ubuntu"}
+    user: {"root" if os.getuid() == 0 or engine.rootless() else "ubuntu"}
     build:
       args:
         CUDA: {line.name}

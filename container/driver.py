@@ -1,6 +1,6 @@
 """The host's driver and GPUs, and the newest CUDA line that fits them.
 
-    CUDA=auto python3 -m container.driver
+    CUDA=auto python3 -m container.driver [any]
 
 prints the line, or one line of why none fits. Without a driver that is the newest: it will run on
 the CPU.
@@ -63,6 +63,9 @@ def visible(gpus: list[Gpu], chosen: str | None) -> list[Gpu]:
         return gpus
     found = []
     for name in (word.strip() for word in chosen.split(",")):
+        if name.startswith("MIG-"):  # a part of a GPU, which the query does not list
+            found.append(Gpu(name, name, name, None))
+            continue
         gpu = next((g for g in gpus if name and (g.index == name or _is_uuid(g, name))), None)
         if gpu is None:
             break
@@ -80,8 +83,13 @@ def on_cpu(environ: Mapping[str, str]) -> bool:
     return bool(cpus) or gpus == "0" or (not gpus and environ.get("ACCELERATE") in _CPU)
 
 
-def fitting_line(environ: Mapping[str, str], driver: Driver | None) -> table.Line:
+def fitting_line(
+    environ: Mapping[str, str], driver: Driver | None, any_host: bool = False
+) -> table.Line:
     """The CUDA line for the variables on this host.
+
+    Args:
+        any_host: what is to run needs no GPU, or runs elsewhere: nothing is refused but the name.
 
     Raises:
         HostError: there is no such line, or none that fits the GPUs it shall run on.
@@ -90,7 +98,7 @@ def fitting_line(environ: Mapping[str, str], driver: Driver | None) -> table.Lin
     try:
         return choose(table.lines(), driver, wanted)
     except HostError:
-        if not on_cpu(environ):
+        if not (any_host or on_cpu(environ)):
             raise
     return choose(table.lines(), None, wanted)  # the GPUs are of no concern
 
@@ -161,7 +169,7 @@ def _known(word: list[str]) -> bool:
 
 
 def _is_uuid(gpu: Gpu, name: str) -> bool:
-    return name.startswith(("GPU-", "MIG-")) and gpu.uuid.startswith(name)
+    return name.startswith("GPU-") and gpu.uuid.startswith(name)
 
 
 def _dotted(capability: table.Capability) -> str:
@@ -171,7 +179,7 @@ def _dotted(capability: table.Capability) -> str:
 def main() -> int:
     """Print the line."""
     try:
-        print(fitting_line(os.environ, look()).name)
+        print(fitting_line(os.environ, look(), any_host="any" in sys.argv[1:]).name)
     except HostError as error:
         print(error, file=sys.stderr)
         return error.code

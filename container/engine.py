@@ -84,6 +84,11 @@ def project() -> str:
     return f"lockstep-{hashlib.sha256(place).hexdigest()[:8]}"
 
 
+def rootless() -> bool:
+    """Whether root in a container is the caller outside."""
+    return "rootless" in _docker("info", "--format", "{{.SecurityOptions}}").stdout
+
+
 def handover() -> str | None:
     """How the engine can hand GPUs to a container: nvidia, cdi, or None."""
     done = _docker("info", "--format", "{{json .Runtimes}}")
@@ -91,7 +96,10 @@ def handover() -> str | None:
     # The engine's own support asks for no more than the toolkit's hook.
     if "nvidia" in (runtimes or {}) or shutil.which("nvidia-container-runtime-hook"):
         return "nvidia"
-    folders = [Path("/etc/cdi"), Path("/var/run/cdi")]
+    # Engines from 25 on, where it is switched on; older ones do not know the word.
+    asked = _docker("info", "--format", "{{json .CDISpecDirs}}")
+    found = json.loads(asked.stdout) if asked.returncode == 0 else None
+    folders = [Path(name) for name in found or []]
     specs = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
     return "cdi" if any(b"nvidia.com/gpu" in path.read_bytes() for path in specs) else None
 

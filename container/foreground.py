@@ -24,10 +24,10 @@ def run(command: list[str], container: str) -> int:
         asked.append(signal.SIGTERM if number == signal.SIGHUP else number)
 
     for each in _SIGNALS:
-        signal.signal(each, ask)
+        if signal.getsignal(each) is not signal.SIG_IGN:  # as nohup asks for
+            signal.signal(each, ask)
     # On a terminal Compose needs ours. Elsewhere Ctrl-C must not reach it: it would walk away.
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    with subprocess.Popen(command, start_new_session=not terminal) as child:
+    with subprocess.Popen(command, start_new_session=not terminal()) as child:
         while (code := _wait(child)) is None:
             if asked and _send(container, asked[0]):
                 del asked[0]
@@ -37,6 +37,11 @@ def run(command: list[str], container: str) -> int:
         print(f"waiting for the container {container} to end", file=sys.stderr)
         code = int(_docker("wait", container).stdout.strip() or code)
     return code if code >= 0 else 128 - code
+
+
+def terminal() -> bool:
+    """Whether a person sits in front of this command; not of one in the background."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.tcgetpgrp(0) == os.getpgrp()
 
 
 def name(service: str) -> str:

@@ -33,7 +33,8 @@ def choose(
             " or check `nvidia-smi` and CUDA_VISIBLE_DEVICES",
         )
     if not gpus:
-        return [], {}, ""
+        hidden = driver is not None and environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+        return [], {}, "training on the CPU: CUDA_VISIBLE_DEVICES hides all GPUs" * hidden
     if handover is None:
         refusal = no_toolkit(len(gpus))
         if asked:

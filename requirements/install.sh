@@ -8,7 +8,7 @@ lock=requirements/$line.txt
 
 fail() { printf 'error: %s → %s\n' "$1" "$2" >&2; exit 6; }
 
-[ ! -e "$venv" ] || [ -w "$venv" ] || fail "$lock changed since this image was built" "build it anew: make outside of it, or rebuild the container"
+[ ! -e "$venv" ] || [ -w "$venv" ] || fail "$lock is not what $venv holds, which may not be written" "rebuild the container; on a host: sudo rm -r $venv"
 [ -f "$lock" ] || fail "there is no lock $lock" "use CUDA=cuda13 or CUDA=cuda12"
 
 if ! "$venv"/bin/python -c '' 2>/dev/null; then

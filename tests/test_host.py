@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from container import compose, driver, engine, overlay, table
+from container import compose, driver, engine, overlay, pin, table, twice
 from container.errors import HostError
 
 ROOT = Path(__file__).parent.parent
@@ -119,6 +119,18 @@ def test_gpus_are_of_no_concern_on_the_cpu_or_when_they_are_hidden(tmp_path, mon
         assert host is not None
         assert [gpu.name for gpu in host.gpus] == [A100[0]]
         assert driver.fitting_line({}, host).name == "cuda13"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7f3a")
+    host = driver.look()
+    assert host is not None
+    assert [gpu.index for gpu in host.gpus] == ["MIG-7f3a"]
+
+
+def test_what_trains_nowhere_is_refused_nowhere(tmp_path, monkeypatch) -> None:
+    """An image for a cluster may be built, and tests run, on a machine that could not train."""
+    monkeypatch.setenv("PATH", f"{smi(tmp_path / 'bin', V550, [GTX])}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert driver.fitting_line({"CUDA": "cuda13"}, driver.look(), any_host=True).name == "cuda13"
+    assert driver.fitting_line({}, driver.look(), any_host=True).name == "cuda13"
 
 
 def test_the_table_is_the_locks() -> None:
@@ -166,7 +178,9 @@ GPUS = {
     "ids": ({"CUDA_VISIBLE_DEVICES": "0,1"}, 2, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0,1"}),
     "one of the ids": ({"GPUS": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, 2, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0"}),
     "cdi": ({"GPUS": "1"}, 2, "cdi", ["docker-compose.cdi.yml"], {"CUDA_VISIBLE_DEVICES": "0"}),
-    "none here": ({}, 0, "nvidia", [], {}),
+    "a part of a GPU": ({"CUDA_VISIBLE_DEVICES": "MIG-1"}, 1, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0"}),
+    "none here": ({"CUDA_VISIBLE_DEVICES": ""}, 0, "nvidia", [], {}),
+    "all hidden": ({"CUDA_VISIBLE_DEVICES": "7"}, 0, "nvidia", [], {}),
     "no toolkit, nothing asked": ({}, 2, None, [], {}),
 }  # fmt: skip
 
@@ -176,8 +190,8 @@ def test_gpus_asked_for_become_compose_files(case) -> None:
     environ, count, handover, files, extra = GPUS[case]
     got, variables, said = overlay.choose(environ, host(*[A100] * count), handover)
     assert (got, variables) == (files, extra)
-    assert bool(said) == (case == "no toolkit, nothing asked")
-    assert "NVIDIA Container Toolkit" in said or not said
+    assert bool(said) == (case in ("no toolkit, nothing asked", "all hidden"))
+    assert "NVIDIA Container Toolkit" in said or "hides all GPUs" in said or not said
 
 
 @pytest.mark.parametrize(
@@ -302,10 +316,70 @@ def test_services_are_confined() -> None:
 def test_what_a_build_may_see_is_listed_by_name() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert lines[1] == "*"
-    allowed = [line for line in lines if line.startswith("!")]
-    assert all("." in line or line in ("!LICENSE", "!container/image/*") for line in allowed)
+    assert {line for line in lines if line.startswith("!")} == {
+        "!LICENSE", "!pyproject.toml", "!requirements/*.txt", "!configs/**/*.yaml",
+        "!configs/schema.json", "!container/image/*", "!train/**/*.py",
+    }  # fmt: skip
 
 
 def test_inside_an_image_its_environment_is_the_engine(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("container.engine.INSIDE", tmp_path)
     assert engine.choose("auto") == ("local", "")
+
+
+def test_settings_come_from_the_environment_and_else_from_the_env_file(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("container.compose.HOME", tmp_path)
+    (tmp_path / ".env").write_text(
+        "# mine\nDATA='/mnt/pictures'\nCUDA=cuda12\nHF_TOKEN=secret\nbroken\n"
+    )
+    monkeypatch.setenv("CUDA", "cuda13")
+    monkeypatch.delenv("DATA", raising=False)
+    found = compose.settings()
+    assert (found["DATA"], found["CUDA"]) == ("/mnt/pictures", "cuda13")
+    assert "HF_TOKEN" not in found  # the container's, not ours
+
+
+def test_data_that_is_not_there_is_refused(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("container.engine.rootless", lambda: False)
+    line = table.lines()[0]
+    with pytest.raises(HostError, match=r"DATA=.*missing is no directory"):
+        compose.variables({"DATA": str(tmp_path / "missing")}, line)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    assert compose.variables({"DATA": "here"}, line)["DATA"] == str(tmp_path / "here")
+
+
+def test_trees_that_differ_are_told_by_path_and_kind() -> None:
+    one = {"a": ("0", "0o644", 0, 0, 1, "", "x"), "b": ("0", "0o644", 0, 0, 1, "", "y")}
+    assert twice.differences(one, dict(one)) == []
+    other = {"a": ("0", "0o755", 0, 0, 2, "", "x"), "c": one["b"]}
+    assert twice.differences(one, other) == [
+        "a: mode, date",
+        "b: only in the first",
+        "c: only in the second",
+    ]
+
+
+def test_pins_are_written_into_the_table(tmp_path, monkeypatch) -> None:
+    """The registry's answer is a stand-in's; what becomes of it is real."""
+    shutil.copy(ROOT / "Dockerfile", tmp_path)
+    monkeypatch.setattr("container.table.HOME", tmp_path)
+    monkeypatch.setattr("container.pin.table.HOME", tmp_path)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "docker").write_text(f"#!/bin/sh\necho sha256:{'ab' * 32}\n")
+    (folder / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    before = table.lines()
+    assert pin.main() == 0
+    assert [line.image for line in table.lines()] == [
+        f"{b.image}@sha256:{'ab' * 32}" for b in before
+    ]
+    assert pin.main() == 0  # again: the digest is replaced, not added
+    assert all(line.image.count("@") == 1 for line in table.lines())
+    (folder / "docker").write_text("#!/bin/sh\nexit 1\n")
+    text = (tmp_path / "Dockerfile").read_text()
+    assert pin.main() == 6
+    assert (tmp_path / "Dockerfile").read_text() == text

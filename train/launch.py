@@ -139,7 +139,8 @@ def supervise(words: list[str]) -> int:
                 _send(child.pid, number)
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-            signal.signal(number, forward)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                signal.signal(number, forward)
         # A session of its own: Ctrl-C then comes here alone and not to each process at once.
         child = subprocess.Popen(
             words, env=environ, start_new_session=True,

@@ -79,6 +79,7 @@ def shown(folder: Path) -> str:
     return f"{folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+@pytest.mark.skipif(bool(shutil.which("nvidia-smi")), reason="there are GPUs to hand over")
 def test_make_asks_for_the_gpus_and_the_line_that_fits(checkout) -> None:
     """There is no GPU here: the engine refuses what it is asked for, in words that the README explains."""
     folder = toolkit(smi(path(checkout, "four"), V580, [A100] * 4))

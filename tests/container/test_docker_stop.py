@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 from checkouts import Checkout, docker
@@ -96,4 +95,3 @@ def test_memory_for_loaders_is_enough(checkout) -> None:
 def test_the_init_process_collects_and_the_trainer_is_not_it(checkout) -> None:
     done = checkout.run("docker", "compose", "run", "--rm", "train", "cat", "/proc/1/comm")
     assert "init" in done.said.splitlines()[-1]
-    assert Path("docker-compose.yml").exists()

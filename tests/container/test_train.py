@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from checkouts import CALLER, Checkout, docker
+from checkouts import Checkout, docker
 from conftest import ROOT, commands
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
@@ -52,6 +52,7 @@ def test_the_second_start_builds_nothing_and_prints_what_it_runs(checkout) -> No
         " --rm train fit --config configs/digits.yaml --run runs/again --max_steps 60"
     )
     assert " docker compose run --name lockstep-train-" in command
+    assert " -T " in command  # nobody sits in front of it
     # The command printed is the command run: it does the same without make.
     by_hand = checkout.run("sh", "-c", command.replace("runs/again", "runs/by-hand"))
     assert by_hand.code == 0, by_hand.said
@@ -165,8 +166,3 @@ def test_clean_touches_what_is_ours_and_nothing_else(checkout) -> None:
         assert (checkout.path / "runs/first/result.json").exists()
     finally:
         docker("rm", "--force", other)
-
-
-def test_the_caller_is_somebody_else(checkout: Checkout) -> None:
-    """What the other tests rest on, where they run as root."""
-    assert checkout.uid == CALLER or checkout.uid > 0
