@@ -54,7 +54,7 @@ def _read(stream: IO[bytes] | None) -> Tree:
             while content and (block := content.read(1 << 20)):
                 digest.update(block)
             found[member.name] = (
-                member.type, oct(member.mode), member.uid, member.gid, date,
+                member.type, oct(member.mode & 0o7777), member.uid, member.gid, date,
                 member.linkname, digest.hexdigest(),
             )  # fmt: skip
     return found
