@@ -4,7 +4,8 @@
 #     docker build --tag lockstep --build-arg CUDA=cuda12 .        # for drivers from 525 on
 #     docker build --tag lockstep-dev --target dev .               # with compiler, tests and editor needs
 #
-# Needs BuildKit: Docker 23 or newer, or DOCKER_BUILDKIT=1. The wheels bring CUDA's libraries, so the small base will do.
+# Needs BuildKit: Docker 23 or newer, or DOCKER_BUILDKIT=1. The wheels bring CUDA's libraries, so the
+# small base will do.
 
 ARG CUDA=cuda13
 ARG BASE_IMAGE

@@ -112,7 +112,7 @@ def run(words: list[str]) -> int:
     files: list[str] = []
     extra: dict[str, str] = {}
     said = ""
-    if computes or (service == "dev" and words[-1] == "dev"):
+    if service != "tensorboard" and words[0] != "build" and drivers.fits(line, host):
         files, extra, said = overlay.choose(environ, host, engine.handover() if host else None)
     if said:
         print(said, file=sys.stderr)

@@ -103,6 +103,11 @@ def fitting_line(
     return choose(table.lines(), None, wanted)  # the GPUs are of no concern
 
 
+def fits(line: table.Line, driver: Driver | None) -> bool:
+    """Whether a line runs on this host's GPUs, or has none to run on."""
+    return driver is None or _why_not(line, driver) is None
+
+
 def choose(lines: list[table.Line], driver: Driver | None, wanted: str) -> table.Line:
     """The CUDA line to use: the newest that fits, or the one that is wanted.
 
@@ -113,7 +118,7 @@ def choose(lines: list[table.Line], driver: Driver | None, wanted: str) -> table
     if not named:
         known = ", ".join(line.name for line in lines)
         raise HostError(f"CUDA={wanted} is no CUDA line", f"use CUDA=auto or one of {known}", 2)
-    fitting = [line for line in lines if driver is None or _why_not(line, driver) is None]
+    fitting = [line for line in lines if fits(line, driver)]
     if driver is None or any(line in fitting for line in named):
         return next(line for line in named if line in fitting)
     # Told of the line that came closest: the one asked for, or the oldest.

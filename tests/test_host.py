@@ -131,6 +131,7 @@ def test_what_trains_nowhere_is_refused_nowhere(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert driver.fitting_line({"CUDA": "cuda13"}, driver.look(), any_host=True).name == "cuda13"
     assert driver.fitting_line({}, driver.look(), any_host=True).name == "cuda13"
+    assert not driver.fits(table.lines()[0], driver.look())  # and it gets no GPU there
 
 
 def test_the_table_is_the_locks() -> None:
