@@ -8,13 +8,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from container import engine
 from container.errors import HostError
 from container.table import HOME
 
-# Compose names the folder as it was reached, by a link perhaps.
-_FOLDERS = {str(HOME), os.environ.get("PWD", str(HOME))}
+
+def folders() -> set[str]:
+    """This checkout's paths: Compose names the folder as it was reached, by a link perhaps."""
+    reached = os.environ.get("PWD", "")
+    # `make -C` may leave the caller's folder there, whose containers are not ours.
+    return {str(HOME), reached} if reached and Path(reached).resolve() == HOME else {str(HOME)}
 
 
 def _listed(*words: str) -> list[str]:
@@ -25,7 +30,7 @@ def _listed(*words: str) -> list[str]:
 def clean() -> None:
     """Remove them. An image that a container still uses stays, whosever it is."""
     projects = set()
-    ours = [f"label=com.docker.compose.project.working_dir={folder}" for folder in _FOLDERS]
+    ours = [f"label=com.docker.compose.project.working_dir={folder}" for folder in folders()]
     for name in [name for own in ours for name in _listed("ps", "-aq", "--filter", own)]:
         label = '{{index .Config.Labels "com.docker.compose.project"}}'
         projects.update(_listed("inspect", "--format", label, name))

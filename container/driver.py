@@ -153,7 +153,7 @@ def _way_out(
     # The driver that would make the line asked for, or else the newest, run on these GPUs.
     able = [line for line in [closest, *lines] if all(line.runs_on(c) for c in known)]
     if able and driver.major < able[0].driver:
-        ways.append(f"upgrade the driver to {max(able[0].driver, driver.major)} or newer")
+        ways.append(f"upgrade the driver to {able[0].driver} or newer")
     return ", or ".join(ways) or "hide one of the GPUs with CUDA_VISIBLE_DEVICES"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from container import compose, driver, engine, overlay, pin, table, twice
+from container import clean, compose, driver, engine, overlay, pin, table, twice
 from container.errors import HostError
 
 ROOT = Path(__file__).parent.parent
@@ -384,3 +384,11 @@ def test_pins_are_written_into_the_table(tmp_path, monkeypatch) -> None:
     text = (tmp_path / "Dockerfile").read_text()
     assert pin.main() == 6
     assert (tmp_path / "Dockerfile").read_text() == text
+
+
+def test_clean_knows_the_checkout_by_its_links_and_no_other_folder(tmp_path, monkeypatch) -> None:
+    (tmp_path / "link").symlink_to(ROOT)
+    monkeypatch.setenv("PWD", str(tmp_path / "link"))
+    assert clean.folders() == {str(ROOT), str(tmp_path / "link")}
+    monkeypatch.setenv("PWD", str(tmp_path))
+    assert clean.folders() == {str(ROOT)}
