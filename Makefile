@@ -26,10 +26,10 @@ COMPOSE  = @exec $(HOST).compose
 # Targets that look after the host themselves; for the others it is looked up what the host has.
 apart  := help clean image image-twice pin-images test-container
 goals  := $(filter-out $(apart),$(MAKECMDGOALS))
-found  := $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 9)))' 2>/dev/null)
+found  := $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 8)))' 2>/dev/null)
 # Without it there is no looking: local, where that was not ruled out.
 bare    = $(if $(filter docker,$(ENGINE)),$(shell \
-  echo 'error: make needs Python 3.9 for ENGINE=docker → install it, or `docker compose run --rm train`' >&2; \
+  echo 'error: make needs Python 3.8 for ENGINE=docker → install it, or `docker compose run --rm train`' >&2; \
   echo refused),local)
 # Inside one of our images all is there already.
 inside := $(wildcard /etc/lockstep-image.json)

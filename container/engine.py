@@ -44,8 +44,7 @@ def choose(wanted: str) -> tuple[str, str]:
     except HostError as error:
         if wanted == "docker":
             raise
-        problem = str(error).split(" → ")[0].replace("error: ", "")
-        return "local", f"engine: local environment ({problem})"
+        return "local", f"engine: local environment ({error.problem})"
     return "docker", f"engine: Docker {version}" if wanted == "auto" else ""
 
 
@@ -89,8 +88,12 @@ def rootless() -> bool:
     return "rootless" in _docker("info", "--format", "{{.SecurityOptions}}").stdout
 
 
-def handover() -> str | None:
-    """How the engine can hand GPUs to a container: nvidia, cdi, or None."""
+def handover(root: Path = Path("/")) -> str | None:
+    """How the engine can hand GPUs to a container: nvidia, cdi, or None.
+
+    Args:
+        root: where this machine's files are.
+    """
     done = _docker("info", "--format", "{{json .Runtimes}}")
     runtimes: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
     # The engine's own support asks for no more than the toolkit's hook.
@@ -99,7 +102,7 @@ def handover() -> str | None:
     # Engines from 25 on, where it is switched on; older ones do not know the word.
     asked = _docker("info", "--format", "{{json .CDISpecDirs}}")
     found = json.loads(asked.stdout) if asked.returncode == 0 else None
-    folders = [Path(name) for name in found or []]
+    folders = [root / name.lstrip("/") for name in found or []]
     specs = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
     return "cdi" if any(b"nvidia.com/gpu" in path.read_bytes() for path in specs) else None
 

@@ -8,4 +8,5 @@ class HostError(Exception):
 
     def __init__(self, problem: str, fix: str, code: int = 6) -> None:
         super().__init__(f"error: {problem} → {fix}")
+        self.problem, self.fix = problem, fix
         self.code = code

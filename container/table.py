@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Tuple
 
 HOME = Path(__file__).resolve().parent.parent
 
@@ -15,7 +16,7 @@ _ROW = re.compile(
     re.MULTILINE,
 )
 
-Capability = tuple[int, int]
+Capability = Tuple[int, int]
 
 
 @dataclass(frozen=True)

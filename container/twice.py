@@ -12,7 +12,7 @@ import hashlib
 import subprocess
 import sys
 import tarfile
-from typing import IO
+from typing import IO, Dict, Tuple
 
 from container import compose, engine
 from container.errors import HostError
@@ -29,7 +29,7 @@ _ENGINES = (
     "sys/",
 )
 
-Tree = dict[str, tuple[object, ...]]
+Tree = Dict[str, Tuple[object, ...]]
 
 
 def tree(image: str) -> Tree:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 FLOORS = [
-    {"errors", "files", "schedule", "order", "progress", "parent", "exchange", "outcome"},
+    {"errors", "files", "schedule", "order", "progress", "parent", "exchange", "outcome", "limits"},
     {"config", "interrupt", "lock", "trace"},
     {"experiment"},
     {"cli", "runtime", "data", "models", "optim", "metrics"},

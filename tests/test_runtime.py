@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import DIGITS, ROOT, one_line, processes
 
-from train import runtime
+from train import limits, runtime
 from train.config import Config
 from train.errors import HostError, UsageError
 from train.interrupt import listen
@@ -18,17 +18,7 @@ def test_threads_are_one_in_lockstep_and_the_machine_s_elsewhere() -> None:
     with runtime.start(Config()) as here:
         assert (here.threads, torch.get_num_threads()) == (1, 1)
     with runtime.start(Config(reproducibility="fast")) as here:
-        assert here.threads == torch.get_num_threads() == runtime.cpus()
-
-
-@pytest.mark.parametrize(
-    ("quota", "expected"),
-    [("150000 100000", 1), ("50000 100000", 1), ("max 100000", None), ("", None)],
-)
-def test_cpus_follow_the_cgroup_s_quota(tmp_path, monkeypatch, quota, expected) -> None:
-    (tmp_path / "cpu.max").write_text(quota)
-    monkeypatch.setattr(runtime, "CGROUP", tmp_path / "cpu.max")
-    assert runtime.cpus() == (expected or len(os.sched_getaffinity(0)))
+        assert here.threads == torch.get_num_threads() == limits.cpus()
 
 
 def test_levels_pin_what_they_promise() -> None:

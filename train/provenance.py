@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from train import limits
 from train.config import Config
-from train.runtime import Runtime, cpus
+from train.runtime import Runtime
 
 Manifest = Mapping[str, Any]
 
@@ -97,7 +98,7 @@ def hardware(runtime: Runtime) -> dict[str, Any]:
         "distributed": str(runtime.accelerator.distributed_type.value),
         "mixed_precision": runtime.accelerator.mixed_precision,
         "threads": runtime.threads,
-        "cpus": cpus(),
+        "cpus": limits.cpus(),
         "cpu": _cpu_model(),
         # Which vector instructions torch's kernels were chosen for.
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),

@@ -5,11 +5,9 @@ up and compares it with what was asked for, because the launchers do not.
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import psutil
@@ -19,13 +17,12 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor
 
+from train import limits
 from train.config import Config
 from train.errors import HostError, TrainError, UsageError
 from train.order import key
 
 T = TypeVar("T")
-
-CGROUP = Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclass(frozen=True)
@@ -149,16 +146,6 @@ def seed_lane(seed: int, step: int, lane: int) -> None:
     torch.manual_seed(key(seed, step, lane) & (2**63 - 1))
 
 
-def cpus() -> int:
-    """CPUs this process may use, by affinity and by cgroup quota; `os.cpu_count` knows neither."""
-    # macOS has no affinity.
-    count = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    with suppress(OSError, ValueError):  # no cgroup v2 here, or no quota
-        quota, period = CGROUP.read_text().split()
-        count = min(count, int(quota) // int(period))
-    return max(1, count)
-
-
 def _compare(came: int) -> None:
     """Refuse to be one of several trainers that each believe they are alone."""
     wanted = os.environ.get("WORLD_SIZE")
@@ -216,7 +203,7 @@ def _pin(config: Config) -> int:
     # Two threads sum in another order than one, so the number must not follow the machine where
     # the bits must not. Elsewhere the processes share the CPUs there are.
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    threads = 1 if config.reproducibility == "lockstep" else max(1, cpus() // local)
+    threads = 1 if config.reproducibility == "lockstep" else max(1, limits.cpus() // local)
     torch.set_num_threads(threads)
     return threads
 
