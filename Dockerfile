@@ -72,6 +72,7 @@ WORKDIR /lockstep
 COPY LICENSE pyproject.toml ./
 COPY container/image/entrypoint container/image/lockstep /usr/local/bin/
 COPY configs configs
+COPY doctor doctor
 COPY train train
 # The base by name, which the head of this file knows and its stages do not.
 ARG BASE_NAME=unknown

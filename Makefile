@@ -9,6 +9,7 @@ ENGINE     ?= auto
 CUDA       ?= auto
 BASE_IMAGE ?=
 DATA       ?=
+DOCTOR     ?= 1
 RUN        ?=
 ARGS       ?=
 PYTHON     ?= python3
@@ -20,11 +21,11 @@ MAKEFLAGS += --no-print-directory
 # What is empty is not set: .env may say it.
 given    = $(if $($(1)),$(1)="$($(1))")
 SETTINGS = $(call given,GPUS) $(call given,CPUS) $(if $(filter-out no,$(PRECISION)),$(call given,PRECISION)) $(call given,ACCELERATE)
-HOST     = env $(if $(filter-out auto,$(CUDA)),$(call given,CUDA)) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m container
-COMPOSE  = @exec $(HOST).compose
+HOST     = env $(if $(filter-out auto,$(CUDA)),$(call given,CUDA)) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m
+COMPOSE  = @exec $(HOST) container.compose
 
 # Targets that look after the host themselves; for the others it is looked up what the host has.
-apart  := help clean image image-twice pin-images test-container
+apart  := help doctor clean image image-twice pin-images test-container
 goals  := $(filter-out $(apart),$(MAKECMDGOALS))
 found  := $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 8)))' 2>/dev/null)
 # Without it there is no looking: local, where that was not ruled out.
@@ -35,15 +36,15 @@ bare    = $(if $(filter docker,$(ENGINE)),$(shell \
 inside := $(wildcard /etc/lockstep-image.json)
 VENV   := $(if $(inside),/opt/venv,.venv)
 BIN    := $(VENV)/bin
-engine := $(if $(goals),$(if $(found),$(shell $(HOST).engine $(ENGINE) || echo refused),$(bare)),local)
+engine := $(if $(goals),$(if $(found),$(shell $(HOST) container.engine $(ENGINE) || echo refused),$(bare)),local)
 line   := $(if $(inside),$(CUDA_LINE),$(if $(filter auto,$(CUDA)),cuda13,$(CUDA)))
 # Where nothing trains, GPUs that no line fits are no reason to refuse.
 any    := $(if $(filter train eval reproduce bench,$(goals)),,any)
 ifneq ($(and $(goals),$(found),$(filter local,$(engine))),)
-  line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST).driver $(any) || echo refused))
+  line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST) container.driver $(any) || echo refused))
 endif
 
-.PHONY: help train eval reproduce tensorboard test test-slow test-fault test-container bench \
+.PHONY: help doctor train eval reproduce tensorboard test test-slow test-fault test-container bench \
         conformance coverage ready lint format schema lock shell image image-twice pin-images clean
 
 ifneq ($(filter refused,$(engine) $(line)),)
@@ -53,7 +54,7 @@ $(goals):
 
 else ifeq ($(engine),docker)
 
-train:
+train: checked
 	$(COMPOSE) run --rm train fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
 
 eval:
@@ -87,7 +88,7 @@ $(DEV): $(ENV)
 	@VENV=$(VENV) requirements/install.sh dev
 	@touch $@
 
-train: $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
+train: checked $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
 	$(LAUNCH) fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
 
 eval: $(ENV)  ## measure the newest weights of RUN, or of the newest run, on the validation set
@@ -153,6 +154,14 @@ lock: $(ENV)  ## make requirements/*.txt anew from requirements/*.in
 
 endif
 
+# What would stand in the way is said before anything is built or installed.
+.PHONY: checked
+checked:
+	@$(if $(and $(found),$(filter-out 0,$(DOCTOR))),ENGINE=$(engine) $(HOST) doctor --quick,:)
+
+doctor:  ## look at driver, GPUs, engine, disks, …: what is wrong, and the command that mends it
+	@$(if $(found),ENGINE=$(ENGINE) $(HOST) doctor $(ARGS),echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
+
 .PHONY: named
 named:
 	@$(if $(RUN),:,echo 'error: which run? → make $(MAKECMDGOALS) RUN=runs/NAME/TIME' >&2; exit 2)
@@ -165,15 +174,15 @@ image:  ## build the image with all that is in it, as for a cluster
 	$(COMPOSE) build train
 
 image-twice:  ## build the image twice from nothing, and name each file that differs
-	@exec $(HOST).twice
+	@exec $(HOST) container.twice
 
 pin-images:  ## record the digests of the base images in the Dockerfile
-	@exec $(HOST).pin
+	@exec $(HOST) container.pin
 
 clean:  ## remove this checkout's environment, caches, containers and images; runs stay
 	@rm -rf .venv .venv-peers .venv-peers-container .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
 	@find train tests benchmarks container -name __pycache__ -type d -prune -exec rm -rf {} +
-	@if [ -n "$(found)" ]; then $(HOST).clean; fi
+	@if [ -n "$(found)" ]; then $(HOST) container.clean; fi
 
 help:  ## this list
 	@echo 'targets:'
@@ -189,5 +198,6 @@ help:  ## this list
 	@echo '  CUDA=LINE        cuda13, cuda12, or auto: the newest that fits the driver [$(CUDA)]'
 	@echo '  BASE_IMAGE=NAME  another base image, of a mirror perhaps'
 	@echo '  DATA=DIR         what stands in data/ in a container                      [data]'
+	@echo '  DOCTOR=0         train without looking at the machine first'
 	@echo '  RUN=DIR          the run directory                 [runs/<name>/<time>-<signature>]'
 	@echo '  ARGS="..."       more arguments, as ARGS="--optim.lr 0.05 --epochs 20"'

@@ -35,7 +35,7 @@ _SERVICES = ("train", "evaluate", "tensorboard", "dev")
 # What a container sees of the checkout: flags whose value is a path, and the folder it must be in.
 _FOLDERS = {"--config": "configs", "--run": "runs", "--resume": "runs", "--data.root": "data"}
 # The image, and the cache of wheels that the next build takes: 12.7 GB measured.
-_ROOM = 14e9
+ROOM = 14e9
 
 
 def settings() -> dict[str, str]:
@@ -154,11 +154,11 @@ def build(words: list[str], known: dict[str, str]) -> None:
             "check the network and Docker's proxy, or name a mirror's: BASE_IMAGE=…",
         )
     root = Path(_docker("info", "--format", "{{.DockerRootDir}}").strip() or "/")
-    free = shutil.disk_usage(root).free if root.exists() else _ROOM
-    if free < _ROOM:
+    free = shutil.disk_usage(root).free if root.exists() else ROOM
+    if free < ROOM:
         raise HostError(
             f"the build failed, and {root} has {free / 1e9:.0f} GB left of the"
-            f" {_ROOM / 1e9:.0f} GB that a build may take",
+            f" {ROOM / 1e9:.0f} GB that a build may take",
             "`docker system prune`, or give Docker a larger disk (data-root)",
         )
     raise HostError("the image could not be built", "the lines above say why")

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from container import table
 from container.errors import HostError
+from doctor import smi
+from doctor.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,18 @@ class Driver:
         return int(self.version.split(".")[0])
 
 
-def look() -> Driver | None:
+def look(machine: Machine | None = None) -> Driver | None:
     """The driver and the GPUs that CUDA_VISIBLE_DEVICES leaves; None where no driver answers."""
-    rows = _query("driver_version,index,uuid,name,compute_cap")
-    if rows is None:  # compute_cap came with driver 510
-        rows = _query("driver_version,index,uuid,name")
-    if not rows:
+    machine = machine or Machine()
+    _, listed = smi.ask(machine)
+    if not listed:
         return None
     gpus = [
-        Gpu(row[1], row[2], row[3], table.capability(row[4]) if _known(row[4:]) else None)
-        for row in rows
+        Gpu(g.row["index"], g.row["uuid"], g.name, _capability(g.text("compute_cap")))
+        for g in listed
     ]
-    return Driver(rows[0][0], visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    chosen = machine.environ.get("CUDA_VISIBLE_DEVICES")
+    return Driver(listed[0].row["driver_version"], visible(gpus, chosen))
 
 
 def visible(gpus: list[Gpu], chosen: str | None) -> list[Gpu]:
@@ -157,20 +158,8 @@ def _way_out(
     return ", or ".join(ways) or "hide one of the GPUs with CUDA_VISIBLE_DEVICES"
 
 
-def _query(fields: str) -> list[list[str]] | None:
-    words = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    if done.returncode != 0:
-        return [] if "field" not in (done.stdout + done.stderr).lower() else None
-    rows = [re.split(", *", row.strip()) for row in done.stdout.splitlines() if row.strip()]
-    return [row for row in rows if re.match(r"\d+\.", row[0])]
-
-
-def _known(word: list[str]) -> bool:
-    return bool(word) and re.fullmatch(r"\d+\.\d+", word[0]) is not None
+def _capability(text: str | None) -> table.Capability | None:
+    return table.capability(text) if text and re.fullmatch(r"\d+\.\d+", text) else None
 
 
 def _is_uuid(gpu: Gpu, name: str) -> bool:

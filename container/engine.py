@@ -11,14 +11,13 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from container.errors import HostError
 from container.table import HOME
+from doctor.machine import Machine
 
 # Written into our images when they are built: we are inside one, and its environment is the engine.
 INSIDE = Path("/etc/lockstep-image.json")
@@ -48,18 +47,19 @@ def choose(wanted: str) -> tuple[str, str]:
     return "docker", f"engine: Docker {version}" if wanted == "auto" else ""
 
 
-def answers() -> str:
+def answers(machine: Machine | None = None) -> str:
     """The version of the Docker engine that answers.
 
     Raises:
         HostError: none does, or Compose is missing or too old.
     """
+    machine = machine or Machine()
     local = "or train without a container: ENGINE=local"
-    if shutil.which("docker") is None:
+    if not machine.has("docker"):
         raise HostError("there is no Docker on this machine", f"install Docker Engine, {local}")
-    done = _docker("version", "--format", "{{.Server.Version}}")
-    if done.returncode != 0:
-        if "permission denied" in done.stderr.lower():
+    done = machine.run("docker", "version", "--format", "{{.Server.Version}}", seconds=60)
+    if done.code != 0:
+        if "permission denied" in done.err.lower():
             raise HostError(
                 "this user may not use Docker",
                 f"`sudo usermod -aG docker $USER` and log in again, {local}",
@@ -67,14 +67,14 @@ def answers() -> str:
         raise HostError(
             "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {local}"
         )
-    compose = _docker("compose", "version", "--short")
-    found = tuple(int(n) for n in re.findall(r"\d+", compose.stdout)[:2])
-    if compose.returncode != 0 or found < _COMPOSE:
-        had = f"is {compose.stdout.strip()}" if compose.returncode == 0 else "is missing"
+    compose = machine.run("docker", "compose", "version", "--short", seconds=60)
+    found = tuple(int(n) for n in re.findall(r"\d+", compose.out)[:2])
+    if compose.code != 0 or found < _COMPOSE:
+        had = f"is {compose.out.strip()}" if compose.code == 0 else "is missing"
         raise HostError(
             f"Docker Compose {had}, and 2.24 is needed", f"install docker-compose-plugin, {local}"
         )
-    return done.stdout.strip()
+    return done.out.strip()
 
 
 def project() -> str:
@@ -85,40 +85,28 @@ def project() -> str:
 
 def rootless() -> bool:
     """Whether root in a container is the caller outside."""
-    return "rootless" in _docker("info", "--format", "{{.SecurityOptions}}").stdout
+    return "rootless" in Machine().run("docker", "info", "--format", "{{.SecurityOptions}}").out
 
 
-def handover(root: Path = Path("/")) -> str | None:
-    """How the engine can hand GPUs to a container: nvidia, cdi, or None.
-
-    Args:
-        root: where this machine's files are.
-    """
-    done = _docker("info", "--format", "{{json .Runtimes}}")
-    runtimes: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+def handover(machine: Machine | None = None) -> str | None:
+    """How the engine can hand GPUs to a container: nvidia, cdi, or None."""
+    machine = machine or Machine()
+    done = machine.run("docker", "info", "--format", "{{json .Runtimes}}", seconds=60)
+    runtimes: dict[str, Any] = json.loads(done.out) if done.code == 0 else {}
     # The engine's own support asks for no more than the toolkit's hook.
-    if "nvidia" in (runtimes or {}) or shutil.which("nvidia-container-runtime-hook"):
+    if "nvidia" in (runtimes or {}) or machine.has("nvidia-container-runtime-hook"):
         return "nvidia"
     # Engines from 25 on, where it is switched on; older ones do not know the word.
-    asked = _docker("info", "--format", "{{json .CDISpecDirs}}")
-    found = json.loads(asked.stdout) if asked.returncode == 0 else None
-    folders = [root / name.lstrip("/") for name in found or []]
-    specs = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
-    return "cdi" if any(b"nvidia.com/gpu" in path.read_bytes() for path in specs) else None
+    asked = machine.run("docker", "info", "--format", "{{json .CDISpecDirs}}", seconds=60)
+    folders = (json.loads(asked.out) if asked.code == 0 else None) or []
+    specs = [f"{folder}/{name}" for folder in folders for name in machine.names(folder)]
+    return "cdi" if any("nvidia.com/gpu" in (machine.read(path) or "") for path in specs) else None
 
 
 def no_toolkit(gpus: int) -> HostError:
     """GPUs are here, and Docker cannot reach them."""
     here = f"{gpus} GPU{'s are' if gpus != 1 else ' is'} here"
     return HostError(f"{here}, and Docker has no NVIDIA Container Toolkit", _TOOLKIT)
-
-
-def _docker(*words: str) -> subprocess.CompletedProcess[str]:
-    line: list[str] = ["docker", *words]
-    try:
-        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(line, 1, "", "timeout")
 
 
 def main() -> int:

@@ -60,7 +60,7 @@ def test_help_lists_the_verbs_that_work(capsys) -> None:
     listed = capsys.readouterr().out
     for verb in cli.VERBS:
         assert re.search(rf"^    {verb}\s", listed, re.MULTILINE)
-    for verb in ("predict", "tune", "doctor", "report", "export", "runs"):
+    for verb in ("predict", "report", "export", "runs"):
         assert not re.search(rf"^    {verb}\s", listed, re.MULTILINE)
 
 

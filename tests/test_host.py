@@ -3,11 +3,11 @@
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
 
+import nvidia_smi
 import pytest
 import yaml
 
@@ -57,35 +57,22 @@ HOSTS = {
 
 
 def smi(folder: Path, version: str | None, gpus: list[tuple[str, str]]) -> Path:
-    """An nvidia-smi in `folder` that answers as the real one: CSV rows, or that there is no driver."""
+    """An nvidia-smi in `folder` that answers for these GPUs, or that there is no driver."""
     folder.mkdir(exist_ok=True)
-    script = folder / "nvidia-smi"
-    knows = version is not None and int(version.split(".")[0]) >= 510
-    rows, short, listed = [], [], []
-    for n, (name, capability) in enumerate(gpus):
-        uuid = f"GPU-{n}f1a2b3c-0000-4d5e-8f90-a1b2c3d4e5f6"
-        rows.append(f"{version}, {n}, {uuid}, {name}, {capability}")
-        short.append(f"{version}, {n}, {uuid}, {name}")
-        listed.append(f"GPU {n}: {name} (UUID: {uuid})")
-    if version is None:
-        body = 'echo "NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver."; exit 9'
-    else:
-        wide = "\n".join(rows)
-        refusal = "echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2"
-        body = f"""case "$*" in
-*compute_cap*) {f"cat <<'X'{chr(10)}{wide}{chr(10)}X" if knows else refusal}
-;;
--L) cat <<'X'
-{chr(10).join(listed)}
-X
-;;
-*) cat <<'X'
-{chr(10).join(short)}
-X
-;;
-esac"""
-    script.write_text(f"#!/bin/sh\n{body}\n")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    rows = [
+        {
+            "index": n, "uuid": f"GPU-{n}f1a2b3c-0000-4d5e-8f90-a1b2c3d4e5f6", "name": name,
+            "pci.bus_id": f"00000000:{n + 1:02X}:00.0", "driver_version": version,
+            "compute_cap": capability, "memory.total": 81920, "memory.used": 0,
+        }
+        for n, (name, capability) in enumerate(gpus)
+    ]  # fmt: skip
+    none = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    # compute_cap came with driver 510.
+    old = version is not None and int(version.split(".")[0]) < 510
+    nvidia_smi.write(
+        folder, rows, said=None if version else [9, none], unknown=["compute_cap"] if old else None
+    )
     return folder
 
 
@@ -319,7 +306,7 @@ def test_what_a_build_may_see_is_listed_by_name() -> None:
     assert lines[1] == "*"
     assert {line for line in lines if line.startswith("!")} == {
         "!LICENSE", "!pyproject.toml", "!requirements/*.txt", "!configs/**/*.yaml",
-        "!configs/schema.json", "!container/image/*", "!train/**/*.py",
+        "!configs/schema.json", "!container/image/*", "!train/**/*.py", "!doctor/**/*.py",
     }  # fmt: skip
 
 

@@ -26,6 +26,10 @@ def main(argv: list[str] | None = None) -> int:
     load_dotenv(Path(".env"))
     try:
         options, knobs = cli.parse(words)
+        if options.verb == "doctor":
+            from doctor import inside
+
+            return inside.main(options.json, options.verify)
         _run(options, knobs)
     except TrainError as error:
         if "--debug" in words:

@@ -14,6 +14,7 @@ VERBS = {
     "fit": "train an experiment; the script that every hardware config launches",
     "evaluate": "measure a run's final weights, or one checkpoint, on the validation set",
     "reproduce": "train a finished run again from its record, and compare the bits",
+    "doctor": "what torch sees of this machine; `make doctor` looks at the host too",
 }
 
 
@@ -106,10 +107,21 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         "--anyway", action="store_true", help="train even where code or data changed since"
     )
 
+    look = verbs.add_parser(
+        "doctor", help=VERBS["doctor"], description=VERBS["doctor"], allow_abbrev=False
+    )
+    _common(look)
+    look.add_argument("--json", action="store_true", help="print a list of mappings")
+    look.add_argument(
+        "--verify", type=Path, metavar="CONFIG", help="also: will this experiment fit this machine"
+    )
+
     parser.epilog = f"The knobs of an experiment, for `fit`:\n\n{_table()}"
     options, rest = parser.parse_known_args(argv)
     if rest:
-        chosen = {"fit": fit, "evaluate": evaluate, "reproduce": again}[options.verb]
+        chosen = {"fit": fit, "evaluate": evaluate, "reproduce": again, "doctor": look}[
+            options.verb
+        ]
         raise _unknown(rest, list(chosen._option_string_actions))
     given = source(parsed_args=options)() if options.verb == "fit" else {}
     return options, given

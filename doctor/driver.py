@@ -1,0 +1,151 @@
+"""Whether the NVIDIA driver works, why not, and which CUDA line fits it."""
+
+from __future__ import annotations
+
+import re
+
+from container import driver as drivers
+from container import table
+from container.errors import HostError
+from doctor import pci, smi
+from doctor.finding import Finding, fail, ok, skip, warn
+from doctor.machine import Machine
+
+_REBOOT = "sudo reboot"
+_WSL = "/usr/lib/wsl/lib"
+_CPU = "or train on the CPU: CPUS=1"
+
+
+# What nvidia-smi says, what it means, and what helps.
+_COMPLAINTS = (
+    (
+        r"insufficient permissions",
+        "this user may not open /dev/nvidia*: no program of yours sees a GPU",
+        "sudo usermod -aG video,render $USER, and log in again",
+    ),
+    (
+        r"device handle|gpu is lost|fallen off the bus",
+        "a GPU stopped answering: power, heat, riser or the card itself",
+        f"sudo dmesg | grep -i xid; then {_REBOOT}",
+    ),
+    (
+        r"no devices were found",
+        "a card did not start: power plug, address space (BIOS: Above 4G decoding), or too old",
+        "sudo dmesg | grep -iE 'nvrm|xid'",
+    ),
+    (
+        r"failed to initialize nvml: unknown error",
+        "the devices were taken away from this container (systemctl daemon-reload does it)",
+        "start it anew; for good, native.cgroupdriver=cgroupfs in the engine's daemon.json, or CDI",
+    ),
+)  # fmt: skip
+
+
+def driver(machine: Machine) -> Finding:
+    """The driver answers; or the one reason why it does not."""
+    answer, gpus = smi.ask(machine)
+    said = answer.said
+    # A GPU that is lost is complained of between the rows of the others.
+    if gpus and "device handle" not in said:
+        return ok("driver", gpus[0].row["driver_version"])
+    if "version mismatch" in said:
+        library = re.search(r"NVML library version: ([\d.]+)", said)
+        loaded = machine.read("/sys/module/nvidia/version") or "another"
+        return fail(
+            "driver", f"library {library.group(1) if library else 'new'}, kernel module {loaded}",
+            "the driver was upgraded and the old module is still loaded: nothing starts on a GPU",
+            _REBOOT,
+        )  # fmt: skip
+    for sign, why, fix in _COMPLAINTS:
+        if re.search(sign, said, re.IGNORECASE):
+            seen = next(row for row in said.splitlines() if re.search(sign, row, re.IGNORECASE))
+            return fail("driver", seen, why, fix)
+    cards = pci.cards(machine)
+    if cards and not gpus:
+        return _not_loaded(machine, cards)
+    # nvidia-smi without a card: an image's, or a virtual machine's that lost it.
+    return skip("driver", "no NVIDIA GPU on this machine")
+
+
+def _not_loaded(machine: Machine, cards: list[pci.Card]) -> Finding:
+    """A GPU is on the bus, and NVIDIA's module does not hold it."""
+    here = f"{len(cards)} GPU{'s' * (len(cards) != 1)} on the bus"
+    if any(card.driver == "nouveau" for card in cards):
+        return fail(
+            "driver", f"{here}, held by nouveau", "nouveau cannot compute, and keeps NVIDIA's out",
+            "install NVIDIA's driver; printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' |"
+            " sudo tee /etc/modprobe.d/no-nouveau.conf; sudo update-initramfs -u && sudo reboot",
+        )  # fmt: skip
+    if any(card.driver == "vfio-pci" for card in cards):
+        return fail(
+            "driver", f"{here}, held by vfio-pci", "it is set aside for a virtual machine",
+            f"give it back (driverctl unset-override {cards[0].address}), {_CPU}",
+        )  # fmt: skip
+    if not machine.has("nvidia-smi"):
+        return fail(
+            "driver", f"{here}, and no driver installed", "PyTorch cannot see a GPU without it",
+            f"sudo ubuntu-drivers install --gpgpu, or your distribution's package; {_CPU}",
+        )  # fmt: skip
+    if _secure_boot(machine):
+        return fail(
+            "driver", f"{here}; installed, not loaded, and Secure Boot is on",
+            "the kernel refuses a module whose key it does not know",
+            "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der && sudo reboot, and enrol the"
+            " key in the blue screen; or switch Secure Boot off",
+        )  # fmt: skip
+    return fail(
+        "driver", f"{here}; installed, and not loaded",
+        "after a kernel upgrade its module may not have been built",
+        "sudo modprobe nvidia || dkms status",
+    )  # fmt: skip
+
+
+def _secure_boot(machine: Machine) -> bool:
+    folder = "/sys/firmware/efi/efivars"
+    names = [n for n in machine.names(folder) if n.startswith("SecureBoot-")]
+    # Four bytes of attributes, then the value.
+    return any((machine.read(f"{folder}/{name}") or "")[-1:] == "\x01" for name in names)
+
+
+def line(machine: Machine) -> Finding:
+    """A CUDA line fits driver and GPUs: the table of the Dockerfile."""
+    host = drivers.look(machine)
+    if host is None:
+        return skip("CUDA line", "no GPU")
+    wanted = machine.environ.get("CUDA") or "auto"
+    try:
+        chosen = drivers.choose(table.lines(), host, wanted)
+    except HostError as error:
+        return fail("CUDA line", error.problem, "its kernels would not start there", error.fix)
+    newest = table.lines()[0]
+    if chosen == newest or wanted != "auto":
+        return ok("CUDA line", chosen.name)
+    older = host.major < newest.driver and all(
+        g.capability is None or newest.runs_on(g.capability) for g in host.gpus
+    )
+    reason = f"driver {host.version} is older than {newest.driver}" if older else "for these GPUs"
+    return ok("CUDA line", f"{chosen.name}: {reason}")
+
+
+def wsl(machine: Machine) -> Finding:
+    """Windows' kernel for Linux: what is other there."""
+    release = machine.read("/proc/sys/kernel/osrelease") or ""
+    if "microsoft" not in release.lower():
+        return skip("WSL", "not Windows")
+    if "wsl2" not in release.lower() and not machine.exists("/dev/dxg"):
+        return fail(
+            "WSL", "version 1", "it has no GPUs, no cgroups and no containers",
+            "in Windows: wsl --set-version <distribution> 2",
+        )  # fmt: skip
+    if not machine.has("nvidia-smi") and machine.exists(f"{_WSL}/nvidia-smi"):
+        return warn(
+            "WSL", f"Windows' driver is here, and {_WSL} is not in PATH",
+            "programs do not find the GPU, and train on the CPU", f"export PATH=$PATH:{_WSL}",
+        )  # fmt: skip
+    if machine.home.startswith("/mnt/"):
+        return warn(
+            "WSL", f"the checkout is on Windows' disk: {machine.home}",
+            "each file takes ten times as long there, and permissions are not kept",
+            "git clone it again under ~",
+        )  # fmt: skip
+    return ok("WSL", "version 2: the driver is Windows'; install none inside")

@@ -1,0 +1,79 @@
+"""The inside half, started from the host: in the image, or in the local environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from container import compose, engine
+from container import driver as drivers
+from container.errors import HostError
+from doctor import finding
+from doctor.finding import Finding
+from doctor.machine import Machine
+
+_LIMIT = 300.0
+
+
+def examine(machine: Machine, verify: str | None, known: list[Finding]) -> list[Finding]:
+    """What torch sees; a skip where there is nothing to see it with yet.
+
+    Args:
+        verify: an experiment to look at as well.
+        known: what the host's half found; what is the same inside is not said twice.
+    """
+    words = ["doctor", "--json", *(["--verify", verify] if verify else [])]
+    try:
+        where, _ = engine.choose(machine.environ.get("ENGINE") or "auto")
+        if where == "docker":
+            line = drivers.fitting_line(machine.environ, drivers.look(machine), any_host=True)
+            labels = compose.build_arguments(line, "train", machine.environ.get("BASE_IMAGE", ""))
+            if not compose.is_current(f"lockstep:{line.name}", labels["INPUTS"]):
+                return [finding.skip("inside", "the image is not built yet: make train builds it")]
+            command = [sys.executable, "-m", "container.compose", "run", "--rm", "train", *words]
+        else:
+            python = Path(machine.home) / ".venv" / "bin" / "python"
+            inside = engine.INSIDE.exists()
+            if not (inside or python.exists()):
+                return [finding.skip("inside", "nothing is installed yet: make train does it")]
+            command = [sys.executable if inside else str(python), "-m", "train", *words]
+    except HostError as error:
+        return [finding.skip("inside", error.problem)]
+    found = _started(command, machine)
+    said = {f.name: f for f in known}
+    return [
+        replace(f, name=f"{f.name} inside") if f.name in said else f
+        for f in found
+        if f.name not in said or (f.status, f.seen) != (said[f.name].status, said[f.name].seen)
+    ]
+
+
+def _started(command: list[str], machine: Machine) -> list[Finding]:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=machine.home,
+            env={**machine.environ},
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return [_broken(f"no answer within {_LIMIT:g} s", command)]
+    # The command that make prints stands before it.
+    start = done.stdout.find("[\n {")
+    try:
+        return finding.from_json(done.stdout[max(0, start) :])
+    except ValueError:
+        rows = [row for row in done.stderr.splitlines() if row.strip()] or [
+            f"code {done.returncode}"
+        ]
+        return [_broken(rows[-1][:200], command)]
+
+
+def _broken(seen: str, command: list[str]) -> Finding:
+    fix = "make clean && make train; or run it by hand: " + " ".join(command[-4:])
+    return finding.fail("inside", seen, "the environment does not start", fix)

@@ -1,0 +1,146 @@
+"""What the system leaves a training: processors, memory, shared memory, disks, clock, owner."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, fail, ok, skip, warn
+from doctor.machine import Machine
+from train import limits
+
+# The lock's oldest package is younger: a clock before this fails every certificate.
+_YOUNGEST = 1767225600  # 2026-01-01
+_RUN = 1e9  # bytes: checkpoints of a middling model
+_ENVIRONMENT = 7e9  # the local environment, installed
+
+
+def processors(machine: Machine) -> Finding:
+    """No cgroup holds back CPUs."""
+    there, quota = limits.affinity(machine.root), limits.cpu_quota(machine.root)
+    if quota is None or quota >= there:
+        return ok("CPUs", f"{there}")
+    return warn(
+        "CPUs", f"{quota:g} of {there}, by cgroup quota",
+        "loaders and CPU training get no more; nproc and os.cpu_count say otherwise",
+        f"docker run --cpus {there}, or resources.limits.cpu, or --cpus-per-task",
+    )  # fmt: skip
+
+
+def memory(machine: Machine) -> Finding:
+    """Enough memory, within the cgroup's limit."""
+    total, limit = limits.memory_total(machine.root), limits.memory(machine.root)
+    if total is None:
+        return skip("memory", "not known on this system")
+    seen = f"{total / 2**30:.1f} GiB"
+    if limit is not None:
+        seen = f"{limit / 2**30:.1f} of {seen}, by cgroup limit"
+    if (limit or total) < 4 << 30:
+        return warn(
+            "memory", seen, "torch alone takes 1 GiB a process; what takes more is killed",
+            "docker run --memory 16g, or resources.limits.memory, or --mem; or fewer processes"
+            " and workers",
+        )  # fmt: skip
+    return ok("memory", seen)
+
+
+def shared_memory(machine: Machine) -> Finding:
+    """Room in /dev/shm, through which loader processes hand samples over."""
+    size = machine.size("/dev/shm")  # noqa: S108
+    if size is None:
+        return skip("shared memory", "not known on this system")
+    seen = f"{size / 2**30:.2f} GiB"
+    if size < 1 << 30:
+        return warn(
+            "shared memory", seen, "loader processes die (Bus error) or hang, NCCL does not start",
+            "SHM_SIZE=8gb make train; docker run --shm-size=8g; or --data.workers 0",
+        )  # fmt: skip
+    return ok("shared memory", seen)
+
+
+def user_limits(machine: Machine) -> Finding:
+    """Limits that NCCL and threads run into: locked memory, stack, open files."""
+    text = machine.read("/proc/self/limits")
+    if text is None:
+        return skip("limits", "not known on this system")
+    soft = {
+        row[:26].strip(): row[26:].split()[0] for row in text.splitlines()[1:] if row[26:].split()
+    }
+    locked, stack, files = (
+        soft.get(f"Max {name}", "unlimited")
+        for name in ("locked memory", "stack size", "open files")
+    )
+    # Registered memory counts as locked: only InfiniBand and its like register any.
+    if machine.names("/sys/class/infiniband") and locked != "unlimited":
+        return warn(
+            "limits", f"memlock {int(locked) >> 10} KiB, with InfiniBand here",
+            "NCCL cannot register memory: it fails, or takes the slow way",
+            "docker run --ulimit memlock=-1; in /etc/security/limits.conf: * - memlock unlimited",
+        )  # fmt: skip
+    if stack != "unlimited" and int(stack) < 8 << 20:
+        return warn(
+            "limits", f"stack {int(stack) >> 10} KiB", "deep calls crash without a word",
+            "ulimit -s 65536; docker run --ulimit stack=67108864",
+        )  # fmt: skip
+    if files != "unlimited" and int(files) < 1024:
+        return warn(
+            "limits", f"{files} open files", "loader processes run out of them", "ulimit -n 65536"
+        )
+    return ok("limits", f"memlock {locked}, stack {stack}, {files} files")
+
+
+def disk(machine: Machine) -> Finding:
+    """Room where runs, caches and the local environment are written."""
+    places = [f"{machine.home}/{name}" for name in ("runs", ".cache")]
+    free = [
+        (place, machine.free(place if machine.exists(place) else machine.home)) for place in places
+    ]
+    known = [(place, room) for place, room in free if room is not None]
+    if not known:
+        return skip("disk", "not known on this system")
+    place, least = min(known, key=lambda pair: pair[1])
+    seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
+    fix = "make room, or put runs/ on another disk: ln -s /big/runs runs"
+    if least < _RUN:
+        return fail("disk", seen, "a checkpoint would not fit, and the run would end there", fix)
+    if least < 5e9:
+        return warn("disk", seen, "a few checkpoints or a data set fill it", fix)
+    return ok("disk", seen)
+
+
+def clock(machine: Machine) -> Finding:
+    """The clock is right."""
+    said = machine.run("date", "-u", "+%s").out.strip()
+    if not said.isdigit():
+        return skip("clock", "not known on this system")
+    if int(said) < _YOUNGEST:
+        return fail(
+            "clock", "it is years behind", "certificates look as if they were not valid yet",
+            "sudo timedatectl set-ntp true",
+        )  # fmt: skip
+    if machine.run("timedatectl", "show", "-p", "NTPSynchronized", "--value").out.strip() == "no":
+        return warn(
+            "clock", "not synchronised", "figures of several machines cannot be compared",
+            "sudo timedatectl set-ntp true",
+        )  # fmt: skip
+    return ok("clock", "right")
+
+
+def owner(machine: Machine) -> Finding:
+    """What is written into belongs to the caller."""
+    me = machine.run("id", "-u").out.strip()
+    for name in ("runs", ".cache", ".venv"):
+        path = f"{machine.home}/{name}"
+        if not machine.exists(path):
+            continue
+        # Mode in octal and owner, as GNU and busybox print them.
+        found = re.match(r"(\d+) (\d+)", machine.run("stat", "-c", "%a %u", path).out)
+        if not found or not me or me == "0":
+            continue
+        mode, user = found.groups()
+        if user != me and not int(mode[-1]) & 2:
+            return fail(
+                "owner", f"{name}/ belongs to UID {user}, and this is {me}",
+                "nothing can be written there; a container that ran as root leaves this",
+                f"sudo chown -R $(id -u):$(id -g) {name}",
+            )  # fmt: skip
+    return ok("owner", f"UID {me}" if me else "the caller")

@@ -1,0 +1,218 @@
+"""A recorded machine made real: its files in a folder, its programs as scripts that say the same.
+
+A machine is a YAML or JSON file. What `python3 -m doctor --record` writes is one as it stands: home,
+files, folders, links, programs, commands. Composed ones say less, and these words are unfolded:
+
+    gpus: [[count, model, {field: value}], …]   rows of nvidia-smi, from gpus.yaml
+    unknown: [field, …]     fields that this driver does not know
+    smi: [code, words]      what nvidia-smi says instead of rows; complaint: words before them
+    cards: [{at, model, path, width, speed, port, driver}]   GPUs in sysfs; default: one each GPU
+    docker: version         an engine that answers; toolkit: version, handover: nvidia | cdi
+    df: {path: GB free, or [GB free, GB in all]}
+
+`expect` maps each check that is neither ok nor skipped to [status, words of the finding].
+"""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import nvidia_smi
+import yaml
+
+from doctor.machine import Machine
+
+HERE = Path(__file__).parent
+MACHINES = sorted(
+    path for path in (HERE / "machines").iterdir() if path.suffix in (".yaml", ".json")
+)
+_GPUS = yaml.safe_load((HERE / "gpus.yaml").read_text())
+_HOME = "/home/ada/lockstep"
+_LIMITS = """Limit                     Soft Limit           Hard Limit           Units
+Max stack size            8388608              unlimited            bytes
+Max open files            1048576              1048576              files
+Max locked memory         8388608              8388608              bytes
+"""
+
+
+def build(recorded: dict[str, Any], folder: Path) -> Machine:
+    """The machine, below an empty folder; PATH names its programs and nothing else."""
+    root, programs = folder / "root", folder / "bin"
+    root.mkdir(parents=True)
+    programs.mkdir()
+    known = _unfold(recorded)
+    for name, target in known["links"].items():
+        _inside(root, target).mkdir(parents=True, exist_ok=True)
+        link = _inside(root, name)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            link.symlink_to(_inside(root, target))
+    for name, names in known["folders"].items():
+        for entry in ["", *names]:
+            path = _inside(root, f"{name}/{entry}")
+            if not path.exists() and f"{name}/{entry}" not in known["files"]:
+                path.mkdir(parents=True, exist_ok=True)
+    for name, text in known["files"].items():
+        path = _inside(root, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            path.rmdir()
+        path.write_text(text, encoding="latin-1")
+    answers: dict[str, list[str]] = {name: [] for name in known["programs"]}
+    for line, answer in known["commands"].items():
+        program, *words = shlex.split(line)
+        if answer["code"] == 127:  # what was not there
+            continue
+        out, err = (_printed(answer[stream]) for stream in ("out", "err"))
+        case = f"{shlex.quote(' '.join(words))}) {out}; {err} >&2; exit {answer['code']};;"
+        answers.setdefault(program, []).append(case)
+    for program, cases in answers.items():
+        _script(
+            programs / program, '#!/bin/sh\ncase "$*" in\n' + "\n".join(cases) + "\nesac\nexit 1\n"
+        )
+    smi = known.get("smi")
+    if smi:
+        nvidia_smi.write(programs, **smi)
+    environ = {"PATH": str(programs), **known["environ"]}
+    return Machine(root, environ, known["home"])
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _printed(text: str) -> str:
+    return f"printf '%s' {shlex.quote(text)}" if text else ":"
+
+
+def _inside(root: Path, path: str) -> Path:
+    return root / path.lstrip("/")
+
+
+def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        "home": recorded.get("home", _HOME), "environ": recorded.get("environ", {}),
+        **{key: dict(recorded.get(key, {})) for key in ("files", "folders", "links", "commands")},
+        "programs": list(recorded.get("programs", [])),
+    }  # fmt: skip
+    if "source" not in recorded:  # as it was recorded
+        return known
+    for name, text in {
+        "/proc/self/status": f"Cpus_allowed_list:\t0-{recorded.get('cpus', 16) - 1}\n",
+        "/proc/meminfo": f"MemTotal: {recorded.get('memory', 64) << 20} kB\n",
+        "/proc/self/limits": _LIMITS,
+        "/proc/sys/kernel/osrelease": "6.8.0-87-generic\n",
+        f"{known['home']}/.venv/bin/python": "",
+    }.items():
+        if not (recorded.get("bare") and ".venv" in name):
+            known["files"].setdefault(name, text)
+    known["folders"].setdefault(f"{known['home']}/runs", [])
+    known["folders"].setdefault(f"{known['home']}/.cache", [])
+    rows = _rows(recorded)
+    said = recorded.get("smi")
+    apps = [
+        {"gpu_uuid": rows[n]["uuid"], "pid": pid, "process_name": name, "used_memory": used}
+        for n, pid, name, used in recorded.get("apps", [])
+    ]
+    if rows or said:
+        unknown = recorded.get("unknown", [])
+        known["smi"] = {"rows": rows, "apps": apps, "said": said, "unknown": unknown}
+        known["smi"]["complaint"] = recorded.get("complaint", "")
+    for card in recorded.get("cards", [{"at": r["pci.bus_id"], "model": r["model"]} for r in rows]):
+        _card(known, card)
+    _engine(known, recorded, rows)
+    df = {"/dev/shm": [32, 32], f"{known['home']}/runs": 800, f"{known['home']}/.cache": 800}
+    for path, free in {**df, "/var/lib/docker": 800, **recorded.get("df", {})}.items():
+        left, total = free if isinstance(free, list) else (free, 1000)
+        row = f"/dev/nvme0n1p2 {int(total * 1e9 / 1024)} 1 {int(left * 1e9 / 1024)} 1% {path}"
+        head = "Filesystem 1024-blocks Used Available Capacity Mounted on\n"
+        _says(known, f"df -kP {path}", f"{head}{row}\n")
+    for line, out in {
+        "date -u +%s": "1795257000\n", "id -u": "1000\n",
+        "timedatectl show -p NTPSynchronized --value": "yes\n",
+        **{f"stat -c '%a %u' {known['home']}/{name}": "755 1000\n" for name in ("runs", ".cache", ".venv")},
+    }.items():  # fmt: skip
+        _says(known, line, out)
+    for line, answer in recorded.get("says", {}).items():
+        code, out, err = answer if isinstance(answer, list) else (0, answer, "")
+        _says(known, line, out, err, code)
+    return known
+
+
+def _says(known: dict[str, Any], line: str, out: str, err: str = "", code: int = 0) -> None:
+    known["commands"][shlex.join(shlex.split(line))] = {"code": code, "out": out, "err": err}
+
+
+def _rows(recorded: dict[str, Any]) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = []
+    for count, model, *changes in recorded.get("gpus", []):
+        for _ in range(count):
+            n = len(rows)
+            own = {
+                "index": n, "uuid": f"GPU-{n}f1a2b3c-0000-4d5e-8f90-a1b2c3d4e5f6",
+                "pci.bus_id": f"00000000:{n + 1:02X}:00.0", "driver_version": recorded["driver"],
+            }  # fmt: skip
+            row = {**_GPUS["every"], **_GPUS[model], **own, **(changes[0] if changes else {})}
+            rows.append({"model": model, **{key: str(value) for key, value in row.items()}})
+    return rows
+
+
+def _card(known: dict[str, Any], card: dict[str, Any]) -> None:
+    """A GPU's folder in sysfs, and the port above it."""
+    model = {**_GPUS["every"], **_GPUS.get(card.get("model", ""), {}), **card}
+    domain, rest = model["at"].lower().split(":", 1)
+    address = f"{domain[-4:]}:{rest}"
+    bus = int(address[5:7], 16)
+    path = model.get("path", f"/sys/devices/pci0000:00/0000:00:{bus:02x}.0/{address}")
+    known["links"][f"/sys/bus/pci/devices/{address}"] = path
+    driver = model.get("held", "nvidia")
+    if driver:
+        known["links"][f"{path}/driver"] = f"/sys/bus/pci/drivers/{driver}"
+    speed, width = model["link"]
+    port_speed, port_width = model.get("port", [speed, width])
+    files = {
+        f"{path}/vendor": "0x10de", f"{path}/class": model["class"],
+        f"{path}/max_link_speed": f"{speed} GT/s PCIe", f"{path}/max_link_width": width,
+        # Idle, as cards are when nothing runs.
+        f"{path}/current_link_speed": "2.5 GT/s PCIe",
+        f"{path}/current_link_width": model.get("width", min(width, port_width)),
+        f"{path.rsplit('/', 1)[0]}/max_link_speed": f"{port_speed} GT/s PCIe",
+        f"{path.rsplit('/', 1)[0]}/max_link_width": port_width,
+    }  # fmt: skip
+    known["files"] |= {name: f"{text}\n" for name, text in files.items()}
+    listed = known["folders"].setdefault("/sys/bus/pci/devices", [])
+    listed.append(address)
+
+
+def _engine(known: dict[str, Any], recorded: dict[str, Any], rows: list[dict[str, str]]) -> None:
+    version = recorded.get("docker")
+    if version is None:
+        return
+    way = recorded.get("handover", "nvidia" if rows else None)
+    runtimes = {"io.containerd.runc.v2": {"path": "runc"}, "runc": {"path": "runc"}}
+    if way == "nvidia":
+        runtimes["nvidia"] = {"path": "nvidia-container-runtime"}
+    _says(known, "docker version --format {{.Server.Version}}", f"{version}\n")
+    _says(known, "docker compose version --short", "2.33.1\n")
+    _says(known, "docker info --format '{{json .Runtimes}}'", json.dumps(runtimes) + "\n")
+    _says(known, "docker info --format '{{json .CDISpecDirs}}'", '["/etc/cdi","/var/run/cdi"]\n')
+    _says(known, "docker info --format '{{.DockerRootDir}}'", "/var/lib/docker\n")
+    if way == "cdi":
+        known["files"]["/etc/cdi/nvidia.yaml"] = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"
+    toolkit = recorded.get("toolkit", "1.18.1" if way else None)
+    if toolkit:
+        said = f"NVIDIA Container Toolkit CLI version {toolkit}\ncommit: 3f4a1b2\n"
+        _says(known, "nvidia-ctk --version", said)
+    if recorded.get("image", True):
+        lines = ("cuda13", "cuda12")
+        for line in lines:
+            words = f"docker image inspect --format '{{{{.Id}}}}' lockstep:{line}"
+            _says(known, words, "sha256:1f2e3d\n")
+            given = "--gpus all" if way == "nvidia" else "--device nvidia.com/gpu=all"
+            run = (
+                f"docker run --rm --network=none {given} --entrypoint nvidia-smi lockstep:{line} -L"
+            )
+            listed = "".join(f"GPU {r['index']}: {r['name']} (UUID: {r['uuid']})\n" for r in rows)
+            _says(known, run, listed)

@@ -1,0 +1,263 @@
+"""The doctor's command line on this machine and on recorded ones, and what the inside half says."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import yaml
+from recorded import build
+from torchvision.models import resnet18
+
+from doctor import cuda, datasheet, finding, host, inner, pci, speed, talk, verify
+from doctor.machine import Machine
+from train.config import Config
+from train.models import build as build_model
+
+ROOT = Path(__file__).resolve().parents[2]
+MACHINES = Path(__file__).parent / "machines"
+
+
+def doctor(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """`python3 -S -m doctor`: no site-packages, as on a machine where nothing is installed."""
+    return subprocess.run(
+        [sys.executable, "-S", "-m", "doctor", *words],
+        cwd=ROOT, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_on_a_bare_machine_it_needs_nothing_and_takes_a_moment(tmp_path) -> None:
+    """A copy of the files alone: no environment, no engine, no packages."""
+    for folder in ("doctor", "container", "train"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    shutil.copy(ROOT / "Dockerfile", tmp_path)
+    env = {"PATH": "/usr/bin:/bin", "ENGINE": "local", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "doctor", "--json"],
+        cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    rows = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert {row["status"] for row in rows} <= {"ok", "warn", "fail", "skip"}
+    assert done.returncode == (6 if "fail" in {row["status"] for row in rows} else 0)
+    names = [row["name"] for row in rows]
+    assert len(names) == len(set(names)) > 20
+
+
+def test_the_quick_half_is_silent_where_all_is_well() -> None:
+    done = doctor("--quick", env={"CPUS": "1"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "on_cpu", "code"),
+    [("kernel-mismatch", False, 6), ("kernel-mismatch", True, 0), ("8xh100", False, 0),
+     ("full-disk", True, 6), ("busy", False, 0), ("wrong-owner", True, 6)],
+)  # fmt: skip
+def test_the_quick_half_stops_what_cannot_train(name, on_cpu, code, tmp_path) -> None:
+    machine = build(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()), tmp_path)
+    found = host.quick(machine, on_cpu)
+    said = finding.lines(found)
+    assert any(f.status == "fail" for f in found) is bool(code)
+    assert said.count("error: ") == bool(code)
+    assert all(" → " in line for line in said.splitlines())
+
+
+def test_make_train_asks_it_first(tmp_path) -> None:
+    """Before anything is built; DOCTOR=0 and the CPU go on."""
+    import nvidia_smi
+
+    words = "Failed to initialize NVML: Driver/library version mismatch"
+    nvidia_smi.write(tmp_path, [], said=[18, words])
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    env.pop("CUDA_VISIBLE_DEVICES")
+    for extra, stops in (([], True), (["DOCTOR=0"], False), (["CPUS=1"], False)):
+        done = subprocess.run(
+            ["make", "train", "ARGS=--no-such-knob", *extra],
+            cwd=ROOT, env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert ("error: driver: library new" in done.stderr) is stops, done.stderr
+        assert ("unknown argument --no-such-knob" in done.stderr) is not stops
+
+
+def test_what_is_recorded_is_the_same_machine_again(tmp_path) -> None:
+    file = tmp_path / "here.json"
+    here = Machine()
+    found = host.examine(here)
+    file.write_text(here.record())
+    assert host.examine(build(json.loads(file.read_text()), tmp_path / "again")) == found
+
+
+def test_a_table_for_people() -> None:
+    text = finding.table(
+        [finding.ok("a", "fine"), finding.skip("b", "no GPU"), finding.skip("c", "no GPU"),
+         finding.warn("long name", "seen", "why", "sudo mend")],
+        colour=False,
+    )  # fmt: skip
+    assert text.splitlines() == [
+        "ok    a          fine",
+        "warn  long name  seen",
+        "                 why",
+        "                 → sudo mend",
+        "skip  no GPU: b, c",
+        "1 ok, 1 warn, 2 skip",
+    ]
+    assert "\033[33mwarn" in finding.table([finding.warn("a", "b", "c", "d")], colour=True)
+
+
+def test_what_the_environment_says_comes_through(tmp_path) -> None:
+    """The real inside half, in this environment; and one that does not start."""
+    machine = Machine(environ={**os.environ, "ENGINE": "local", "CPUS": "2"})
+    found = inner.examine(machine, "configs/digits.yaml", [])
+    said = {f.name: f for f in found}
+    assert said["torch"].seen.startswith(torch.__version__)
+    assert said["lanes"].seen.startswith("batch 128 = 2 × 4 × 16")
+    assert said["collectives"].status == "ok"
+    assert "1,436 training" in said["data"].seen
+    broken = tmp_path / ".venv/bin/python"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("#!/bin/sh\necho 'ModuleNotFoundError: torch' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    here = Machine(environ={"ENGINE": "local"}, home=str(tmp_path))
+    [only] = inner.examine(here, None, [])
+    assert (only.status, only.seen) == ("fail", "ModuleNotFoundError: torch")
+
+
+def test_processes_that_talk(monkeypatch) -> None:
+    found = talk.check(2, "gloo", 20)
+    assert found.status == "ok"
+    for name in ("all-reduce", "broadcast", "send/recv"):
+        assert f"{name} " in found.seen
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothere0")
+    found = talk.check(2, "gloo", 20)
+    assert found.status == "fail"
+    assert "nothere0" in found.seen
+    assert "GLOO_SOCKET_IFNAME=lo" in found.fix
+    assert "it was tried, and helps" in found.fix
+
+
+@pytest.mark.slow
+def test_a_peer_that_never_answers_ends_at_the_limit() -> None:
+    """The real check; one of its processes is stopped, each time it is started."""
+    over = threading.Event()
+
+    def stop() -> None:
+        while not over.is_set():
+            for child in psutil.Process().children():
+                try:
+                    words = child.cmdline()
+                    if "doctor.talk" in words and words[-2] == "1":
+                        child.suspend()
+                except psutil.Error:
+                    continue
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    start = time.monotonic()
+    try:
+        found = talk.check(2, "gloo", 3)
+    finally:
+        over.set()
+        thread.join()
+    assert found.status == "fail"
+    assert found.seen.startswith("no answer within 3 s: process 0 at the meeting")
+    assert "GLOO_SOCKET_IFNAME" in found.fix
+    assert time.monotonic() - start < 60
+    assert not [c for c in psutil.Process().children() if "doctor.talk" in c.cmdline()]
+
+
+# As torch prints them; the numbers are CUDA's.
+UNEXPECTED = "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? "
+
+
+@pytest.mark.parametrize(
+    ("said", "number", "fix"),
+    [
+        (f"{UNEXPECTED}Error 802: system not yet initialized", "802", "nvidia-fabricmanager"),
+        (f"{UNEXPECTED}Error 803: system has unsupported display driver / cuda driver combination", "803", "sudo reboot"),
+        (f"{UNEXPECTED}Error 804: forward compatibility was attempted on non supported HW", "804", "cuda-compat"),
+        (f"{UNEXPECTED}Error 101: invalid device ordinal", "101", "unset CUDA_VISIBLE_DEVICES"),
+        ("CUDA unknown error - this may be due to an incorrectly set up environment", "999", "nvidia_uvm"),
+        ("The NVIDIA driver on your system is too old (found version 12080).", "35", "CUDA=auto"),
+        ("No CUDA GPUs are available", "100", "--gpus all"),
+        ("something new", "", "dmesg"),
+    ],
+)  # fmt: skip
+def test_what_cuda_says_when_it_does_not_start_is_told_apart(said, number, fix) -> None:
+    found = cuda.judge(said)
+    assert found.status == "fail"
+    assert found.seen.startswith(f"error {number}: " if number else said)
+    assert fix in found.fix
+
+
+def test_datasheets_are_found_by_the_driver_s_name() -> None:
+    memory = {
+        "NVIDIA A100-SXM4-80GB": 2039, "NVIDIA A10": 600, "NVIDIA A100-PCIE-40GB": 1555,
+        "NVIDIA H100 80GB HBM3": 3350, "NVIDIA L40S": 864, "Tesla V100-SXM2-32GB": 900,
+        "NVIDIA GeForce RTX 3080 Laptop GPU": 760,
+    }  # fmt: skip
+    for name, rate in memory.items():
+        sheet = datasheet.of(name)
+        assert sheet is not None
+        assert sheet.memory == rate, name
+    assert datasheet.of("NVIDIA A1000") is datasheet.of("NVIDIA GeForce GTX 1080") is None
+
+
+def test_links_give_what_people_measure() -> None:
+    """Published rates of pinned copies: 13, 26, 52 GB/s for x16; 6.6 for OCuLink."""
+    rates = {(8.0, 16): 13, (16.0, 16): 26, (32.0, 16): 52, (16.0, 4): 6.6}
+    for (speed_, width), rate in rates.items():
+        assert pci.Link(speed_, width).rate == pytest.approx(rate, rel=0.03)
+    assert speed.is_well(24.1, 26.4, 0.7)
+    assert not speed.is_well(12.9, 26.4, 0.7)
+
+
+def test_what_is_kept_for_the_backward_pass_is_counted_without_memory() -> None:
+    """On shapes alone the same as in a real forward pass, and in step with the batch."""
+    shape = (3, 64, 64)
+    with torch.device("meta"):
+        shapes = resnet18()
+    counted = verify.saved(shapes, 4, shape)
+    assert counted == verify.saved(resnet18(), 4, shape)
+    assert verify.saved(shapes, 8, shape) == pytest.approx(2 * counted, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "world", "gradients", "moments"),
+    [({}, 1, 3, 1), ({}, 8, 3, 1), ({}, 4, 3, 1), ({"lanes": 1}, 1, 1, 1),
+     ({"optim": {"name": "adamw"}}, 1, 3, 2), ({"optim": {"momentum": 0}}, 1, 3, 0)],
+)  # fmt: skip
+def test_the_estimate_follows_lanes_processes_and_optimizer(
+    knobs, world, gradients, moments
+) -> None:
+    config = Config(**knobs)
+    with torch.device("meta"):
+        model = build_model(config.model, 10, (1, 8, 8))
+    need = verify.estimate(model, config, (1, 8, 8), world, half=False)
+    assert need.gradients == gradients * need.weights
+    assert need.optimizer == moments * need.weights
+
+
+def test_an_experiment_that_does_not_fit(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CPUS", "3")
+    found = {f.name: f for f in verify.examine(ROOT / "configs/digits.yaml", Machine())}
+    assert found["lanes"].status == "fail"
+    assert "use 1 or 2 or 4 or 8 processes" in found["lanes"].fix
+    wide = tmp_path / "wide.yaml"
+    wide.write_text("model: {name: vgg16}\nbatch_size: 1024\nlanes: 1\ndata: {size: 256}\n")
+    monkeypatch.setenv("CPUS", "1")
+    found = {f.name: f for f in verify.examine(wide, Machine())}
+    assert found["fits in memory"].status == "fail"
+    assert "make tune" in found["fits in memory"].fix
+    missing = {f.name: f for f in verify.examine(tmp_path / "none.yaml", Machine())}
+    assert missing["experiment"].status == "fail"
+    assert missing["data"].status == "skip"

@@ -1,0 +1,25 @@
+"""Each recorded machine gives the findings it should, and no false alarm."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from recorded import MACHINES, build
+
+from doctor import finding, host
+
+
+@pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
+def test_a_machine_gives_just_these_findings(path: Path, tmp_path: Path) -> None:
+    recorded = yaml.safe_load(path.read_text())
+    found = host.examine(build(recorded, tmp_path))
+    said = {f.name: (f.status, f"{f.seen} {f.why} {f.fix}") for f in found}
+    unwell = {name: pair for name, pair in said.items() if pair[0] not in ("ok", "skip")}
+    expected = recorded["expect"]
+    assert {name: status for name, (status, _) in unwell.items()} == {
+        name: status for name, (status, _) in expected.items()
+    }, finding.table(found, colour=False)
+    for name, (_, words) in expected.items():
+        assert words in said[name][1]
+    for f in found:
+        assert bool(f.fix) == bool(f.why) == (f.status in ("warn", "fail")), f
