@@ -15,6 +15,10 @@ from typing import Iterator
 ROOT = Path("/")
 # Version 1 says "no limit" with the largest number of whole pages.
 _UNLIMITED = 1 << 60
+_FILES = {
+    "cpu": ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    "memory": ("memory.max", "memory.limit_in_bytes"),
+}
 
 
 def cpus(root: Path = ROOT) -> int:
@@ -88,6 +92,14 @@ def oom_kills(root: Path = ROOT) -> int | None:
             if count is not None:
                 return count
     return None
+
+
+def sources(root: Path = ROOT) -> list[str]:
+    """The files that are read here, as paths on the machine: what a record of it must hold."""
+    found = [root / "proc/self" / name for name in ("status", "cgroup")] + [root / "proc/meminfo"]
+    for controller, names in _FILES.items():
+        found += [folder / name for folder in _folders(root, controller) for name in names]
+    return [f"/{path.relative_to(root)}" for path in found if path.exists()]
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
