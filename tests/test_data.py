@@ -11,7 +11,6 @@ from PIL import Image as Picture
 from train import data as package
 from train.config import Augment, Config, Data
 from train.data import Augmenter, lane_batches, load
-from train.data import images as images_module
 from train.errors import DataError
 
 DIGITS = Data(source="digits", holdout=0.201)
@@ -94,14 +93,20 @@ def test_pictures_of_many_sizes_are_scaled_and_cropped(tmp_path) -> None:
 
 def test_what_is_too_large_to_keep_is_decoded_by_the_batch(folder, monkeypatch) -> None:
     kept = load(Data(source="folder", root=str(folder)))
-    monkeypatch.setattr(images_module, "RESIDENT_BYTES", 100)
-    found = load(Data(source="folder", root=str(folder)))
+    found = load(Data(source="folder", root=str(folder), cache=0))
     assert found.train.resident is None
+    assert found.sha256 == kept.sha256  # it is the same data
+    monkeypatch.setattr("train.data.source.PIXELS", 100)
+    found = load(Data(source="folder", root=str(folder), cache=0))
+    encoded = found.sha256
+    assert encoded != kept.sha256
+    assert load(Data(source="folder", root=str(folder))).sha256 == encoded
     numbers = torch.tensor([3, 0, 17])
     assert torch.equal(found.train.images(numbers), kept.train.images(numbers))
     assert (found.mean, found.std) == (kept.mean, kept.std)
     assert len(found.sha256) == 64
-    assert load(Data(source="folder", root=str(folder)), fingerprint=False).sha256 is None
+    off = Data(source="folder", root=str(folder), cache=0)
+    assert load(off, fingerprint=False).sha256 is None
 
 
 def test_parquet_and_saved_data_sets_are_folders_too(tmp_path, folder) -> None:
@@ -183,9 +188,7 @@ def test_a_damaged_picture_is_named(tmp_path, monkeypatch, workers, resident) ->
         with pytest.raises(DataError, match="image 4 cannot be read"):
             load(knobs)
         return
-    monkeypatch.setattr(images_module, "RESIDENT_BYTES", 100)
-    monkeypatch.setattr("train.data.source._fingerprint", lambda *_: "")
-    found = load(knobs)
+    found = load(knobs.model_copy(update={"cache": 0}), fingerprint=False)
     config = Config(batch_size=4, lanes=2, data=knobs)
     with pytest.raises(DataError, match="image 4 cannot be read"):
         list(

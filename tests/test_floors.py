@@ -6,10 +6,21 @@ from pathlib import Path
 import pytest
 
 FLOORS = [
-    {"errors", "files", "schedule", "order", "progress", "parent", "exchange", "outcome", "limits"},
+    {
+        "errors",
+        "files",
+        "schedule",
+        "order",
+        "progress",
+        "parent",
+        "exchange",
+        "outcome",
+        "limits",
+        "stopwatch",
+    },
     {"config", "interrupt", "lock", "trace"},
     {"experiment"},
-    {"cli", "runtime", "data", "models", "optim", "metrics"},
+    {"cli", "runtime", "data", "models", "optim", "metrics", "health"},
     {"provenance", "reduce", "checkpoint", "evaluate", "tripwire"},
     {"saver", "rundir"},
     {"parts"},

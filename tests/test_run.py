@@ -23,7 +23,9 @@ def result(run) -> dict:
 
 
 def lines(run) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    """Its records but for the machine's health, which depends on the clock."""
+    rows = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    return [row for row in rows if row["kind"] != "health"]
 
 
 def test_a_run_directory_holds_what_the_contract_names(finished) -> None:

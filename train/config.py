@@ -41,6 +41,10 @@ class Data(Section):
     """Directory of a `folder` source; for a hub id, where downloads are kept (default: HF_HOME)."""
     workers: Natural = Field(0, json_schema_extra=FREE)
     """Loader processes beside each training process; 0 loads in the training process."""
+    prefetch: Count = Field(2, json_schema_extra=FREE)
+    """Steps that each loader process works ahead."""
+    cache: Annotated[float, Field(ge=0)] = Field(1.0, json_schema_extra=FREE)
+    """GiB: images of a split that take no more are decoded once and kept in memory."""
     holdout: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of samples held out for validation where the source has no such split."""
     size: Count | None = None

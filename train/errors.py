@@ -77,7 +77,7 @@ class Lost(HostError):
     """Another process is gone; that one knows why."""
 
 
-def translated(error: RuntimeError, rank: int) -> HostError | None:
+def translated(error: BaseException, rank: int) -> HostError | None:
     """What a library's RuntimeError says when a process is gone; None for other errors."""
     text = str(error)
     # DataLoader notices its workers' deaths in a signal handler, so wherever we are.

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 import psutil
 
-from train import cli, experiment, outcome, parent
+from train import cli, experiment, limits, outcome, parent
 from train.errors import HostError, Stopped, TrainError, UsageError, nearest
 
 _CONFIGS = Path("configs/accelerate")
@@ -148,8 +148,18 @@ def supervise(words: list[str]) -> int:
         )  # fmt: skip
         if asked:
             child.terminate()
+        killed = limits.oom_kills() or 0
         code = _wait(child, asked, note)
         said = outcome.read(note)
+    # Nobody is left to say it: those who are only lost the one that the kernel killed.
+    if (
+        code != 0
+        and said.get("bystander", "code" not in said)
+        and (limits.oom_kills() or 0) > killed
+    ):
+        error = _no_memory()
+        print(f"{error.label}: {error}", file=sys.stderr)
+        return error.code
     if "code" in said:
         if "--num_processes" in words:  # the launcher has had its say since: repeat what matters
             print(said["error"], file=sys.stderr)
@@ -159,6 +169,16 @@ def supervise(words: list[str]) -> int:
         print(f"{early.label}: {early}", file=sys.stderr)
         return early.code
     return code if code >= 0 else 128 - code  # as shells count deaths by signal
+
+
+def _no_memory() -> HostError:
+    limit = limits.memory()
+    allowed = f" (the cgroup's limit is {limit / 2**30:.1f} GiB)" if limit else ""
+    return HostError(
+        f"the kernel killed a trainer, or its loader, for lack of memory{allowed}",
+        "raise --lanes (other bits) or the limit, lower --batch_size, --data.workers or"
+        " --data.cache; `make tune` finds what fits; add --resume",
+    )
 
 
 def _send(launcher: int, number: int) -> None:

@@ -51,6 +51,8 @@ def fit(parts: Parts, state: State) -> Metrics | None:
                 notes.settle()  # waits for the device: what is due comes after sound steps only
             if log_due and parts.recorder:
                 parts.recorder.train(state.step, state.seconds, lr, report.tolist(), float(norm))
+            if log_due and parts.health:
+                notes.health(parts.health)
             if config.tripwire and is_due(state.step, config.tripwire, steps):
                 notes.compare()
             if eval_due:
@@ -89,7 +91,8 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
     batch_size, samples = config.batch_size, parts.samples
     size = order.consumed(step + 1, batch_size, samples) - step * batch_size
     for lane in runtime.lanes:
-        batch = next(batches)
+        with parts.watch.span("data"):
+            batch = next(batches)
         seed_lane(config.seed, step, lane)
         report = torch.zeros(2, device=runtime.device)
         with reducer.lane(sync=lane == runtime.lanes[-1] and size == batch_size):
@@ -106,4 +109,5 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
                 hits = (logits.detach().argmax(1) == batch.labels).sum()
                 report = torch.stack([loss.detach(), hits.float()])
         reducer.add(len(batch) / size, report)
-    return reducer.total() / size
+    with parts.watch.span("communication"):
+        return reducer.total() / size

@@ -88,6 +88,11 @@ class Recorder:
         )  # fmt: skip
         self.display.train(step, epoch, loss, accuracy, speed)
 
+    def health(self, step: int, figures: dict[str, float]) -> None:
+        """Record how the machine fared until step `step`."""
+        samples, epoch = self._place(step)
+        self._write("health", step, epoch, samples, **figures)
+
     def trace(self, first: int, rows: list[tuple[float, float]]) -> None:
         """Record the [loss, gradient norm] of each step from `first` on."""
         try:

@@ -13,7 +13,11 @@ from torch import Tensor
 
 from train.errors import DivergedError, Stopped
 from train.evaluate import Metrics
+from train.health import Health
 from train.parts import Parts, State
+
+# Seconds and steps of training between looks at the machine.
+_PERIOD, _STEPS = 10.0, 5
 
 
 class Notes:
@@ -30,6 +34,8 @@ class Notes:
         self._compared = self._saved
         self._unread: list[Tensor] = []
         # An overflowing gradient is no harm under FP16: the scaler skips the step.
+        # The first steps start workers and choose kernels: looks begin after them.
+        self._sampled: tuple[int, float] | None = None
         self._scaled = parts.runtime.accelerator.mixed_precision == "fp16"
 
     def look(self, report: Tensor, norm: Tensor) -> None:
@@ -56,6 +62,24 @@ class Notes:
                     f"the loss or its gradient is not finite at step {step}",
                     "lower --optim.lr, warm up longer, or set --optim.clip 1",
                 )
+
+    def health(self, health: Health) -> None:
+        """Write down how the machine fares, now and then, and say what is wrong with it."""
+        parts, state = self.parts, self.state
+        now, last = (state.step, state.seconds), state.step == parts.steps
+        if self._sampled is None:
+            self._sampled = now
+            parts.watch.read()
+            return
+        steps, seconds = now[0] - self._sampled[0], now[1] - self._sampled[1]
+        if parts.recorder and (last or (seconds > _PERIOD and steps >= _STEPS)):
+            self._sampled = now
+            figures = health.take(seconds, parts.watch.read())
+            parts.recorder.health(state.step, figures)
+            judged = seconds > _PERIOD / 2 and steps >= _STEPS
+            text = health.complaint(figures, parts.config) if judged else None
+            if text:
+                parts.recorder.display.say(f"warning: {text}")
 
     def compare(self) -> None:
         """Look whether all processes still hold the same bits."""

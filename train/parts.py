@@ -9,11 +9,13 @@ from train import order
 from train.config import Config
 from train.data import Augmenter, ImageData
 from train.evaluate import Metrics, evaluate
+from train.health import Health
 from train.interrupt import StopFlag
 from train.metrics import Recorder
 from train.reduce import Reducer
 from train.runtime import Runtime
 from train.saver import Saver
+from train.stopwatch import Stopwatch
 from train.tripwire import Tripwire
 
 
@@ -39,6 +41,8 @@ class Parts:
         samples: how many the run consumes in all.
         tripwire: compares the processes' weights; None where there is one process.
         recorder: writes figures over time; None on processes that do not write.
+        watch: counts where the time of steps goes.
+        health: samples the machine; None on processes that do not write.
     """
 
     config: Config
@@ -54,6 +58,8 @@ class Parts:
     recorder: Recorder | None
     stop: StopFlag
     samples: int
+    watch: Stopwatch
+    health: Health | None
 
     @property
     def steps(self) -> int:

@@ -29,6 +29,7 @@ from train.data import Augmenter, ImageData
 from train.data import load as load_data
 from train.errors import DataError, Stopped, TrainError, UsageError, translated
 from train.experiment import differences, load
+from train.health import Health, exhausted
 from train.interrupt import StopFlag
 from train.metrics import Recorder, check_key
 from train.parts import Parts, State
@@ -36,6 +37,7 @@ from train.progress import Display
 from train.reduce import AllReduce, LaneTree, Reducer
 from train.runtime import Runtime
 from train.saver import Saver
+from train.stopwatch import Stopwatch
 from train.tripwire import Tripwire
 
 
@@ -68,8 +70,14 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
         try:
             _train(config, path, continued, here, stop)
         except BaseException as error:
-            if isinstance(error, RuntimeError):
-                error = translated(error, here.rank) or error
+            if isinstance(error, (RuntimeError, MemoryError)):
+                found = checkpoint.steps(rundir.checkpoints(path))
+                last = str(found[0]) if found else None
+                error = (
+                    exhausted(error, here.rank, config, last)
+                    or translated(error, here.rank)
+                    or error
+                )
             code = error.code if isinstance(error, TrainError) else 1
             code = 130 if isinstance(error, KeyboardInterrupt) else code
             if here.main:
@@ -104,8 +112,9 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: Sto
     )  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(display)
-        recorder = None
+        recorder = health = None
         if here.main:
+            health = stack.enter_context(Health(here.device))
             run_id, changed = started
             for factor in changed:
                 display.say(f"warning: not as when this run was last started: {factor}")
@@ -126,7 +135,7 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: Sto
             tripwire = Tripwire(unwrapped, optimizer, here, buffers=whole, watch=watch)
         parts = Parts(
             config, here, data, augmenter, model, unwrapped, wrapped, reducer, saver, tripwire,
-            recorder, stop, samples,
+            recorder, stop, samples, Stopwatch(here.device), health,
         )  # fmt: skip
         outcome.begun()
         display.say(summary.opening(parts, path, state.step))

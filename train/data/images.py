@@ -1,5 +1,6 @@
 """Images of a split: decoded once and kept where they are few, else batch by batch."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +11,6 @@ from PIL import Image
 from torch import Tensor
 
 from train.errors import DataError
-
-# Pixels of a split that are decoded once and kept; a larger split is decoded batch by batch.
-RESIDENT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,11 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its images, decoded."""
+        return len(self) * int(np.prod(self.shape))
 
     def images(self, numbers: Tensor) -> Tensor:
         """uint8 [B, C, H, W] of the samples with these numbers, int64 [B].
@@ -87,12 +90,15 @@ def _pixels(picture: Any, shape: tuple[int, int, int], resize: bool) -> np.ndarr
     return np.array(pixels, order="C")  # a copy: Pillow's own buffer is read-only
 
 
-def keep(split: Split) -> Split:
-    """The split with its images decoded into memory, where they are few enough."""
-    if len(split) * int(np.prod(split.shape)) > RESIDENT_BYTES:
-        return split
-    pixels = torch.cat([split.images(part) for part in torch.split(torch.arange(len(split)), 1024)])
-    return replace(split, resident=pixels)
+def keep(split: Split, most: float) -> Split:
+    """The split with its images decoded into memory, where they take no more than `most` bytes."""
+    return split if split.nbytes > most else replace(split, resident=torch.cat([*decoded(split)]))
+
+
+def decoded(split: Split) -> Iterator[Tensor]:
+    """All its images in order, uint8 [≤1024, C, H, W] at a time."""
+    for numbers in torch.split(torch.arange(len(split)), 1024):
+        yield split.images(numbers)
 
 
 def first_line(error: Exception) -> str:

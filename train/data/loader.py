@@ -114,7 +114,8 @@ def lane_batches(
         DataError: an image cannot be read.
     """
     spans = _Spans(config, lanes, first_step, total)
-    return _load(_Stream(split, config.seed), spans, config.data.workers, len(lanes), device)
+    ahead = config.data.prefetch * len(lanes)
+    return _load(_Stream(split, config.seed), spans, config.data.workers, ahead, device)
 
 
 def eval_batches(
@@ -128,7 +129,8 @@ def eval_batches(
     starts = range(0, len(split), config.eval_batch)[mine]
     # What is in memory is at hand sooner than a worker is started.
     workers = 0 if split.resident is not None else config.data.workers
-    batches = _load(_Blocks(split, config.eval_batch), starts, workers, 1, device)
+    ahead = config.data.prefetch
+    batches = _load(_Blocks(split, config.eval_batch), starts, workers, ahead, device)
     with closing(batches):
         yield from zip(starts, batches, strict=True)
 
@@ -137,16 +139,16 @@ def _load(
     dataset: Dataset[Batch | DataError],
     sampler: Any,
     workers: int,
-    at_once: int,
+    ahead: int,
     device: torch.device,
 ) -> Generator[Batch, None, None]:
-    """Items of `dataset` on `device`; workers load two rounds of `at_once` items ahead."""
+    """Items of `dataset` on `device`; workers load `ahead` items each ahead."""
     loader = DataLoader(
         dataset,
         batch_size=None,
         sampler=sampler,
         num_workers=workers,
-        prefetch_factor=2 * at_once if workers else None,
+        prefetch_factor=ahead if workers else None,
         pin_memory=device.type == "cuda",
         # Nothing of ours draws from it; but a worker's seeds then follow from nothing unrecorded.
         generator=torch.Generator().manual_seed(0),

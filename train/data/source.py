@@ -13,10 +13,12 @@ from torch import Tensor
 
 from train import order
 from train.config import Data
-from train.data.images import Split, keep
+from train.data.images import Split, decoded, keep
 from train.data.tables import open_tables
 from train.errors import DataError
 
+PIXELS = 1 << 30
+"""Bytes: the fingerprint of a split is of its pixels up to here, and of encoded files above."""
 _HELD_OUT = ("validation", "valid", "val", "dev", "test")
 
 
@@ -27,7 +29,7 @@ class ImageData:
     Attributes:
         classes: their names, in label order.
         mean, std: of each channel, pixels from 0 to 1.
-        sha256: over pixels (or encoded bytes, where not resident) and labels of both splits;
+        sha256: over pixels (or encoded bytes, where they are many) and labels of both splits;
             None where it was not asked for.
     """
 
@@ -51,8 +53,9 @@ def load(config: Data, *, fingerprint: bool = True) -> ImageData:
     classes, train_labels, validation_labels = _labels(train_table, validation_table, label)
     shape = _shape(train_table, image, config.size)
     resize = config.size is not None
-    train = keep(Split(train_table, image, train_labels, shape, resize))
-    validation = keep(Split(validation_table, image, validation_labels, shape, resize))
+    most = config.cache * 2**30
+    train = keep(Split(train_table, image, train_labels, shape, resize), most)
+    validation = keep(Split(validation_table, image, validation_labels, shape, resize), most)
     mean, std = _statistics(train, config)
     resident = train.resident is not None and validation.resident is not None
     sha256 = _fingerprint(train, validation) if fingerprint or resident else None
@@ -168,8 +171,10 @@ def _fingerprint(*splits: Split) -> str:
     for split in splits:
         digest.update(f"{len(split)} {split.shape}\n".encode())
         digest.update(split.labels.numpy().tobytes())
-        if split.resident is not None:
-            digest.update(split.resident.numpy().tobytes())
+        # By size, and not by where they are kept: data.cache must not change it.
+        if split.nbytes <= PIXELS:
+            for pixels in decoded(split):
+                digest.update(pixels.numpy().tobytes())
         else:
             for row in split.table.cast_column(split.image_column, Image(decode=False)):
                 encoded = row[split.image_column]

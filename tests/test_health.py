@@ -1,0 +1,156 @@
+"""How the machine fares: what is counted, what is said, and what an end for lack of memory says."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import DIGITS
+
+from train import health
+from train.config import Config
+from train.health import Health
+from train.stopwatch import Stopwatch
+
+GPU = {"gpu_temperature": 91.0, "gpu_power": 240.0}
+
+
+@pytest.mark.parametrize(
+    ("figures", "workers", "said"),
+    [
+        ({"data_share": 0.2}, 0, {}),
+        ({"data_share": 0.61}, 0, {"starved": "61 % of step time waits for data: raise data.workers to 2, or cache"}),
+        ({"data_share": 0.9}, 1, {"starved": "raise data.workers to 6"}),
+        ({"data_share": 0.5}, 6, {"starved": "all 6 CPUs' worth of data.workers are in use; cache"}),
+        ({"data_share": 0, "gpu_throttled": 0.8, **GPU}, 0, {"throttled": "91 °C, 240 W"}),
+        ({"data_share": 0, "gpu_throttled": 0.2, **GPU}, 0, {}),
+        ({"data_share": 0, "memory_peak": 78, "memory_total": 80}, 0, {"full": "98 % of GPU memory"}),
+        ({"data_share": 0, "memory_peak": 60, "memory_total": 80}, 0, {}),
+        ({"data_share": 0, "memory_used_share": 0.97}, 0, {"full": "97 % of the cgroup's memory limit"}),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_figures(figures, workers, said) -> None:
+    found = health.complaints(figures, Config(data={"workers": workers}), 6)
+    assert found.keys() == said.keys()
+    for kind, words in said.items():
+        assert words in found[kind]
+
+
+def test_a_complaint_is_made_once() -> None:
+    watch = Health(torch.device("cpu"))
+    assert watch.complaint({"data_share": 0.9}, Config()) is not None
+    assert watch.complaint({"data_share": 0.8}, Config()) is None
+
+
+def test_spans_add_up_and_start_anew() -> None:
+    watch = Stopwatch(torch.device("cpu"))
+    for _ in range(2):
+        with watch.span("data"):
+            time.sleep(0.02)
+    with watch.span("communication"):
+        pass
+    read = watch.read()
+    assert read["data"] >= 0.04
+    assert read["communication"] < read["data"]
+    assert watch.read() == {}
+
+
+def test_samples_are_of_this_process(monkeypatch) -> None:
+    monkeypatch.setattr(health, "_PERIOD", 0.01)
+    with Health(torch.device("cpu")) as watch:
+        time.sleep(0.2)
+        figures = watch.take(2.0, {"data": 0.5, "communication": 0.5})
+    assert figures["data_share"] == figures["communication_share"] == 0.25
+    assert figures["compute_share"] == 0.5
+    assert 50e6 < figures["rss"] < 20e9
+    assert figures["load"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"), "it asked for 2.00 GiB"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."), "4096 bytes"),
+        (MemoryError(), "ran out of memory"),
+        (RuntimeError("shapes do not fit"), None),
+        (ValueError("out of range"), None),
+    ],
+)  # fmt: skip
+def test_lack_of_memory_is_told_from_other_errors(error, said) -> None:
+    found = health.exhausted(error, 3, Config(), "runs/a/checkpoints/step-00000045")
+    if said is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found.code == 6
+    assert said in str(found)
+    assert "process 3" in found.problem
+    assert "--lanes 16 (other bits)" in found.fix
+    assert "step-00000045 is whole: add --resume" in found.fix
+
+
+def test_a_run_that_lacks_memory_ends_with_what_to_change(cli, tmp_path, monkeypatch) -> None:
+    """The allocator's own error, of a tensor that no machine has room for."""
+    from train import loop
+
+    real = loop.update
+
+    def update(parts, batches, step):
+        if step == 12:
+            torch.empty(1 << 60, dtype=torch.uint8)
+        return real(parts, batches, step)
+
+    monkeypatch.setattr(loop, "update", update)
+    knobs = ["--max_steps", "20", "--checkpoint.every", "5", "--eval.every", "20"]
+    done = cli("fit", *DIGITS, "--run", tmp_path / "run", *knobs)
+    assert done.code == 6
+    assert "process 0 ran out of memory" in done.err
+    assert "step-00000010 is whole: add --resume" in done.err
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "failed"
+
+
+def slow_pictures(root: Path, count: int = 160, side: int = 1100) -> None:
+    """Noise of two classes; each takes some 30 ms of one core to decode."""
+    from conftest import picture
+
+    for split, number in (("train", count), ("validation", 8)):
+        for n in range(number):
+            name = "dark" if n % 2 else "light"
+            target = root / split / name / f"{n}.png"
+            if n < 8:
+                picture(target, 60 if n % 2 else 200, (side, side), "RGB")
+            else:
+                target.hardlink_to(root / split / name / f"{n % 8}.png")
+
+
+@pytest.mark.slow
+def test_a_starved_run_says_so_and_a_healthy_one_does_not(cli, tmp_path) -> None:
+    slow_pictures(tmp_path / "slow")
+    common = ["--model.name", "mlp", "--batch_size", "16", "--lanes", "2", "--eval.every", "1000", "--log.every", "5"]
+    source = ["--data.source", "folder", "--data.root", tmp_path / "slow", "--data.size", "32"]
+    source += ["--data.mean", "[0.5,0.5,0.5]", "--data.std", "[0.2,0.2,0.2]"]
+    starved = cli(
+        "fit", *common, *source, "--run", tmp_path / "starved", "--data.cache", "0",
+        "--epochs", "4", "--optim.lr", "0.001",
+    )  # fmt: skip
+    assert starved.code == 0, starved.err
+    said = re.findall(
+        r"warning: (\d+) % of step time waits for data: raise data.workers to (\d+)", starved.out
+    )
+    assert len(said) == 1
+    assert int(said[0][0]) > 60
+    kept = cli(
+        "fit", *common, *source, "--run", tmp_path / "kept", "--epochs", "60", "--optim.lr", "0.001"
+    )
+    assert kept.code == 0
+    assert "warning" not in kept.out
+    for name, low, high in (("starved", 0.6, 1.0), ("kept", 0.0, 0.3)):
+        rows = [
+            json.loads(row) for row in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        ]
+        shares = [row["data_share"] for row in rows if row["kind"] == "health"]
+        assert shares
+        assert all(low <= share <= high for share in shares), (name, shares)

@@ -1,0 +1,218 @@
+"""How the machine fares while it trains, and what to say when it does not fare well.
+
+Sampled once a second in a thread of its own: the loop pays for reading two clocks, and no more.
+"""
+
+import math
+import os
+import re
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import psutil
+import pynvml
+import torch
+
+from train import limits
+from train.config import Config
+from train.errors import HostError
+
+_PERIOD = 1.0  # seconds between samples
+# Shares from which on something is said.
+_STARVED, _FULL = 0.3, 0.95
+# nvml.h: hardware slowdown, heat, heat (hardware), power brake.
+_SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+
+
+@dataclass
+class _Mean:
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.count += 1
+
+    def take(self) -> float:
+        mean = self.total / max(1, self.count)
+        self.total, self.count = 0.0, 0
+        return mean
+
+
+@dataclass
+class Health:
+    """Samples of this process and its device. Use it in a `with`."""
+
+    device: torch.device
+    _means: dict[str, _Mean] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _said: set[str] = field(default_factory=set)
+
+    def __enter__(self) -> "Health":
+        self._process = psutil.Process()
+        self._gpu = _handle(self.device)
+        self._thread = threading.Thread(target=self._watch, name="health", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def take(self, seconds: float, spans: Mapping[str, float]) -> dict[str, float]:
+        """Figures since the last call.
+
+        Args:
+            seconds: of training in that time.
+            spans: seconds of it in `data` and `communication`.
+
+        Returns:
+            Shares from 0 to 1, bytes, bytes per second, W and °C; GPU figures where there is one.
+        """
+        with self._lock:
+            figures = {name: mean.take() for name, mean in self._means.items() if mean.count}
+        shares = {
+            f"{name}_share": min(1.0, spans.get(name, 0.0) / max(seconds, 1e-9))
+            for name in ("data", "communication")
+        }
+        shares["compute_share"] = max(0.0, 1.0 - sum(shares.values()))
+        if self.device.type == "cuda":
+            figures |= {
+                "memory_allocated": torch.cuda.memory_allocated(self.device),
+                "memory_reserved": torch.cuda.memory_reserved(self.device),
+                "memory_peak": torch.cuda.max_memory_reserved(self.device),
+                "memory_total": torch.cuda.get_device_properties(self.device).total_memory,
+            }
+        return {**shares, **figures}
+
+    def complaint(self, figures: Mapping[str, float], config: Config) -> str | None:
+        """What is wrong, once for each kind; None where nothing is, or it was said."""
+        for kind, text in complaints(figures, config, room()).items():
+            if kind not in self._said:
+                self._said.add(kind)
+                return text
+        return None
+
+    def _watch(self) -> None:
+        while not self._over.wait(_PERIOD):
+            # A GPU that is lost must not take the training's record with it.
+            with suppress(pynvml.NVMLError, psutil.Error, OSError):
+                self._sample()
+
+    def _sample(self) -> None:
+        self._add("rss", self._process.memory_info().rss)
+        self._add("load", os.getloadavg()[0])
+        limit, used = limits.memory(), limits.memory_used()
+        if limit and used is not None:
+            self._add("memory_used_share", used / limit)
+        if self._gpu is None:
+            return
+        gpu = self._gpu
+        self._add("gpu_utilisation", pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100)
+        self._add("gpu_power", pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3)
+        self._add("gpu_temperature", pynvml.nvmlDeviceGetTemperature(gpu, 0))
+        reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+        self._add("gpu_throttled", float(bool(reasons & _SLOWED)))
+        # KB/s, over 20 ms.
+        for name, counter in (("pcie_sent", 0), ("pcie_received", 1)):
+            self._add(name, pynvml.nvmlDeviceGetPcieThroughput(gpu, counter) * 1e3)
+
+    def _add(self, name: str, value: float) -> None:
+        with self._lock:
+            self._means.setdefault(name, _Mean()).add(value)
+
+
+def complaints(figures: Mapping[str, float], config: Config, workers: int) -> dict[str, str]:
+    """What is wrong by kind: starved, throttled, full.
+
+    Args:
+        figures: as `Health.take` returns them.
+        workers: loader processes that there is room for beside each trainer.
+    """
+    found: dict[str, str] = {}
+    share = figures["data_share"]
+    if share > _STARVED:
+        found["starved"] = (
+            f"{100 * share:.0f} % of step time waits for data: {_more(share, config, workers)}"
+        )
+    if figures.get("gpu_throttled", 0) > 0.5:
+        found["throttled"] = (
+            f"heat or power slows the GPU down ({figures['gpu_temperature']:.0f} °C,"
+            f" {figures['gpu_power']:.0f} W): check fans, airflow and power; make doctor"
+        )
+    memory = figures.get("memory_peak", 0) / figures.get("memory_total", 1)
+    where = "GPU memory"
+    if figures.get("memory_used_share", 0) > memory:
+        memory, where = figures["memory_used_share"], "the cgroup's memory limit"
+    if memory > _FULL:
+        found["full"] = f"{100 * memory:.0f} % of {where} are taken: raise lanes, or PRECISION=bf16"
+    return found
+
+
+def _more(share: float, config: Config, workers: int) -> str:
+    """How many loader processes would keep up with the steps, or what else helps."""
+    now = config.data.workers
+    # A step's data took share / (1 - share) of its computing; so many at once keep pace with it.
+    busy = share / max(1 - share, 0.01)
+    wanted = math.ceil(now * (1 + busy)) if now else max(1, math.ceil(busy))
+    cache = "or cache: data.cache (GiB) keeps decoded images in memory"
+    if now >= workers:
+        return f"all {workers} CPUs' worth of data.workers are in use; {cache[3:]}"
+    return f"raise data.workers to {min(wanted, workers)}, {cache}"
+
+
+def room() -> int:
+    """Loader processes that there are CPUs for, beside each trainer of this machine."""
+    return max(1, limits.cpus() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def exhausted(
+    error: BaseException, rank: int, config: Config, last: str | None
+) -> HostError | None:
+    """What to say of an error that means lack of memory; None for other errors.
+
+    Args:
+        last: the name of the last checkpoint, if there is one.
+    """
+    text = str(error)
+    gpu = isinstance(error, torch.cuda.OutOfMemoryError) or "CUDA out of memory" in text
+    if not (gpu or isinstance(error, MemoryError) or "can't allocate memory" in text):
+        return None
+    seen = "memory"
+    if gpu and torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        taken, held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        gib = [f"{count / 2**30:.1f}" for count in (total, taken, held - taken, free)]
+        seen = (
+            f"GPU memory: {gib[1]} of {gib[0]} GiB hold tensors, {gib[2]} are kept by torch and"
+            f" unused, {gib[3]} are free"
+        )
+    asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", text)
+    wanted = f"; it asked for {asked.group(1)}" if asked else ""
+    more = f"--lanes {2 * config.lanes} (other bits), PRECISION=bf16, or a smaller --batch_size"
+    resume = f"; {last} is whole: add --resume" if last else ""
+    return HostError(
+        f"process {rank} ran out of {seen}{wanted}",
+        f"{more}; `make tune` finds what fits{resume}", one_rank=True,
+    )  # fmt: skip
+
+
+def _handle(device: torch.device) -> Any:
+    """NVML's handle of the device; None on the CPU, or where NVML does not work."""
+    if device.type != "cuda":
+        return None
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    return None
