@@ -24,6 +24,7 @@ from train.config import Config
 from train.data import ImageData
 from train.data import load as load_data
 from train.errors import TrainError
+from train.reduce import gradient_copies
 
 # A process before its first tensor, measured: torch, Accelerate, TensorBoard and what they need.
 _PROCESS = 0.7e9
@@ -82,10 +83,9 @@ def estimate(
         half: mixed precision: what is kept for the backward pass takes half as much.
     """
     weights = sum(p.nbytes for p in model.parameters()) + sum(b.nbytes for b in model.buffers())
-    each = max(1, config.lanes // world)
-    # Sums of 1, 2, 4, … lanes wait for each other in the tree; see train/reduce.py.
-    copies = max(1, int(math.log2(each))) if config.reproducibility == "lockstep" else 1
-    copies += 2 * (world > 1)  # what is sent and what comes, or DDP's buckets
+    copies = gradient_copies(config, world) + 2 * (
+        world > 1
+    )  # what is sent and what comes, or DDP's buckets
     moments = 2 if config.optim.name == "adamw" else int(config.optim.momentum > 0)
     kept = saved(model, config.micro_batch, shape)
     images = config.micro_batch * math.prod(shape) * 4

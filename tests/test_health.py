@@ -97,10 +97,10 @@ def test_a_run_that_lacks_memory_ends_with_what_to_change(cli, tmp_path, monkeyp
 
     real = loop.update
 
-    def update(parts, batches, step):
+    def update(parts, batches, step, lr):
         if step == 12:
             torch.empty(1 << 60, dtype=torch.uint8)
-        return real(parts, batches, step)
+        return real(parts, batches, step, lr)
 
     monkeypatch.setattr(loop, "update", update)
     knobs = ["--max_steps", "20", "--checkpoint.every", "5", "--eval.every", "20"]
@@ -129,7 +129,18 @@ def slow_pictures(root: Path, count: int = 160, side: int = 1100) -> None:
 @pytest.mark.slow
 def test_a_starved_run_says_so_and_a_healthy_one_does_not(cli, tmp_path) -> None:
     slow_pictures(tmp_path / "slow")
-    common = ["--model.name", "mlp", "--batch_size", "16", "--lanes", "2", "--eval.every", "1000", "--log.every", "5"]
+    common = [
+        "--model.name",
+        "mlp",
+        "--batch_size",
+        "16",
+        "--lanes",
+        "2",
+        "--eval.every",
+        "1000",
+        "--log.every",
+        "5",
+    ]
     source = ["--data.source", "folder", "--data.root", tmp_path / "slow", "--data.size", "32"]
     source += ["--data.mean", "[0.5,0.5,0.5]", "--data.std", "[0.2,0.2,0.2]"]
     starved = cli(

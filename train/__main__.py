@@ -61,6 +61,10 @@ def _run(options: Any, knobs: dict[str, Any]) -> None:
             options.run, cpus=options.cpus, gpus=options.gpus, root=options.root,
             anyway=options.anyway,
         )  # fmt: skip
+    elif options.verb == "tune":
+        from train.tune import tune
+
+        tune(options.config, experiment.load(options.config, knobs), options.what)
     else:
         _fit(options, knobs)
 

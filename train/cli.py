@@ -14,8 +14,12 @@ VERBS = {
     "fit": "train an experiment; the script that every hardware config launches",
     "evaluate": "measure a run's final weights, or one checkpoint, on the validation set",
     "reproduce": "train a finished run again from its record, and compare the bits",
+    "tune": "measure what an experiment can do here: batch, loaders, precision, learning rate",
     "doctor": "what torch sees of this machine; `make doctor` looks at the host too",
 }
+
+
+_MEASURES = ("batch", "workers", "speed", "lr")
 
 
 class _Flags(Config, BaseSettings):
@@ -48,6 +52,18 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _measures(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    unknown = [word for word in words if word not in _MEASURES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(_MEASURES)}")
+    return words
+
+
+def _experiment(parser: Parser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the experiment, a YAML file")
+
+
 def _common(parser: Parser) -> None:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -67,7 +83,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
 
     fit = verbs.add_parser("fit", help=VERBS["fit"], description=VERBS["fit"], allow_abbrev=False)
     _common(fit)
-    fit.add_argument("--config", type=Path, metavar="FILE", help="the experiment, a YAML file")
+    _experiment(fit)
     fit.add_argument(
         "--run", type=Path, metavar="DIR",
         help="the run directory (default: runs/<name>/<time>-<signature>)",
@@ -77,7 +93,18 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         help="continue DIR, or --run's directory, or the newest unfinished run of this name; "
         "with --run, start where there is nothing to continue",
     )  # fmt: skip
-    source: CliSettingsSource[Any] = CliSettingsSource(_Flags, root_parser=fit)
+    measure = verbs.add_parser(
+        "tune", help=VERBS["tune"], description=VERBS["tune"], allow_abbrev=False
+    )
+    _common(measure)
+    _experiment(measure)
+    measure.add_argument(
+        "--what", default=",".join(_MEASURES), type=_measures, metavar="LIST",
+        help=f"which of {', '.join(_MEASURES)} (default: all)",
+    )  # fmt: skip
+    # Both take knobs; to make their flags takes a moment, so it is done for the verb that is meant.
+    knobbed = measure if argv[:1] == ["tune"] else fit
+    source: CliSettingsSource[Any] = CliSettingsSource(_Flags, root_parser=knobbed)
 
     evaluate = verbs.add_parser(
         "evaluate", help=VERBS["evaluate"], description=VERBS["evaluate"], allow_abbrev=False
@@ -123,7 +150,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
             options.verb
         ]
         raise _unknown(rest, list(chosen._option_string_actions))
-    given = source(parsed_args=options)() if options.verb == "fit" else {}
+    given = source(parsed_args=options)() if options.verb in ("fit", "tune") else {}
     return options, given
 
 

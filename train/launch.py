@@ -31,7 +31,11 @@ _EARLY = "a signal came before training began; there was nothing to save"
 
 
 def command(
-    environ: Mapping[str, str], words: list[str], visible: int, lanes: int | None = None
+    environ: Mapping[str, str],
+    words: list[str],
+    visible: int,
+    lanes: int | None = None,
+    module: str = "train",
 ) -> list[str]:
     """The launch command for the variables in `environ`, on a machine with `visible` GPUs.
 
@@ -84,7 +88,7 @@ def command(
             f"there is no hardware config {path}{nearest(name, known)}", f"use one of {known}"
         )
     return [
-        _launcher(), "launch", "--config_file", str(path), *extra, "--quiet", "-m", "train", *words,
+        _launcher(), "launch", "--config_file", str(path), *extra, "--quiet", "-m", module, *words,
     ]  # fmt: skip
 
 

@@ -40,7 +40,8 @@ def fit(parts: Parts, state: State) -> Metrics | None:
         for step in range(state.step, steps):
             if runtime.any(bool(parts.stop)):
                 notes.stop()
-            lr, report, norm = update(parts, batches, step)
+            lr = optim.lr_at(config.optim, step, steps)
+            report, norm = update(parts, batches, step, lr)
             state.step = step + 1
             notes.look(report, norm)
 
@@ -62,13 +63,14 @@ def fit(parts: Parts, state: State) -> Metrics | None:
     return metrics
 
 
-def update(parts: Parts, batches: Iterator[Batch], step: int) -> tuple[float, Tensor, Tensor]:
+def update(parts: Parts, batches: Iterator[Batch], step: int, lr: float) -> tuple[Tensor, Tensor]:
     """One step of training.
 
     Returns:
-        The learning rate, what `forward_backward` reports, and the gradient's norm.
+        What `forward_backward` reports, and the gradient's norm.
     """
-    lr = optim.set_lr(parts.optimizer, parts.config.optim, step, parts.steps)
+    for group in parts.optimizer.param_groups:
+        group["lr"] = lr
     report = forward_backward(parts, batches, step)
     norm = parts.runtime.accelerator.clip_grad_norm_(
         parts.model.parameters(), parts.config.optim.clip or math.inf
@@ -78,7 +80,7 @@ def update(parts: Parts, batches: Iterator[Batch], step: int) -> tuple[float, Te
     parts.optimizer.step()
     if parts.tripwire:
         parts.tripwire.after_update()
-    return lr, report, norm
+    return report, norm
 
 
 def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tensor:

@@ -22,12 +22,9 @@ def build(config: Optim, model: nn.Module) -> Optimizer:
     return SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov)
 
 
-def set_lr(optimizer: Optimizer, config: Optim, step: int, total: int) -> float:
-    """Set the learning rate of the update that follows `step` updates, and return it."""
-    rate = schedule.lr_at(
+def lr_at(config: Optim, step: int, total: int) -> float:
+    """The learning rate of the update that follows `step` of `total` updates."""
+    return schedule.lr_at(
         step, total, peak=config.lr, warmup=config.warmup, kind=config.schedule,
         final=config.final, milestones=config.milestones, gamma=config.gamma,
     )  # fmt: skip
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    return rate

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from train.config import Config
 from train.exchange import Exchange
 
 _BUCKET = 25 * 2**20
@@ -41,6 +42,14 @@ class Reducer(Protocol):
 
     def sync_buffers(self) -> None:
         """Make buffers equal on all processes, before they are read or saved."""
+
+
+def gradient_copies(config: Config, world: int = 1) -> int:
+    """Copies of all gradients that a process holds at most, besides what is exchanged."""
+    if config.reproducibility != "lockstep":
+        return 1
+    # Two neighbours are one copy; then sums of 2, 4, … lanes wait in the binary counter.
+    return max(1, (max(1, config.lanes // world) - 1).bit_length())
 
 
 class LaneTree:

@@ -1,20 +1,13 @@
 """The verb `fit`: assemble the parts, train, and leave a record."""
 
 from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import nn
-from torch.optim import Optimizer
 
 from train import (
+    assemble,
     checkpoint,
     lock,
     loop,
-    models,
-    optim,
     order,
     outcome,
     provenance,
@@ -23,18 +16,15 @@ from train import (
     runtime,
     summary,
 )
-from train.checkpoint import Checkpoint
 from train.config import Config
 from train.data import Augmenter, ImageData
-from train.data import load as load_data
 from train.errors import DataError, Stopped, TrainError, UsageError, translated
 from train.experiment import differences, load
 from train.health import Health, exhausted
 from train.interrupt import StopFlag
 from train.metrics import Recorder, check_key
-from train.parts import Parts, State
+from train.parts import Parts
 from train.progress import Display
-from train.reduce import AllReduce, LaneTree, Reducer
 from train.runtime import Runtime
 from train.saver import Saver
 from train.stopwatch import Stopwatch
@@ -88,8 +78,8 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
 def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: StopFlag) -> None:
     if here.main and "/" in config.data.source:
         print(f"looking for {config.data.source}, in the cache and on the hub", flush=True)
-    data = here.together(lambda: _data(config, here, stop))
-    samples = _samples(config, data)
+    data = here.together(lambda: assemble.data(config, here, stop))
+    samples = assemble.samples(config, data)
     display = Display(config.epochs, order.steps(samples, config.batch_size), shown=here.main)
     last = (
         here.on_main(lambda: _last_checkpoint(config, path, data, display, here))
@@ -97,7 +87,7 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: Sto
         else None
     )
     found = here.together(lambda: checkpoint.read(last)) if last else None
-    unwrapped, optimizer, state = here.together(lambda: _learner(config, data, found, here))
+    unwrapped, optimizer, state = here.together(lambda: assemble.learner(config, data, found, here))
     started = here.on_main(
         lambda: record.start(provenance.describe(config, here, data.sha256), path, state.step)
     )
@@ -123,7 +113,7 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: Sto
                 measured=state.measured, per_epoch=len(data.train), samples=samples,
             )  # fmt: skip
             stack.enter_context(recorder)
-        model, reducer = _wrap(unwrapped, config, here)
+        model, reducer = assemble.wrap(unwrapped, config, here)
         augmenter = Augmenter(config.augment, data.mean, data.std, here.device)
         # The optimizer's state is where it belongs; Accelerate would move AdamW's step counts to
         # the GPU, where each is waited for.
@@ -144,64 +134,6 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: Sto
             raise Stopped("a signal came; all steps are saved", "add --resume to go on")
     if here.main:
         display.say(summary.closing(path, record.finish(path, parts, state, metrics)))
-
-
-def _data(config: Config, here: Runtime, stop: StopFlag) -> ImageData:
-    # To hash a data set that is too large for memory is to read all of it: once, and not for speed.
-    hashed = here.main and config.reproducibility != "fast"
-    with stop.breaks():  # a download may take hours
-        return load_data(config.data, fingerprint=hashed)
-
-
-def _learner(
-    config: Config, data: ImageData, found: Checkpoint | None, here: Runtime
-) -> tuple[nn.Module, Optimizer, State]:
-    """Model, optimizer and state: new from the seed, or as a checkpoint left them."""
-    torch.manual_seed(order.key(config.seed) & (2**63 - 1))
-    model = models.build(config.model, len(data.classes), data.train.shape).to(here.device)
-    optimizer = optim.build(config.optim, model)
-    if found is None:
-        return model, optimizer, State()
-    found.restore(model, optimizer)
-    if here.accelerator.scaler and found.state["scaler"]:
-        here.accelerator.scaler.load_state_dict(found.state["scaler"])
-    kept = {f.name: found.state[f.name] for f in fields(State) if f.name in found.state}
-    return model, optimizer, State(**kept)
-
-
-def _samples(config: Config, data: ImageData) -> int:
-    """Samples the run consumes.
-
-    Raises:
-        UsageError: a batch is larger than the data.
-    """
-    if config.batch_size > len(data.train):
-        raise UsageError(
-            f"batch_size {config.batch_size} is larger than the {len(data.train)} training samples",
-            "choose a smaller --batch_size",
-        )
-    samples = round(config.epochs * len(data.train))
-    if config.max_steps is not None:
-        samples = min(samples, config.max_steps * config.batch_size)
-    if samples % config.batch_size == 1 and samples > 1:
-        samples -= 1  # batch norm cannot do with a last batch of one
-    return max(1, samples)
-
-
-def _wrap(unwrapped: nn.Module, config: Config, here: Runtime) -> tuple[nn.Module, Reducer]:
-    """The model as it is called, and what sums over its lanes."""
-    tree = config.reproducibility == "lockstep"
-    # Accelerate's evaluation mode is precision and device, without DDP.
-    alone = tree or here.world == 1
-    model: Any = here.accelerator.prepare_model(unwrapped, evaluation_mode=alone)
-    reducer: Reducer = (
-        LaneTree(unwrapped, here.rank, here.world, len(here.lanes))
-        if tree
-        else AllReduce(model, here.world)
-    )
-    # Not dynamic: which shapes came before must not decide how one is computed.
-    wrapped: Any = torch.compile(model, dynamic=False) if config.model.compile else model
-    return wrapped, reducer
 
 
 def _same_experiment(config: Config, path: Path) -> None:
