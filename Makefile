@@ -39,12 +39,12 @@ BIN    := $(VENV)/bin
 engine := $(if $(goals),$(if $(found),$(shell $(HOST) container.engine $(ENGINE) || echo refused),$(bare)),local)
 line   := $(if $(inside),$(CUDA_LINE),$(if $(filter auto,$(CUDA)),cuda13,$(CUDA)))
 # Where nothing trains, GPUs that no line fits are no reason to refuse.
-any    := $(if $(filter train eval reproduce bench,$(goals)),,any)
+any    := $(if $(filter train tune eval reproduce bench,$(goals)),,any)
 ifneq ($(and $(goals),$(found),$(filter local,$(engine))),)
   line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST) container.driver $(any) || echo refused))
 endif
 
-.PHONY: help doctor train eval reproduce tensorboard test test-slow test-fault test-container bench \
+.PHONY: help doctor train tune eval reproduce tensorboard test test-slow test-fault test-container bench \
         conformance coverage ready lint format schema lock shell image image-twice pin-images clean
 
 ifneq ($(filter refused,$(engine) $(line)),)
@@ -56,6 +56,9 @@ else ifeq ($(engine),docker)
 
 train: checked
 	$(COMPOSE) run --rm train fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
+
+tune: checked
+	$(COMPOSE) run --rm train tune --config $(CONFIG) $(ARGS)
 
 eval:
 	$(COMPOSE) run --rm evaluate evaluate $(if $(RUN),--run $(RUN)) $(ARGS)
@@ -90,6 +93,9 @@ $(DEV): $(ENV)
 
 train: checked $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
 	$(LAUNCH) fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
+
+tune: checked $(ENV)  ## measure what CONFIG can do here, and write an experiment to use; ARGS="--what batch,workers,speed,lr"
+	@exec env $(SETTINGS) $(BIN)/python -m train tune --config $(CONFIG) $(ARGS)
 
 eval: $(ENV)  ## measure the newest weights of RUN, or of the newest run, on the validation set
 	$(LAUNCH) evaluate $(if $(RUN),--run $(RUN)) $(ARGS)

@@ -33,7 +33,10 @@ _PASSED = (
 )  # fmt: skip
 _SERVICES = ("train", "evaluate", "tensorboard", "dev")
 # What a container sees of the checkout: flags whose value is a path, and the folder it must be in.
-_FOLDERS = {"--config": "configs", "--run": "runs", "--resume": "runs", "--data.root": "data"}
+_FOLDERS = {
+    "--config": ("configs", "runs"), "--verify": ("configs", "runs"), "--run": ("runs",),
+    "--resume": ("runs",), "--data.root": ("data",),
+}  # fmt: skip
 # The image, and the cache of wheels that the next build takes: 12.7 GB measured.
 ROOM = 14e9
 
@@ -177,12 +180,12 @@ def _check_paths(words: list[str]) -> None:
         words = ["--run", words[1]]
     pairs = zip(words, [*words[1:], "--"])
     for flag, value in [*pairs, *(word.split("=", 1) for word in words if "=" in word)]:
-        folder = _FOLDERS.get(flag)
-        if folder is None or value.startswith("--"):
+        folders = _FOLDERS.get(flag)
+        if folders is None or value.startswith("--"):
             continue
-        if Path(os.path.normpath(value)).parts[:1] != (folder,):
-            way = f"a path below {folder}/"
-            if folder == "data":
+        if Path(os.path.normpath(value)).parts[:1] not in [(folder,) for folder in folders]:
+            way = f"a path below {folders[0]}/"
+            if folders == ("data",):
                 way = "DATA=DIR, which stands in data/ then, and --data.root data"
             raise HostError(
                 f"{flag} {value} is outside what the container sees",

@@ -48,6 +48,7 @@ ROOM = 0.9
 """Share of the memory that a try may take: evaluation, saves and fragments need the rest."""
 # Seconds and steps of a measurement, after steps that start workers and choose kernels.
 _SECONDS, _STEPS, _WARMUP = 3.0, 8, 2
+_SHORT = 0.1
 
 
 class _Notes:
@@ -173,6 +174,10 @@ def _batch(bench: _Bench, search: Search) -> None:
             search.fails(size)
             bench.notes.add(size=size, fits=False)
         _free(here)
+    answers: list[int | None] = [search.low] * here.world
+    if here.control is not None:
+        dist.all_gather_object(answers, search.low, group=here.control)
+    bench.notes.add(answers=answers)
 
 
 def _confine(here: Runtime) -> None:
@@ -189,7 +194,7 @@ def _confine(here: Runtime) -> None:
 
 
 def _steps(bench: _Bench, size: int) -> float:
-    """Two steps of one lane of `size` samples on each process; the second one's seconds.
+    """A few steps of one lane of `size` samples on each process; seconds of the last.
 
     The gradients that wait in the tree for other lanes are there as well: with them a step of all
     lanes takes no more.
@@ -215,12 +220,19 @@ def _steps(bench: _Bench, size: int) -> float:
         model = getattr(parts.model, "module", parts.model)
         alone = replace(parts, model=model, reducer=reducer)
         _agreed(bench, lambda: loop.forward_backward(alone, batches, 0))
-    start = 0.0
+    seconds, more = 0.0, 1
     try:
-        for step in range(2):
+        loop.update(parts, batches, 0, 0.0)
+        _synchronize(here)
+        for step in (1, 2):  # one step alone, and where that was too short for a clock, five
             start = time.perf_counter()
-            loop.update(parts, batches, step, 0.0)
+            for _ in range(more):
+                loop.update(parts, batches, step, 0.0)
             _synchronize(here)
+            seconds = (time.perf_counter() - start) / more
+            more = 5
+            if not here.any(seconds < _SHORT):
+                break
     except (RuntimeError, MemoryError) as error:
         if exhausted(error, here.rank, config, None) is None:
             raise
@@ -228,7 +240,7 @@ def _steps(bench: _Bench, size: int) -> float:
             os._exit(1)  # the others wait for us inside an exchange: they end with us
         raise _Full from None
     del waiting
-    return time.perf_counter() - start
+    return seconds
 
 
 def _synthetic(size: int, data: ImageData, here: Runtime) -> Iterator[Batch]:

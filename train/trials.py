@@ -65,7 +65,9 @@ class Trials:
         """
         self.started += 1
         name = f"{self.started:02d}-{kind}"
-        paths = {end: self.folder / f"{name}.{end}" for end in ("json", "notes", "log", "end")}
+        place = self.folder / "trials"
+        place.mkdir(exist_ok=True)
+        paths = {end: place / f"{name}.{end}" for end in ("json", "notes", "log", "end")}
         about = {
             "kind": kind,
             "notes": str(paths["notes"]),

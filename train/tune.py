@@ -86,7 +86,9 @@ def _with(config: Config, section: str, **changes: Any) -> Config:
 
 def _batch(config: Config, trials: Trials, folder: Path) -> Note:
     """The largest micro-batch that fits, and what was measured on the way."""
-    search, rows, about = Search(), {}, {}
+    search = Search()
+    rows: dict[int, Note] = {}
+    about: Note = {}
     while True:
         state = {"low": search.low, "high": search.high, "most": search.most}
         try:
@@ -94,8 +96,9 @@ def _batch(config: Config, trials: Trials, folder: Path) -> Note:
         except NoMemory as error:
             notes, over = error.notes, False  # type: ignore[attr-defined]
         for note in notes:
+            if "world" in note or "answers" in note:
+                about |= note
             if "world" in note:
-                about = note
                 # More is no batch of this data.
                 search.most = max(1, note["images"] // note["world"])
             elif note.get("fits"):

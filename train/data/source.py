@@ -4,6 +4,7 @@ Raises DataError throughout, with what is wrong and how to mend it.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from train.errors import DataError
 
 PIXELS = 1 << 30
 """Bytes: the fingerprint of a split is of its pixels up to here, and of encoded files above."""
+_AT_ONCE = 1 << 21  # pixels
 _HELD_OUT = ("validation", "valid", "val", "dev", "test")
 
 
@@ -154,7 +156,9 @@ def _statistics(split: Split, config: Data) -> tuple[list[float], list[float]]:
     total = torch.zeros(channels, dtype=torch.int64)
     squares = torch.zeros(channels, dtype=torch.int64)
     pixels = 0
-    for chunk in torch.split(torch.arange(0, len(split), stride), 256):
+    # Wide integers take eight times the room of the pixels: a few images at a time.
+    few = max(1, _AT_ONCE // math.prod(split.shape))
+    for chunk in torch.split(torch.arange(0, len(split), stride), few):
         block = split.images(chunk).to(torch.int64)
         total += block.sum((0, 2, 3))
         squares += (block * block).sum((0, 2, 3))
