@@ -44,10 +44,14 @@ ifneq ($(and $(goals),$(found),$(filter local,$(engine))),)
   line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST) container.driver $(any) || echo refused))
 endif
 
+# A list of GPUs, or those that are free, by name.
+chosen := $(if $(and $(goals),$(found),$(filter local,$(engine)),$(GPUS)),$(shell $(HOST) container.gpus || echo refused))
+SETTINGS += $(chosen)
+
 .PHONY: help doctor train tune eval reproduce tensorboard test test-slow test-fault test-container bench \
         conformance coverage ready lint format schema lock shell image image-twice pin-images clean
 
-ifneq ($(filter refused,$(engine) $(line)),)
+ifneq ($(filter refused,$(engine) $(line) $(chosen)),)
 
 $(goals):
 	@exit 6
@@ -196,7 +200,7 @@ help:  ## this list
 	@echo
 	@echo 'variables:'
 	@echo '  CONFIG=FILE      the experiment                    [$(CONFIG)]'
-	@echo '  GPUS=N|all       how many GPUs                     [all visible; CPU where there are none]'
+	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; CPU where there are none]'
 	@echo '  CPUS=N           N processes on the CPU instead'
 	@echo '  PRECISION=P      no, fp16 or bf16                  [$(PRECISION)]'
 	@echo '  ACCELERATE=NAME  a file of configs/accelerate instead of these three'

@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container import driver as drivers
-from container import engine, foreground, overlay, table
+from container import engine, foreground, gpus, overlay, table
 from container.errors import HostError
 from container.table import HOME
+from doctor.machine import Machine
 
 _FILE = "docker-compose.yml"
 # What an image is made of. The code is not among it: Compose mounts the checkout's.
@@ -108,7 +109,8 @@ def run(words: list[str]) -> int:
     service = next((word for word in words if word in _SERVICES), "train")
     _check_paths(words[words.index(service) + 1 :] if service in words else [])
     environ = settings()
-    host = drivers.look()
+    environ.update(gpus.resolve(environ))
+    host = drivers.look(Machine(environ=environ))
     # What does not compute on GPUs, or builds for elsewhere, is no matter of this host's driver.
     computes = service in ("train", "evaluate") and words[0] != "build"
     line = drivers.fitting_line(environ, host, any_host=not computes)

@@ -15,8 +15,10 @@ import os
 import sys
 from pathlib import Path
 
+from container import gpus
 from container.compose import settings
 from container.driver import on_cpu
+from container.errors import HostError
 from doctor import finding, host, inner
 from doctor.machine import Machine
 
@@ -31,7 +33,13 @@ def main() -> int:
     parser.add_argument("--record", type=Path, metavar="FILE", help="write down what was seen")
     parser.add_argument("--verify", metavar="CONFIG", help="will this experiment fit this machine")
     options = parser.parse_args()
-    machine = Machine(environ=settings())
+    environ = settings()
+    try:
+        environ.update(gpus.resolve(environ))
+    except HostError as error:
+        print(error, file=sys.stderr)
+        return error.code
+    machine = Machine(environ=environ)
     if options.quick:
         found = host.quick(machine, on_cpu(machine.environ))
         said = finding.lines(found)

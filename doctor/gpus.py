@@ -115,6 +115,9 @@ def slowed(machine: Machine) -> Finding:
 def neighbours(machine: Machine) -> Finding:
     """Nobody else computes on the GPUs."""
     _, gpus = smi.ask(machine)
+    chosen = machine.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        gpus = [g for g in gpus if {g.row["index"], g.row["uuid"]} & set(chosen.split(","))]
     if not gpus:
         return skip("busy GPUs", "no GPU")
     by_uuid = {gpu.row["uuid"]: gpu for gpu in gpus}

@@ -11,7 +11,7 @@ import nvidia_smi
 import pytest
 import yaml
 
-from container import clean, compose, driver, engine, overlay, pin, table, twice
+from container import clean, compose, driver, engine, gpus, overlay, pin, table, twice
 from container.errors import HostError
 
 ROOT = Path(__file__).parent.parent
@@ -379,3 +379,76 @@ def test_clean_knows_the_checkout_by_its_links_and_no_other_folder(tmp_path, mon
     assert clean.folders() == {str(ROOT), str(tmp_path / "link")}
     monkeypatch.setenv("PWD", str(tmp_path))
     assert clean.folders() == {str(ROOT)}
+
+
+def lent(folder: Path) -> Path:
+    """Four GPUs: 1 computes, 3 has somebody's 30 GiB, 2 has a screen."""
+    folder.mkdir()
+    used = {0: 12, 1: 40960, 2: 600, 3: 30000}
+    rows = [
+        {
+            "index": n, "uuid": f"GPU-{n}", "name": A100[0], "pci.bus_id": f"00000000:{n + 1:02X}:00.0",
+            "driver_version": V580, "compute_cap": "8.0", "memory.total": 81920, "memory.used": used[n],
+        }
+        for n in range(4)
+    ]  # fmt: skip
+    app = {"gpu_uuid": "GPU-1", "pid": 4711, "process_name": "python3", "used_memory": 40950}
+    nvidia_smi.write(folder, rows, apps=[app])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("asked", "visible", "found"),
+    [
+        ("2", None, {}),
+        ("all", None, {}),
+        ("1,3", None, {"GPUS": "2", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-3"}),
+        ("3,", None, {"GPUS": "1", "CUDA_VISIBLE_DEVICES": "GPU-3"}),
+        ("free", None, {"GPUS": "2", "CUDA_VISIBLE_DEVICES": "GPU-0,GPU-2"}),
+        ("free:1", None, {"GPUS": "1", "CUDA_VISIBLE_DEVICES": "GPU-0"}),
+        ("free", "1,2", {"GPUS": "1", "CUDA_VISIBLE_DEVICES": "GPU-2"}),
+        (
+            "free:3",
+            None,
+            "error: GPUS=free:3, and 2 of 4 GPUs are free → see who is there: make doctor; or wait, or GPUS= with numbers",
+        ),
+        (
+            "free",
+            "1,3",
+            "error: GPUS=free, and none of 2 GPUs are free → see who is there: make doctor; or wait, or GPUS= with numbers",
+        ),
+        (
+            "0,7",
+            None,
+            "error: there is no GPU 7 here, but 0, 1, 2, 3 → check `nvidia-smi -L` and CUDA_VISIBLE_DEVICES",
+        ),
+        ("1,1", None, "error: GPUS=1,1 names a GPU twice → name each once"),
+        (
+            "some",
+            None,
+            "error: GPUS=some is no choice of GPUs → give a number (2), all, a list (1,3), free, or free:2",
+        ),
+    ],
+)
+def test_gpus_by_number_or_by_being_free(asked, visible, found, tmp_path) -> None:
+    environ = {"PATH": str(lent(tmp_path / "bin")), "GPUS": asked}
+    if visible:
+        environ["CUDA_VISIBLE_DEVICES"] = visible
+    if isinstance(found, dict):
+        assert gpus.resolve(environ) == found
+    else:
+        with pytest.raises(HostError, match=re.escape(found)):
+            gpus.resolve(environ)
+
+
+def test_make_starts_as_many_processes_as_gpus_are_named(tmp_path) -> None:
+    """The launch that make would make, for two that are free, and what it says where none is."""
+    folder = lent(tmp_path / "bin")
+    for asked, said in (("free", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2 .venv/bin/python -m train.launch"),
+                        ("free:3", "error: GPUS=free:3, and 2 of 4 GPUs are free")):  # fmt: skip
+        _, text = make_says(folder, "make", "--dry-run", "train", f"GPUS={asked}", "ENGINE=local")
+        assert said in text
+    code, text = make_says(
+        folder, sys.executable, "-m", "doctor", "--quick", environ={"GPUS": "free"}
+    )
+    assert (code, text) == (0, "")  # the busy ones are not its own
