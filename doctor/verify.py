@@ -7,44 +7,20 @@ Memory is an estimate from the model's own shapes, computed without memory; `tun
 
 from __future__ import annotations
 
-import math
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
 from doctor import cuda
 from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.machine import Machine
-from train import experiment, limits, models
+from train import estimate, experiment, limits
 from train.config import Config
 from train.data import ImageData
 from train.data import load as load_data
 from train.errors import TrainError
-from train.reduce import gradient_copies
-
-# A process before its first tensor, measured: torch, Accelerate, TensorBoard and what they need.
-_PROCESS = 0.7e9
-# CUDA's context and its libraries' workspaces.
-_CONTEXT = 1.0e9
-
-
-@dataclass(frozen=True)
-class Need:
-    """Bytes that one process needs in training."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.weights + self.gradients + self.optimizer + self.activations
+from train.estimate import CONTEXT, PROCESS, Need
 
 
 def examine(path: Path, machine: Machine) -> list[Finding]:
@@ -58,11 +34,8 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
         found.append(_lanes(config, world))
         data = load_data(config.data, fingerprint=False)
         found.append(_data(data))
-        blank = config.model.model_copy(update={"weights": None})
-        with torch.device("meta"):
-            model = models.build(blank, len(data.classes), data.train.shape)
-        precision = machine.environ.get("PRECISION") or "no"
-        need = estimate(model, config, data.train.shape, world, half=precision != "no")
+        half = (machine.environ.get("PRECISION") or "no") != "no"
+        need = estimate.of(config, len(data.classes), data.train.shape, world, half=half)
         found.append(_memory(need, data, world, machine))
         found.append(_checkpoints(need, config, machine))
     except TrainError as error:
@@ -70,46 +43,6 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
         found.append(fail(name, error.problem, "the training would end at once", error.fix))
     done = {f.name for f in found}
     return found + [skip(name, "what comes before it failed") for name in names if name not in done]
-
-
-def estimate(
-    model: nn.Module, config: Config, shape: tuple[int, int, int], world: int, *, half: bool
-) -> Need:
-    """Bytes of one process's training step.
-
-    Args:
-        model: on the meta device: it has shapes, and no memory.
-        shape: (C, H, W) of an image.
-        half: mixed precision: what is kept for the backward pass takes half as much.
-    """
-    weights = sum(p.nbytes for p in model.parameters()) + sum(b.nbytes for b in model.buffers())
-    copies = gradient_copies(config, world) + 2 * (
-        world > 1
-    )  # what is sent and what comes, or DDP's buckets
-    moments = 2 if config.optim.name == "adamw" else int(config.optim.momentum > 0)
-    kept = saved(model, config.micro_batch, shape)
-    images = config.micro_batch * math.prod(shape) * 4
-    activations = (kept // 2 + weights // 2 if half else kept) + images
-    return Need(weights, weights * copies, weights * moments, activations)
-
-
-def saved(model: nn.Module, batch: int, shape: tuple[int, int, int]) -> int:
-    """Bytes that the forward pass of `batch` images keeps for the backward pass."""
-    own = {p.untyped_storage()._cdata for p in (*model.parameters(), *model.buffers())}
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        number = tensor.untyped_storage()._cdata
-        if number not in own:
-            kept[number] = tensor
-        return tensor
-
-    device = next(model.parameters()).device
-    images = torch.zeros(batch, *shape, device=device)
-    labels = torch.zeros(batch, dtype=torch.long, device=device)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        functional.cross_entropy(model(images), labels)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 def _processes(machine: Machine) -> int:
@@ -148,11 +81,11 @@ def _memory(need: Need, data: ImageData, world: int, machine: Machine) -> Findin
     )
     if on_cpu:
         here = limits.memory(machine.root) or limits.memory_total(machine.root) or 0
-        wanted = world * (need.total + resident + _PROCESS)
+        wanted = world * (need.total + resident + PROCESS)
         where = f"{here / 2**30:.1f} GiB of memory"
     else:
         here = min(torch.cuda.get_device_properties(n).total_memory for n in range(cuda.count()))
-        wanted = need.total + _CONTEXT
+        wanted = need.total + CONTEXT
         where = f"{here / 2**30:.1f} GiB of each GPU"
     seen = (
         f"about {wanted / 2**30:.1f} of {where} (activations {need.activations / 2**30:.2f},"

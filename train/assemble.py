@@ -1,5 +1,6 @@
 """From an experiment to the parts that train it."""
 
+import os
 from dataclasses import fields
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from train import models, optim, order
+from train import estimate, limits, models, optim, order
 from train.checkpoint import Checkpoint
 from train.config import Config
 from train.data import ImageData
@@ -61,6 +62,30 @@ def samples(config: Config, images: ImageData) -> int:
     if count % config.batch_size == 1 and count > 1:
         count -= 1  # batch norm cannot do with a last batch of one
     return max(1, count)
+
+
+def tight(config: Config, images: ImageData, here: Runtime) -> str | None:
+    """What to say where there is less memory than this training is likely to need."""
+    half = here.accelerator.mixed_precision != "no"
+    if here.device.type == "cuda":
+        there: int | None = torch.cuda.get_device_properties(here.device).total_memory
+        base, share, where = estimate.CONTEXT, 1, "this GPU"
+    else:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        there, base, share, where = limits.memory(), estimate.PROCESS, local, "the cgroup's limit"
+    if there is None:
+        return None
+    try:
+        need = estimate.of(config, len(images.classes), images.train.shape, here.world, half=half)
+    except RuntimeError:  # a model that cannot do without numbers: this is advice, and no more
+        return None
+    wanted = share * (need.total + base)
+    if wanted <= there:
+        return None
+    return (
+        f"about {wanted / 2**30:.1f} GiB are needed, and {where} has {there / 2**30:.1f}: raise"
+        " lanes (other bits) or the number of processes, or PRECISION=bf16; make tune measures"
+    )
 
 
 def wrap(unwrapped: nn.Module, config: Config, here: Runtime) -> tuple[nn.Module, Reducer]:

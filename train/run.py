@@ -127,6 +127,10 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: Sto
             config, here, data, augmenter, model, unwrapped, wrapped, reducer, saver, tripwire,
             recorder, stop, samples, Stopwatch(here.device), health,
         )  # fmt: skip
+        if here.main:
+            tight = assemble.tight(config, data, here)
+            if tight:
+                display.say(f"warning: {tight}")
         outcome.begun()
         display.say(summary.opening(parts, path, state.step))
         metrics = loop.fit(parts, state) or parts.measure()

@@ -18,6 +18,7 @@ from torchvision.models import resnet18
 
 from doctor import cuda, datasheet, finding, host, inner, pci, speed, talk, verify
 from doctor.machine import Machine
+from train import estimate
 from train.config import Config
 from train.models import build as build_model
 
@@ -226,9 +227,9 @@ def test_what_is_kept_for_the_backward_pass_is_counted_without_memory() -> None:
     shape = (3, 64, 64)
     with torch.device("meta"):
         shapes = resnet18()
-    counted = verify.saved(shapes, 4, shape)
-    assert counted == verify.saved(resnet18(), 4, shape)
-    assert verify.saved(shapes, 8, shape) == pytest.approx(2 * counted, rel=0.01)
+    counted = estimate.saved(shapes, 4, shape)
+    assert counted == estimate.saved(resnet18(), 4, shape)
+    assert estimate.saved(shapes, 8, shape) == pytest.approx(2 * counted, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,7 @@ def test_the_estimate_follows_lanes_processes_and_optimizer(
     config = Config(**knobs)
     with torch.device("meta"):
         model = build_model(config.model, 10, (1, 8, 8))
-    need = verify.estimate(model, config, (1, 8, 8), world, half=False)
+    need = estimate.estimate(model, config, (1, 8, 8), world, half=False)
     assert need.gradients == gradients * need.weights
     assert need.optimizer == moments * need.weights
 
