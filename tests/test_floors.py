@@ -30,6 +30,8 @@ FLOORS = [
     {"summary", "record"},
     {"run", "score", "launch", "trial"},
     {"trials"},
+    {"sizes", "loaders", "rates"},
+    {"variants"},
     {"reproduce", "tune"},
     {"__main__"},
 ]

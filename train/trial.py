@@ -189,8 +189,9 @@ def _confine(here: Runtime) -> None:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         most = psutil.Process().memory_info().data
         most += int(ROOM * psutil.virtual_memory().available / local)
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if soft == resource.RLIM_INFINITY or most < soft:
+            resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def _steps(bench: _Bench, size: int) -> float:

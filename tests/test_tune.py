@@ -1,0 +1,227 @@
+"""The tuner: its search, what it makes of figures, and real trials in real processes."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import DIGITS, ROOT, Outcome, one_line
+from hypothesis import given
+from hypothesis import strategies as st
+from test_health import slow_pictures
+
+from train import experiment, loaders, sizes, trial, trials, variants
+from train.config import Config
+from train.errors import HostError, UsageError
+from train.search import Search
+
+
+@given(limit=st.integers(0, 5000), most=st.integers(1, 4096))
+def test_the_search_ends_near_the_largest_that_fits(limit: int, most: int) -> None:
+    search, tries = Search(most=most), 0
+    while (number := search.next()) is not None:
+        assert search.low < number <= most
+        assert search.high is None or number < search.high
+        (search.fits if number <= limit else search.fails)(number)
+        tries += 1
+        assert tries < 40
+    best = min(limit, most)
+    assert search.low <= best
+    assert best - search.low <= max(1, search.low / 16)
+
+
+ROWS = [{"size": 16, "samples_per_second": 100.0}, {"size": 64, "samples_per_second": 300.0}]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "largest", "world", "lanes", "says"),
+    [
+        ({}, 16, 1, 8, ""),
+        ({}, 64, 1, 8, "lanes: 2 would do as well, at 3.00 × the speed"),
+        ({}, 10, 1, 16, "lanes: 16 instead"),
+        ({}, 10, 4, 16, "lanes: 16 instead"),
+        ({"reproducibility": "fast", "batch_size": 96, "lanes": 2}, 40, 3, 3, "lanes: 3 instead"),
+    ],
+)
+def test_lanes_change_only_where_they_must(knobs, largest, world, lanes, says) -> None:
+    said: list[str] = []
+    found = {"largest": largest, "world": world, "tried": ROWS}
+    assert sizes.lanes(Config(**knobs), found, said).lanes == lanes
+    assert says in " ".join(said)
+    assert ("other bits" in " ".join(said)) is bool(says)
+
+
+def test_a_batch_that_no_number_of_lanes_cuts_small_enough() -> None:
+    config = Config(batch_size=122, lanes=2)
+    with pytest.raises(UsageError, match="no number of lanes cuts batch_size 122"):
+        sizes.lanes(config, {"largest": 10, "world": 1, "tried": ROWS}, [])
+
+
+def test_the_fewest_workers_that_keep_up() -> None:
+    rows = [
+        {"workers": count, "prefetch": 2, "samples_per_second": speed}
+        for count, speed in ((0, 50.0), (1, 93.0), (2, 97.0), (4, 98.0), (8, 80.0))
+    ]
+    assert loaders.enough(rows)["workers"] == 2
+
+
+def variant(precision: str, last: bool, compiled: bool, speed: float | None) -> dict:
+    row = {"precision": precision, "channels_last": last, "compile": compiled}
+    return row | ({"error": "no compiler"} if speed is None else {"samples_per_second": speed})
+
+
+def test_what_changes_the_bits_is_taken_only_where_none_are_promised() -> None:
+    rows = [
+        variant("no", False, False, 100),
+        variant("bf16", True, False, 250),
+        variant("bf16", True, True, None),
+    ]
+    for level, taken in (("lockstep", False), ("deterministic", False), ("fast", True)):
+        said: list[str] = []
+        config, words = variants.fastest(Config(reproducibility=level), rows, said)
+        assert config.model.channels_last is taken
+        assert words == (" PRECISION=bf16" if taken else "")
+        assert said[0].startswith("2.50 × as fast with PRECISION=bf16, model.channels_last: true")
+        assert ("left to you" in said[0]) is not taken
+    assert "no other" in (variants.fastest(Config(), rows[:1], said), said)[1][-1]
+
+
+def tuned(*words: object, env: dict[str, str] | None = None) -> Outcome:
+    """`python -m train tune …`: real processes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "train", "tune", *map(str, words)],
+        cwd=ROOT, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def folder_of(done: Outcome) -> Path:
+    found = re.search(r"make train CONFIG=(\S+)/experiment.yaml", done.out)
+    assert found, done
+    return ROOT / found.group(1)
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A name of its own for the runs of a test, which are removed."""
+    own = f"tune-test-{os.getpid()}"
+    yield own
+    shutil.rmtree(ROOT / "runs" / own, ignore_errors=True)
+
+
+def test_bad_words_are_refused_before_anything_starts(name) -> None:
+    done = tuned(*DIGITS, "--what", "batch,colour")
+    assert done.code == 2
+    assert "colour is none of batch, workers, speed, lr" in one_line(done.err)
+    done = tuned(*DIGITS, "--lanes", "3")
+    assert done.code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_processes_agree_on_the_largest_micro_batch(processes, name) -> None:
+    done = tuned(*DIGITS, "--name", name, "--what", "batch", env={"CPUS": str(processes)})
+    assert done.code == 0, done.err
+    folder = folder_of(done)
+    found = json.loads((folder / "tune.json").read_text())["batch"]
+    # All of the data fits on this machine.
+    assert found["answers"] == [1436 // processes] * processes
+    assert found["largest"] == found["answers"][0]
+    # The same bits as before: what was written trains as the experiment does.
+    before, after = (
+        experiment.load(ROOT / "configs/digits.yaml"),
+        experiment.load(folder / "experiment.yaml"),
+    )
+    assert after == before.model_copy(update={"name": name})
+    assert (folder / "batch.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.slow
+def test_lack_of_memory_is_an_answer_and_no_error(name, tmp_path) -> None:
+    """A real limit (ulimit -d): the allocator says no, in the middle of a step, and the trial lives on."""
+    slow_pictures(tmp_path, count=64, side=96)
+    words = (
+        f"--name {name} --what batch --batch_size 32 --lanes 2 --data.source folder --data.size 96"
+    )
+    tune = f"{sys.executable} -m train tune {words} --data.root {tmp_path}"
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -d 1500000; exec {tune}"],
+        cwd=ROOT, env={**os.environ, "CPUS": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads((folder_of(Outcome(0, done.stdout, "")) / "tune.json").read_text())["batch"]
+    assert 1 <= found["largest"] < found["limit"] <= 64
+    assert "does not fit" in done.stdout
+    assert "killed" not in done.stdout
+
+
+@pytest.mark.slow
+def test_an_error_that_is_none_of_memory_ends_the_tuner(name, tmp_path) -> None:
+    done = tuned(
+        "--name", name, "--what", "batch", "--data.source", "folder", "--data.root", tmp_path
+    )
+    assert done.code == 3, done
+    assert "no " in one_line(done.err)
+
+
+@pytest.mark.slow
+def test_workers_for_a_slow_decoder(name, tmp_path) -> None:
+    """Each picture takes some 10 ms to decode: the share of time that waits for data falls."""
+    slow_pictures(tmp_path, count=320, side=800)
+    done = tuned(
+        "--name", name, "--what", "workers", "--batch_size", "16", "--lanes", "2",
+        "--data.source", "folder", "--data.root", tmp_path, "--data.size", "64", "--data.cache", "0",
+        "--data.mean", "[0.5,0.5,0.5]", "--data.std", "[0.2,0.2,0.2]", env={"CPUS": "1"},
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    folder = folder_of(done)
+    found = json.loads((folder / "tune.json").read_text())["workers"]
+    assert found["best"]["workers"] >= 1
+    assert found["before"]["data_share"] > 0.3
+    assert found["best"]["data_share"] < found["before"]["data_share"] / 2
+    assert experiment.load(folder / "experiment.yaml").data.workers == found["best"]["workers"]
+
+
+@pytest.mark.slow
+def test_learning_rates(name) -> None:
+    done = tuned(*DIGITS, "--name", name, "--what", "lr", env={"CPUS": "1"})
+    assert done.code == 0, done.err
+    folder = folder_of(done)
+    found = json.loads((folder / "tune.json").read_text())["lr"]
+    assert 0.01 < found["steepest"] < 1
+    assert found["steepest"] < found["lowest"]
+    assert (folder / "lr.png").exists()
+    assert experiment.load(folder / "experiment.yaml").optim.lr == 0.1  # it decides the result
+
+
+def test_a_killed_trial_is_told_from_one_that_fails(tmp_path, monkeypatch) -> None:
+    log = tmp_path / "log"
+    log.write_text("Signal 9 (SIGKILL) received by PID 7")
+    assert trials._killed(None, log)
+    log.write_text("ValueError: bad")
+    assert not trials._killed(None, log)
+    killed = trials._error(1, {}, log, killed=True)
+    assert isinstance(killed, trials.NoMemory)
+    said = {"code": 3, "error": "the data set is empty → check data.source", "bystander": False}
+    other = trials._error(1, said, log, killed=False)
+    assert (other.code, other.problem) == (3, "the data set is empty")
+    assert isinstance(other, HostError) is False
+    full = {"code": 6, "error": "process 0 ran out of memory → raise lanes", "bystander": False}
+    assert isinstance(trials._error(1, full, log, killed=False), trials.NoMemory)
+
+
+def test_memory_is_measured_as_a_share_of_what_there_is() -> None:
+    from train import runtime
+
+    with runtime.start(Config()) as here:
+        trial._reset_peak(here)
+        block = torch.ones(64 << 20, dtype=torch.uint8)
+        with_block, total = trial._peak(here)
+        assert 0 < with_block < total
+        del block
