@@ -74,6 +74,8 @@ def test_samples_are_of_this_process(monkeypatch) -> None:
         (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"), "it asked for 2.00 GiB"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."), "4096 bytes"),
         (MemoryError(), "ran out of memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "ran out of memory"),
+        (RuntimeError("could not create a primitive"), None),  # or it is not known on this processor
         (RuntimeError("shapes do not fit"), None),
         (ValueError("out of range"), None),
     ],

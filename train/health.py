@@ -24,6 +24,12 @@ from train.errors import HostError
 _PERIOD = 1.0  # seconds between samples
 # Shares from which on something is said.
 _STARVED, _FULL = 0.3, 0.95
+# How CUDA, its libraries, torch's CPU allocator, C++ and oneDNN say that memory lacks.
+_GPU_FULL = (
+    "CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)  # fmt: skip
+_CPU_FULL = ("can't allocate memory", "std::bad_alloc", "could not create a memory object")
 # nvml.h: hardware slowdown, heat, heat (hardware), power brake.
 _SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 
@@ -185,8 +191,8 @@ def exhausted(
         last: the name of the last checkpoint, if there is one.
     """
     text = str(error)
-    gpu = isinstance(error, torch.cuda.OutOfMemoryError) or "CUDA out of memory" in text
-    if not (gpu or isinstance(error, MemoryError) or "can't allocate memory" in text):
+    gpu = isinstance(error, torch.cuda.OutOfMemoryError) or any(sign in text for sign in _GPU_FULL)
+    if not (gpu or isinstance(error, MemoryError) or any(sign in text for sign in _CPU_FULL)):
         return None
     seen = "memory"
     if gpu and torch.cuda.is_available():

@@ -78,6 +78,8 @@ class _Bench:
     here: Runtime
     folder: Path
     notes: _Notes
+    proven: bool = False
+    """Whether a step went well before."""
 
 
 def run(task: dict[str, Any]) -> None:
@@ -141,12 +143,19 @@ def _agreed(bench: _Bench, work: Callable[[], T]) -> T:
     try:
         value = work()
     except (RuntimeError, MemoryError) as error:
-        if exhausted(error, bench.here.rank, bench.config, None) is None:
+        if not _lacks(bench, error):
             raise
         failed = True
     if bench.here.any(failed):
         raise _Full
     return cast(T, value)
+
+
+def _lacks(bench: _Bench, error: Exception) -> bool:
+    """Whether an error means lack of memory."""
+    # oneDNN says no more than this; where smaller batches went well, nothing else is the reason.
+    vague = bench.proven and "could not create a primitive" in str(error)
+    return vague or exhausted(error, bench.here.rank, bench.config, None) is not None
 
 
 # The largest micro-batch.
@@ -161,7 +170,7 @@ def _batch(bench: _Bench, search: Search) -> None:
         bench.notes.add(trying=size)
         _reset_peak(here)
         try:
-            seconds = _steps(bench, size)
+            seconds = _steps(replace(bench, proven=search.low > 0), size)
             peak, total = _peak(here)
             if peak > ROOM * total:
                 raise _Full
@@ -235,7 +244,7 @@ def _steps(bench: _Bench, size: int) -> float:
             if not here.any(seconds < _SHORT):
                 break
     except (RuntimeError, MemoryError) as error:
-        if exhausted(error, here.rank, config, None) is None:
+        if not _lacks(bench, error):
             raise
         if world > 1:
             os._exit(1)  # the others wait for us inside an exchange: they end with us
