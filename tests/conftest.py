@@ -102,6 +102,18 @@ def picture(path: Path, value: int, size: tuple[int, int] = (8, 8), mode: str = 
     grey.convert(mode).save(path)
 
 
+def slow_pictures(root: Path, count: int = 160, side: int = 1100) -> None:
+    """Noise of two classes; each takes some 30 ms of one core to decode."""
+    for split, number in (("train", count), ("validation", 8)):
+        for n in range(number):
+            name = "dark" if n % 2 else "light"
+            target = root / split / name / f"{n}.png"
+            if n < 8:
+                picture(target, 60 if n % 2 else 200, (side, side), "RGB")
+            else:
+                target.hardlink_to(root / split / name / f"{n % 8}.png")
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pictures of two classes, dark and light: 24 to train on and 9 held out."""

@@ -3,11 +3,10 @@
 import json
 import re
 import time
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import DIGITS
+from conftest import DIGITS, slow_pictures
 
 from train import health
 from train.config import Config
@@ -112,20 +111,6 @@ def test_a_run_that_lacks_memory_ends_with_what_to_change(cli, tmp_path, monkeyp
     assert "step-00000010 is whole: add --resume" in done.err
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "failed"
-
-
-def slow_pictures(root: Path, count: int = 160, side: int = 1100) -> None:
-    """Noise of two classes; each takes some 30 ms of one core to decode."""
-    from conftest import picture
-
-    for split, number in (("train", count), ("validation", 8)):
-        for n in range(number):
-            name = "dark" if n % 2 else "light"
-            target = root / split / name / f"{n}.png"
-            if n < 8:
-                picture(target, 60 if n % 2 else 200, (side, side), "RGB")
-            else:
-                target.hardlink_to(root / split / name / f"{n % 8}.png")
 
 
 @pytest.mark.slow
