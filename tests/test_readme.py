@@ -14,7 +14,11 @@ from conftest import ROOT, commands
 
 README = (ROOT / "README.md").read_text()
 # What these come to is known without a second run of the suite inside itself.
-ELSEWHERE = {"make test": ".ci/run runs it", "make train ENGINE=docker CUDA=cuda12": "6 GB more"}
+ELSEWHERE = {
+    "make test": ".ci/run runs it",
+    "make train ENGINE=docker CUDA=cuda12": "6 GB more",
+    "make tune": "tests/test_tune.py",
+}
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
