@@ -50,7 +50,9 @@ def resolve(environ: Mapping[str, str], machine: Machine | None = None) -> dict[
             2,
         )
     uuids = ",".join(gpu.row["uuid"] for gpu in chosen)
-    return {"GPUS": str(len(chosen)), "CUDA_VISIBLE_DEVICES": uuids}
+    # As many of those that are free as can share the lanes: that is for the launcher to say.
+    count = "" if asked == "free" else str(len(chosen))
+    return {"GPUS": count, "CUDA_VISIBLE_DEVICES": uuids}
 
 
 def _numbered(number: str, gpus: list[smi.Gpu]) -> smi.Gpu:

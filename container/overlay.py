@@ -44,7 +44,9 @@ def choose(
     if asked.isdigit():
         chosen = chosen[: int(asked)]
     if handover == "cdi":
-        return ["docker-compose.cdi.yml"], {"CUDA_VISIBLE_DEVICES": ",".join(chosen)}, ""
+        # By name: CUDA counts the fastest first.
+        names = [gpu.uuid for gpu in gpus][: len(chosen)]
+        return ["docker-compose.cdi.yml"], {"CUDA_VISIBLE_DEVICES": ",".join(names)}, ""
     if environ.get("CUDA_VISIBLE_DEVICES") is not None:
         return ["docker-compose.gpu-ids.yml"], {"GPU_IDS": ",".join(chosen)}, ""
     return ["docker-compose.gpu.yml"], {}, ""

@@ -34,19 +34,19 @@ def main() -> int:
     parser.add_argument("--verify", metavar="CONFIG", help="will this experiment fit this machine")
     options = parser.parse_args()
     environ = settings()
+    wrong: list[finding.Finding] = []
     try:
         environ.update(gpus.resolve(environ))
-    except HostError as error:
-        print(error, file=sys.stderr)
-        return error.code
+    except HostError as error:  # the checks may say why
+        wrong = [finding.fail("GPUS", error.problem, "there is nothing to train on", error.fix)]
     machine = Machine(environ=environ)
     if options.quick:
-        found = host.quick(machine, on_cpu(machine.environ))
+        found = wrong + host.quick(machine, on_cpu(machine.environ))
         said = finding.lines(found)
         if said:
             print(said, file=sys.stderr)
     else:
-        found = host.examine(machine)
+        found = wrong + host.examine(machine)
         found += inner.examine(machine, options.verify, found)
         if options.json:
             print(finding.to_json(found))

@@ -73,6 +73,11 @@ def sees(machine: Machine) -> Finding:
     hidden = machine.environ.get("CUDA_VISIBLE_DEVICES")
     if here:
         names = sorted({torch.cuda.get_device_name(n) for n in range(here)})
+        if hidden is None and listed and here < len(listed):
+            return fail(
+                "CUDA", f"{here} of the {len(listed)} GPUs that the driver lists",
+                "training on all of them would stop", "nvidia-smi -L; sudo dmesg | grep -i xid",
+            )  # fmt: skip
         return ok("CUDA", f"{here} × {', '.join(names)}")
     devices = any(name.startswith("nvidia") for name in machine.names("/dev"))
     if not listed and not devices:
@@ -123,6 +128,8 @@ def kernels(_machine: Machine) -> Finding:
             got = (there @ there.T).cpu()
         except RuntimeError as error:
             said = str(error).splitlines()[0]
+            if "out of memory" in said:
+                raise
             archs = " ".join(torch.cuda.get_arch_list())
             return fail(
                 "kernels", f"GPU {n} ({name}): {said[:120]}", f"this torch has kernels for {archs}",

@@ -36,6 +36,7 @@ _SHEETS = {
     "NVIDIA RTX 6000 Ada Generation": Sheet(960, 364),
     "NVIDIA GeForce RTX 2080 Ti": Sheet(616, 53.8),
     "NVIDIA GeForce RTX 3080": Sheet(760, 59.5),
+    "NVIDIA GeForce RTX 3080 Ti": Sheet(912, 68),
     "NVIDIA GeForce RTX 3090": Sheet(936, 71),
     "NVIDIA GeForce RTX 4080": Sheet(717, 97.5),
     "NVIDIA GeForce RTX 4080 SUPER": Sheet(736, 104.4),
@@ -52,6 +53,8 @@ _SHEETS = {
 
 def of(name: str) -> Sheet | None:
     """The datasheet of a GPU by the driver's name for it; None where we have none."""
+    if " MIG " in name or "Laptop" in name:  # a part, or another chip by the same name
+        return None
     # "NVIDIA A10" is no beginning of "NVIDIA A100": a whole word must end there.
     fits = [key for key in _SHEETS if f"{name} ".startswith((f"{key} ", f"{key}-"))]
     return _SHEETS[max(fits, key=len)] if fits else None

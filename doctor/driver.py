@@ -21,7 +21,7 @@ _COMPLAINTS = (
     (
         r"insufficient permissions",
         "this user may not open /dev/nvidia*: no program of yours sees a GPU",
-        "sudo usermod -aG video,render $USER, and log in again",
+        "sudo usermod -aG video,render $USER   # and log in again",
     ),
     (
         r"device handle|gpu is lost|fallen off the bus",
@@ -45,8 +45,8 @@ def driver(machine: Machine) -> Finding:
     """The driver answers; or the one reason why it does not."""
     answer, gpus = smi.ask(machine)
     said = answer.said
-    # A GPU that is lost is complained of between the rows of the others.
-    if gpus and "device handle" not in said:
+    # A GPU that is lost is complained of between the rows of the others, who may do without it.
+    if gpus and ("device handle" not in said or "CUDA_VISIBLE_DEVICES" in machine.environ):
         return ok("driver", gpus[0].row["driver_version"])
     if "version mismatch" in said:
         library = re.search(r"NVML library version: ([\d.]+)", said)
@@ -54,8 +54,10 @@ def driver(machine: Machine) -> Finding:
         return fail(
             "driver", f"library {library.group(1) if library else 'new'}, kernel module {loaded}",
             "the driver was upgraded and the old module is still loaded: nothing starts on a GPU",
-            _REBOOT,
+            f"{_REBOOT}   # {_CPU}",
         )  # fmt: skip
+    if "no devices were found" in said.lower() and not _devices(machine):
+        return skip("driver", "this job or container was given no GPU")
     for sign, why, fix in _COMPLAINTS:
         if re.search(sign, said, re.IGNORECASE):
             seen = next(row for row in said.splitlines() if re.search(sign, row, re.IGNORECASE))
@@ -70,34 +72,57 @@ def driver(machine: Machine) -> Finding:
 def _not_loaded(machine: Machine, cards: list[pci.Card]) -> Finding:
     """A GPU is on the bus, and NVIDIA's module does not hold it."""
     here = f"{len(cards)} GPU{'s' * (len(cards) != 1)} on the bus"
+    # Whoever did not ask for GPUs trains on the CPU then, as on any machine without.
+    unwell = fail if machine.environ.get("GPUS") else warn
     if any(card.driver == "nouveau" for card in cards):
-        return fail(
-            "driver", f"{here}, held by nouveau", "nouveau cannot compute, and keeps NVIDIA's out",
-            "install NVIDIA's driver; printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' |"
-            " sudo tee /etc/modprobe.d/no-nouveau.conf; sudo update-initramfs -u && sudo reboot",
+        return unwell(
+            "driver", f"{here}, held by nouveau", "nouveau cannot compute: it trains on the CPU",
+            "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/no-nouveau.conf;"
+            " sudo update-initramfs -u; sudo ubuntu-drivers install --gpgpu && sudo reboot",
         )  # fmt: skip
     if any(card.driver == "vfio-pci" for card in cards):
-        return fail(
-            "driver", f"{here}, held by vfio-pci", "it is set aside for a virtual machine",
-            f"give it back (driverctl unset-override {cards[0].address}), {_CPU}",
+        return unwell(
+            "driver", f"{here}, held by vfio-pci", "set aside for a virtual machine",
+            f"sudo driverctl unset-override {cards[0].address}",
         )  # fmt: skip
+    held = any(card.driver == "nvidia" for card in cards)
     if not machine.has("nvidia-smi"):
+        if held:  # sysfs shows the host's cards in every container
+            return skip("driver", "the host's GPUs are not given to this container")
+        return unwell(
+            "driver", f"{here}, and no driver installed", "without it, it trains on the CPU",
+            "sudo ubuntu-drivers install --gpgpu   # or your distribution's package",
+        )  # fmt: skip
+    return _silent(machine, here, held)
+
+
+def _silent(machine: Machine, here: str, held: bool) -> Finding:
+    """The driver is installed, and does not answer."""
+    if held:
+        answer, _ = smi.ask(machine)
+        rows = [row for row in answer.said.splitlines() if row.strip()]
         return fail(
-            "driver", f"{here}, and no driver installed", "PyTorch cannot see a GPU without it",
-            f"sudo ubuntu-drivers install --gpgpu, or your distribution's package; {_CPU}",
+            "driver", f"{here}, and nvidia-smi says: {(rows or ['nothing'])[-1][:120]}",
+            "the driver is loaded and does not answer, as with a GPU that hangs",
+            f"sudo dmesg | grep -iE 'nvrm|xid'; then {_REBOOT}; {_CPU}",
         )  # fmt: skip
     if _secure_boot(machine):
         return fail(
             "driver", f"{here}; installed, not loaded, and Secure Boot is on",
             "the kernel refuses a module whose key it does not know",
-            "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der && sudo reboot, and enrol the"
-            " key in the blue screen; or switch Secure Boot off",
+            "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der && sudo reboot   # and enrol"
+            f" the key in the blue screen; {_CPU}",
         )  # fmt: skip
     return fail(
         "driver", f"{here}; installed, and not loaded",
         "after a kernel upgrade its module may not have been built",
-        "sudo modprobe nvidia || dkms status",
+        f"sudo modprobe nvidia || dkms status   # {_CPU}",
     )  # fmt: skip
+
+
+def _devices(machine: Machine) -> bool:
+    """Whether there is a device file of a GPU."""
+    return any(re.fullmatch(r"nvidia\d+", name) for name in machine.names("/dev"))
 
 
 def _secure_boot(machine: Machine) -> bool:
@@ -142,7 +167,7 @@ def wsl(machine: Machine) -> Finding:
             "WSL", f"Windows' driver is here, and {_WSL} is not in PATH",
             "programs do not find the GPU, and train on the CPU", f"export PATH=$PATH:{_WSL}",
         )  # fmt: skip
-    if machine.home.startswith("/mnt/"):
+    if re.match(r"/mnt/[a-z]/", machine.home):
         return warn(
             "WSL", f"the checkout is on Windows' disk: {machine.home}",
             "each file takes ten times as long there, and permissions are not kept",

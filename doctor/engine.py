@@ -19,6 +19,11 @@ _CONFIGURE = (
     "sudo apt-get install nvidia-container-toolkit; sudo nvidia-ctk runtime configure"
     " --runtime=docker && sudo systemctl restart docker"
 )
+_CONFIGURE_ROOTLESS = (
+    "sudo apt-get install nvidia-container-toolkit; nvidia-ctk runtime configure --runtime=docker"
+    " --config=$HOME/.config/docker/daemon.json && systemctl --user restart docker;"
+    " sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=true"
+)
 
 
 def engine(machine: Machine) -> Finding:
@@ -50,7 +55,7 @@ def toolkit(machine: Machine) -> Finding:
     if way is None:
         return fail(
             "toolkit", "Docker has no NVIDIA Container Toolkit",
-            "containers train on the CPU, without an error", f"{_CONFIGURE}; or ENGINE=local",
+            "containers train on the CPU, without an error", _configure(machine),
         )  # fmt: skip
     said = machine.run("nvidia-ctk", "--version").out
     found = re.search(r"version (\d+)\.(\d+)\.(\d+)", said)
@@ -65,6 +70,11 @@ def toolkit(machine: Machine) -> Finding:
             "sudo apt-get update && sudo apt-get install --only-upgrade nvidia-container-toolkit",
         )  # fmt: skip
     return ok("toolkit", f"{version} ({word})")
+
+
+def _configure(machine: Machine) -> str:
+    said = machine.run("docker", "info", "--format", "{{.SecurityOptions}}").out
+    return _CONFIGURE_ROOTLESS if "rootless" in said else _CONFIGURE
 
 
 def in_container(machine: Machine) -> Finding:
@@ -82,7 +92,7 @@ def in_container(machine: Machine) -> Finding:
     given = ["--gpus", "all"] if way == "nvidia" else ["--device", "nvidia.com/gpu=all"]
     words = ["docker", "run", "--rm", "--network=none", *given, "--entrypoint", "nvidia-smi"]
     answer = machine.run(*words, image, "-L", seconds=60)
-    count = answer.out.count("GPU ")
+    count = sum(row.startswith("GPU ") for row in answer.out.splitlines())
     if answer.code == 0 and count == len(gpus):
         return ok(name, f"{count}")
     if "mismatch" in answer.said:
@@ -92,9 +102,12 @@ def in_container(machine: Machine) -> Finding:
         why = "the CDI description is older than the driver"
     elif "Failed to initialize NVML" in answer.said:
         why = "the container may not open the devices (cgroup or SELinux)"
-        fix = "no-cgroups = false in /etc/nvidia-container-runtime/config.toml; restart Docker"
+        fix = (
+            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false"
+            " && sudo systemctl restart docker"
+        )
     else:
-        fix, why = _CONFIGURE, "training in it would stop, or run on the CPU"
+        fix, why = _configure(machine), "training in it would stop, or run on the CPU"
     rows = [row for row in answer.said.splitlines() if row.strip()]
     seen = rows[-1][:160] if answer.code and rows else f"{count} of {len(gpus)}"
     return fail(name, seen, why, fix)

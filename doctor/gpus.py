@@ -33,25 +33,28 @@ def _describe(gpu: smi.Gpu) -> str:
 
 def equal(machine: Machine) -> Finding:
     """All GPUs are of one kind and clock."""
-    _, gpus = smi.ask(machine)
+    gpus = smi.chosen(machine)
     if len(gpus) < 2:
         return skip("equal GPUs", "fewer than two GPUs")
     names = {gpu.name for gpu in gpus}
     clocks = [clock for clock in (gpu.number("clocks.max.sm") for gpu in gpus) if clock]
     if len(names) == 1 and (not clocks or min(clocks) > 0.95 * max(clocks)):
         return ok("equal GPUs", f"{len(gpus)} of one kind")
-    first = gpus[0].name
-    same = ",".join(g.row["index"] for g in gpus if g.name == first)
+    kinds: dict[tuple[str, float], list[smi.Gpu]] = {}
+    for gpu in gpus:
+        kinds.setdefault((gpu.name, gpu.number("clocks.max.sm") or 0), []).append(gpu)
+    # Not the small one that drives the screen.
+    best = max(kinds.values(), key=lambda same: (len(same), same[0].number("memory.total") or 0))
     seen = " and ".join(sorted(names)) if len(names) > 1 else "different maximum clocks"
     return warn(
         "equal GPUs", seen, "each step waits for the slowest, and the smallest memory decides",
-        f"CUDA_VISIBLE_DEVICES={same} make train",
+        f"make train GPUS={','.join(gpu.row['index'] for gpu in best)},",
     )  # fmt: skip
 
 
 def memory_errors(machine: Machine) -> Finding:
     """No uncorrectable error in GPU memory since the driver was loaded."""
-    _, gpus = smi.ask(machine)
+    gpus = smi.chosen(machine)
     known = [(g, g.number("ecc.errors.uncorrected.volatile.total")) for g in gpus]
     counted = [(g, count) for g, count in known if count is not None]
     if not counted:
@@ -70,7 +73,7 @@ def memory_errors(machine: Machine) -> Finding:
 
 def mig(machine: Machine) -> Finding:
     """No GPU is cut into instances."""
-    _, gpus = smi.ask(machine)
+    gpus = smi.chosen(machine)
     cut = [g for g in gpus if g.text("mig.mode.current") == "Enabled"]
     if not any(g.text("mig.mode.current") for g in gpus):
         return skip("MIG", "no GPU that says")
@@ -86,7 +89,7 @@ def mig(machine: Machine) -> Finding:
 
 def slowed(machine: Machine) -> Finding:
     """Neither heat nor power holds a GPU back."""
-    _, gpus = smi.ask(machine)
+    gpus = smi.chosen(machine)
     if not gpus:
         return skip("heat and power", "no GPU")
     for gpu in gpus:
@@ -106,7 +109,7 @@ def slowed(machine: Machine) -> Finding:
             return warn(
                 "heat and power", f"{gpu.label} is limited to {limit:.0f} of {usual:.0f} W",
                 "it computes slower than it could",
-                f"sudo nvidia-smi -i {gpu.row['index']} -pl {usual:.0f}, unless that is meant",
+                f"sudo nvidia-smi -i {gpu.row['index']} -pl {usual:.0f}   # unless that is meant",
             )  # fmt: skip
     heats = [heat for heat in (g.number("temperature.gpu") for g in gpus) if heat is not None]
     return ok("heat and power", f"{max(heats):.0f} °C at most" if heats else "nothing slows them")
@@ -114,10 +117,7 @@ def slowed(machine: Machine) -> Finding:
 
 def neighbours(machine: Machine) -> Finding:
     """Nobody else computes on the GPUs."""
-    _, gpus = smi.ask(machine)
-    chosen = machine.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        gpus = [g for g in gpus if {g.row["index"], g.row["uuid"]} & set(chosen.split(","))]
+    gpus = smi.chosen(machine)
     if not gpus:
         return skip("busy GPUs", "no GPU")
     by_uuid = {gpu.row["uuid"]: gpu for gpu in gpus}

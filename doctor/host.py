@@ -16,7 +16,7 @@ _ALL = (
     gpus.neighbours, gpus.persistence, link.slots, link.external,
     engine.engine, engine.toolkit, engine.in_container, engine.room, engine.environment,
     driver.wsl, system.processors, system.memory, system.shared_memory, system.user_limits,
-    system.disk, system.clock, system.owner,
+    system.disk, system.clock, system.synchronised, system.owner,
 )  # fmt: skip
 # These see to GPUs; who trains on the CPU need not hear of them.
 _GPU = (

@@ -14,7 +14,7 @@ from doctor import finding
 from doctor.finding import Finding
 from doctor.machine import Machine
 
-_LIMIT = 300.0
+_LIMIT = 900.0
 
 
 def examine(machine: Machine, verify: str | None, known: list[Finding]) -> list[Finding]:
@@ -51,29 +51,24 @@ def examine(machine: Machine, verify: str | None, known: list[Finding]) -> list[
 
 
 def _started(command: list[str], machine: Machine) -> list[Finding]:
-    try:
-        done = subprocess.run(
-            command,
-            cwd=machine.home,
-            env={**machine.environ},
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return [_broken(f"no answer within {_LIMIT:g} s", command)]
+    with subprocess.Popen(
+        command, cwd=machine.home, env={**machine.environ}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as done:  # fmt: skip
+        try:
+            out, err = done.communicate(timeout=_LIMIT)
+        except subprocess.TimeoutExpired:
+            done.terminate()  # which a container is told of
+            return [_broken(f"no answer within {_LIMIT:g} s", command)]
     # The command that make prints stands before it.
-    start = done.stdout.find("[\n {")
+    start = out.find("[\n {")
     try:
-        return finding.from_json(done.stdout[max(0, start) :])
+        return finding.from_json(out[max(0, start) :])
     except ValueError:
-        rows = [row for row in done.stderr.splitlines() if row.strip()] or [
-            f"code {done.returncode}"
-        ]
+        rows = [row for row in err.splitlines() if row.strip()] or [f"code {done.returncode}"]
         return [_broken(rows[-1][:200], command)]
 
 
 def _broken(seen: str, command: list[str]) -> Finding:
-    fix = "make clean && make train; or run it by hand: " + " ".join(command[-4:])
+    fix = "run it by hand: " + " ".join(command)
     return finding.fail("inside", seen, "the environment does not start", fix)

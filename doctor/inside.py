@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Callable
 
 from doctor import cuda, finding, speed, system, talk
 from doctor.finding import Finding
@@ -25,6 +26,18 @@ _GIVEN = (
 )  # fmt: skip
 
 
+def _guarded(check: Callable[[Machine], Finding], machine: Machine) -> Finding:
+    """What a check found; its own failure is a finding, and the others go on."""
+    try:
+        return check(machine)
+    except Exception as error:  # whatever CUDA and its libraries raise on a machine that is unwell
+        said = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        full = "out of memory" in said
+        why = "somebody fills the GPU" if full else "what a training does may fail as well"
+        fix = "nvidia-smi   # who is there" if full else "nvidia-smi; sudo dmesg | tail"
+        return finding.fail(check.__name__.replace("_", " "), said, why, fix)
+
+
 def main(as_json: bool, verify: Path | None, given: bool = True) -> int:
     """Look, print, and return the exit code: 0, or 6 where a check failed.
 
@@ -32,7 +45,8 @@ def main(as_json: bool, verify: Path | None, given: bool = True) -> int:
         given: also look at what the host's half looks at: processors, memory, disk.
     """
     machine = Machine()
-    found: list[Finding] = [check(machine) for check in (*(_GIVEN if given else ()), *_ALL)]
+    checks = (*(_GIVEN if given else ()), *_ALL)
+    found: list[Finding] = [_guarded(check, machine) for check in checks]
     if verify is not None:
         found += examine(verify, machine)
     if as_json:

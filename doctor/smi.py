@@ -46,12 +46,6 @@ class Gpu:
         """How people call it."""
         return f"GPU {self.row['index']}"
 
-    @property
-    def address(self) -> str:
-        """Its place on the PCI bus, as sysfs writes it: 0000:01:00.0."""
-        domain, rest = self.row["pci.bus_id"].lower().split(":", 1)
-        return f"{domain[-4:]}:{rest}"
-
 
 @dataclass(frozen=True)
 class App:
@@ -76,6 +70,20 @@ def ask(machine: Machine) -> tuple[Answer, list[Gpu]]:
     rows = [re.split(", *", line.strip()) for line in answer.out.splitlines()]
     found = [Gpu(dict(zip(fields, row))) for row in rows if len(row) == len(fields)]
     return answer, found if answer.code == 0 else []
+
+
+def chosen(machine: Machine) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    _, gpus = ask(machine)
+    names = machine.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return gpus
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    return [
+        gpu
+        for gpu in gpus
+        if any(gpu.row["index"] == name or gpu.row["uuid"].startswith(name) for name in wanted)
+    ]
 
 
 def apps(machine: Machine) -> list[App]:

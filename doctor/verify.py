@@ -30,7 +30,7 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
     try:
         config = experiment.load(path)
         found.append(ok("experiment", f"{path}: {config.name}"))
-        world = _processes(machine)
+        world = _processes(machine, config)
         found.append(_lanes(config, world))
         data = load_data(config.data, fingerprint=False)
         found.append(_data(data))
@@ -38,6 +38,8 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
         need = estimate.of(config, len(data.classes), data.train.shape, world, half=half)
         found.append(_memory(need, data, world, machine))
         found.append(_checkpoints(need, config, machine))
+    except RuntimeError as error:
+        found.append(skip("fits in memory", f"not without numbers: {str(error)[:80]}"))
     except TrainError as error:
         name = ["experiment", *names][len(found)]
         found.append(fail(name, error.problem, "the training would end at once", error.fix))
@@ -45,11 +47,14 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
     return found + [skip(name, "what comes before it failed") for name in names if name not in done]
 
 
-def _processes(machine: Machine) -> int:
+def _processes(machine: Machine, config: Config) -> int:
     cpus, gpus = machine.environ.get("CPUS", ""), machine.environ.get("GPUS", "")
     if cpus.isdigit() and int(cpus):
         return int(cpus)
-    return int(gpus) if gpus.isdigit() and int(gpus) else max(1, cuda.count())
+    if gpus.isdigit() and int(gpus):
+        return int(gpus)
+    # As many as can share the lanes, as train.launch does.
+    return max((n for n in range(1, cuda.count() + 1) if config.lanes % n == 0), default=1)
 
 
 def _lanes(config: Config, world: int) -> Finding:

@@ -76,5 +76,5 @@ def test_kills_and_use(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "memory.events").write_text("low 0\noom 1\noom_kill 3\n")
     (folder / "memory.current").write_text("500\n")
-    (folder / "memory.stat").write_text("anon 300\ninactive_file 150\n")
+    (folder / "memory.stat").write_text("anon 300\ninactive_file 100\nactive_file 50\n")
     assert (limits.oom_kills(tmp_path), limits.memory_used(tmp_path)) == (3, 350)

@@ -146,10 +146,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
     parser.epilog = f"The knobs of an experiment, for `fit`:\n\n{_table()}"
     options, rest = parser.parse_known_args(argv)
     if rest:
-        chosen = {"fit": fit, "evaluate": evaluate, "reproduce": again, "doctor": look}[
-            options.verb
-        ]
-        raise _unknown(rest, list(chosen._option_string_actions))
+        raise _unknown(rest, list(verbs.choices[options.verb]._option_string_actions))
     given = source(parsed_args=options)() if options.verb in ("fit", "tune") else {}
     return options, given
 

@@ -54,7 +54,7 @@ class Exchange:
         # NCCL waits on a stream. gloo waits in the calling thread, so it gets one.
         self._stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
         self._pending = 0
-        self._jobs: SimpleQueue[int] = SimpleQueue()
+        self._jobs: SimpleQueue[int | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Exception | None] = SimpleQueue()
         if self._stream is None:
             # A daemon: a process that fails must be able to leave while it waits for another one.
@@ -80,11 +80,16 @@ class Exchange:
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
 
+    def close(self) -> None:
+        """End the thread and the group; on all processes, and with nothing pending."""
+        self._jobs.put(None)
+        if self._group is not None and dist.is_initialized():
+            dist.destroy_process_group(self._group)
+
     def _serve(self) -> None:
         # A new thread would take as many OpenMP threads as there are cores.
         torch.set_num_threads(1)
-        while True:
-            number = self._jobs.get()
+        while (number := self._jobs.get()) is not None:
             try:
                 self._double(number)
             except Exception as error:  # whatever the network says: `finish` raises it

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -27,7 +27,7 @@ _STARVED, _FULL = 0.3, 0.95
 # How CUDA, its libraries, torch's CPU allocator, C++ and oneDNN say that memory lacks.
 _GPU_FULL = (
     "CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED", "Cuda failure 2 'out of memory'",
 )  # fmt: skip
 _CPU_FULL = ("can't allocate memory", "std::bad_alloc", "could not create a memory object")
 # nvml.h: hardware slowdown, heat, heat (hardware), power brake.
@@ -73,7 +73,7 @@ class Health:
         trace: TracebackType | None,
     ) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(timeout=5)  # NVML may hang on a GPU that is lost
 
     def take(self, seconds: float, spans: Mapping[str, float]) -> dict[str, float]:
         """Figures since the last call.
@@ -124,14 +124,21 @@ class Health:
         if self._gpu is None:
             return
         gpu = self._gpu
-        self._add("gpu_utilisation", pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100)
-        self._add("gpu_power", pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3)
-        self._add("gpu_temperature", pynvml.nvmlDeviceGetTemperature(gpu, 0))
-        reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
-        self._add("gpu_throttled", float(bool(reasons & _SLOWED)))
-        # KB/s, over 20 ms.
-        for name, counter in (("pcie_sent", 0), ("pcie_received", 1)):
-            self._add(name, pynvml.nvmlDeviceGetPcieThroughput(gpu, counter) * 1e3)
+        # Laptops, vGPUs and MIG do not answer every question.
+        questions: dict[str, Callable[[], float]] = {
+            "gpu_utilisation": lambda: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+            "gpu_power": lambda: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
+            "gpu_temperature": lambda: pynvml.nvmlDeviceGetTemperature(gpu, 0),
+            "gpu_throttled": lambda: float(
+                bool(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & _SLOWED)
+            ),
+            # KB/s, over 20 ms.
+            "pcie_sent": lambda: pynvml.nvmlDeviceGetPcieThroughput(gpu, 0) * 1e3,
+            "pcie_received": lambda: pynvml.nvmlDeviceGetPcieThroughput(gpu, 1) * 1e3,
+        }
+        for name, ask in questions.items():
+            with suppress(pynvml.NVMLError):
+                self._add(name, ask())
 
     def _add(self, name: str, value: float) -> None:
         with self._lock:
@@ -153,8 +160,8 @@ def complaints(figures: Mapping[str, float], config: Config, workers: int) -> di
         )
     if figures.get("gpu_throttled", 0) > 0.5:
         found["throttled"] = (
-            f"heat or power slows the GPU down ({figures['gpu_temperature']:.0f} °C,"
-            f" {figures['gpu_power']:.0f} W): check fans, airflow and power; make doctor"
+            f"heat or power slows the GPU down ({figures.get('gpu_temperature', 0):.0f} °C,"
+            f" {figures.get('gpu_power', 0):.0f} W): check fans, airflow and power; make doctor"
         )
     memory = figures.get("memory_peak", 0) / figures.get("memory_total", 1)
     where = "GPU memory"

@@ -72,7 +72,11 @@ def memory_used(root: Path = ROOT) -> int | None:
         for name in ("memory.current", "memory.usage_in_bytes"):
             for used in _number(folder / name):
                 stat = _fields(folder / "memory.stat")
-                return used - stat.get("total_inactive_file", stat.get("inactive_file", 0))
+                cache = (
+                    stat.get(f"total_{kind}_file", stat.get(f"{kind}_file", 0))
+                    for kind in ("inactive", "active")
+                )
+                return used - sum(cache)
     return None
 
 

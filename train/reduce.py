@@ -43,6 +43,9 @@ class Reducer(Protocol):
     def sync_buffers(self) -> None:
         """Make buffers equal on all processes, before they are read or saved."""
 
+    def close(self) -> None:
+        """Give back what it holds; a training has no need to."""
+
 
 def gradient_copies(config: Config, world: int = 1) -> int:
     """Copies of all gradients that a process holds at most, besides what is exchanged."""
@@ -210,6 +213,11 @@ class LaneTree:
     def sync_buffers(self) -> None:
         """Nothing to do: the tree left the same buffers everywhere."""
 
+    def close(self) -> None:
+        """End the exchange between processes."""
+        if self._exchange is not None:
+            self._exchange.close()
+
 
 class AllReduce:
     """DDP's own averaging of gradients, overlapped with the backward pass."""
@@ -255,3 +263,6 @@ class AllReduce:
         if self.world > 1:
             for buffer in self.model.buffers():
                 dist.broadcast(buffer, src=0)
+
+    def close(self) -> None:
+        """Nothing to do."""

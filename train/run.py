@@ -125,7 +125,7 @@ def _train(config: Config, path: Path, continued: bool, here: Runtime, stop: Sto
             tripwire = Tripwire(unwrapped, optimizer, here, buffers=whole, watch=watch)
         parts = Parts(
             config, here, data, augmenter, model, unwrapped, wrapped, reducer, saver, tripwire,
-            recorder, stop, samples, Stopwatch(here.device), health,
+            recorder, stop, samples, Stopwatch(here.device, running=here.main), health,
         )  # fmt: skip
         if here.main:
             tight = assemble.tight(config, data, here)

@@ -129,7 +129,7 @@ def _parts(bench: _Bench, samples: int) -> Parts:
     augmenter = Augmenter(config.augment, data.mean, data.std, here.device)
     return Parts(
         config, here, data, augmenter, model, unwrapped, wrapped, reducer, saver, tripwire, None,
-        StopFlag(), samples, Stopwatch(here.device), None,
+        StopFlag(), samples, Stopwatch(here.device, running=here.main), None,
     )  # fmt: skip
 
 
@@ -172,7 +172,9 @@ def _batch(bench: _Bench, search: Search) -> None:
         try:
             seconds = _steps(replace(bench, proven=search.low > 0), size)
             peak, total = _peak(here)
-            if peak > ROOM * total:
+            # What a GPU may be filled with is held down already, by `_confine`.
+            full = here.device.type != "cuda" and peak > ROOM * total
+            if here.any(full):  # each process saw it at its own moment
                 raise _Full
             search.fits(size)
             bench.notes.add(
@@ -192,7 +194,7 @@ def _batch(bench: _Bench, search: Search) -> None:
 def _confine(here: Runtime) -> None:
     """Leave room beside the tries."""
     if here.device.type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(ROOM, here.device)
+        torch.cuda.set_per_process_memory_fraction(ROOM, torch.cuda.current_device())
     elif limits.memory() is None:
         # Without a cgroup the kernel would kill whatever it likes: here the allocator says no.
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -218,6 +220,13 @@ def _steps(bench: _Bench, size: int) -> float:
     each = replace(here, lanes=range(here.rank, here.rank + 1))
     own = replace(bench, config=config, here=each)
     parts = _parts(own, 8 * size * world)
+    with closing(parts.reducer):
+        return _timed(own, parts, size, copies)
+
+
+def _timed(bench: _Bench, parts: Parts, size: int, copies: int) -> float:
+    config, here = bench.config, bench.here
+    world = here.world
     weights = list(parts.unwrapped.parameters())
     waiting = _agreed(
         bench, lambda: [[torch.zeros_like(p) for p in weights] for _ in range(copies)]
@@ -247,7 +256,9 @@ def _steps(bench: _Bench, size: int) -> float:
         if not _lacks(bench, error):
             raise
         if world > 1:
-            os._exit(1)  # the others wait for us inside an exchange: they end with us
+            # The others wait for us inside an exchange: they end with us.
+            outcome.ended(6, f"process {here.rank} ran out of memory → lower what it holds")
+            os._exit(1)
         raise _Full from None
     del waiting
     return seconds
@@ -270,7 +281,7 @@ def _reset_peak(here: Runtime) -> None:
 
 
 def _peak(here: Runtime) -> tuple[float, float]:
-    """The most memory that was taken since `_reset_peak`, of how much: bytes, the same on all.
+    """The most memory that was taken since `_reset_peak`, and how much there is: bytes.
 
     On a GPU the worst process's; on the CPU that of all processes of the machine, with whatever
     else is in their cgroup.
@@ -280,8 +291,7 @@ def _peak(here: Runtime) -> tuple[float, float]:
         mine = torch.tensor(float(torch.cuda.max_memory_reserved(here.device)))
         if here.control is not None:
             dist.all_reduce(mine, dist.ReduceOp.MAX, group=here.control)
-        # What may be taken is held down already, by `_confine`.
-        return mine.item() * ROOM, float(total)
+        return mine.item(), float(total)
     rows = Path("/proc/self/status").read_text().splitlines()
     sizes = {row.split(":")[0]: row.split()[1] for row in rows if row.startswith("Vm")}
     above = torch.tensor(float(int(sizes["VmHWM"]) - int(sizes["VmRSS"])) * 1024)
@@ -333,6 +343,7 @@ def _measure(bench: _Bench) -> dict[str, float]:
         _synchronize(here)
         seconds = time.perf_counter() - start
     spans = parts.watch.read()
+    parts.reducer.close()
     _free(here)
     return {
         "samples_per_second": steps * config.batch_size / seconds,

@@ -132,7 +132,7 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
     for line, out in {
         "date -u +%s": "1795257000\n", "id -u": "1000\n",
         "timedatectl show -p NTPSynchronized --value": "yes\n",
-        **{f"stat -c '%a %u' {known['home']}/{name}": "755 1000\n" for name in ("runs", ".cache", ".venv")},
+        **{f"test -w {known['home']}/{name}": "" for name in ("runs", ".cache")},
     }.items():  # fmt: skip
         _says(known, line, out)
     for line, answer in recorded.get("says", {}).items():

@@ -132,6 +132,7 @@ def test_what_the_environment_says_comes_through(tmp_path) -> None:
     assert (only.status, only.seen) == ("fail", "ModuleNotFoundError: torch")
 
 
+@pytest.mark.slow
 def test_processes_that_talk(monkeypatch) -> None:
     found = talk.check(2, "gloo", 20)
     assert found.status == "ok"
@@ -142,11 +143,11 @@ def test_processes_that_talk(monkeypatch) -> None:
     assert found.status == "fail"
     assert "nothere0" in found.seen
     assert "GLOO_SOCKET_IFNAME=lo" in found.fix
-    assert "it was tried, and helps" in found.fix
+    assert found.fix.endswith("# tried, and helps")
 
 
 @pytest.mark.slow
-def test_a_peer_that_never_answers_ends_at_the_limit() -> None:
+def test_a_peer_that_never_answers_ends_at_the_limit(monkeypatch) -> None:
     """The real check; one of its processes is stopped, each time it is started."""
     over = threading.Event()
 
@@ -161,6 +162,7 @@ def test_a_peer_that_never_answers_ends_at_the_limit() -> None:
                     continue
             time.sleep(0.02)
 
+    monkeypatch.setattr(talk, "_LATE", 3)
     thread = threading.Thread(target=stop)
     thread.start()
     start = time.monotonic()
@@ -204,13 +206,19 @@ def test_datasheets_are_found_by_the_driver_s_name() -> None:
     memory = {
         "NVIDIA A100-SXM4-80GB": 2039, "NVIDIA A10": 600, "NVIDIA A100-PCIE-40GB": 1555,
         "NVIDIA H100 80GB HBM3": 3350, "NVIDIA L40S": 864, "Tesla V100-SXM2-32GB": 900,
-        "NVIDIA GeForce RTX 3080 Laptop GPU": 760,
+        "NVIDIA GeForce RTX 3080 Ti": 912,
     }  # fmt: skip
     for name, rate in memory.items():
         sheet = datasheet.of(name)
         assert sheet is not None
         assert sheet.memory == rate, name
-    assert datasheet.of("NVIDIA A1000") is datasheet.of("NVIDIA GeForce GTX 1080") is None
+    for other in (
+        "A1000",
+        "GeForce GTX 1080",
+        "GeForce RTX 3080 Laptop GPU",
+        "A100-SXM4-40GB MIG 1g.5gb",
+    ):
+        assert datasheet.of(f"NVIDIA {other}") is None
 
 
 def test_links_give_what_people_measure() -> None:
