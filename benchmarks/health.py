@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from train import loop, runtime, trial
+from train import bench, loop, runtime
 from train.data import lane_batches, load
 from train.experiment import load as experiment
 from train.health import Health
@@ -58,10 +58,10 @@ def main() -> None:
     config = experiment(options.config).model_copy(update={"epochs": 1e6})
     with runtime.start(config) as here, tempfile.TemporaryDirectory() as folder:
         data = load(config.data)
-        bench = trial._Bench(
-            config, data, here, Path(folder), trial._Notes(Path(folder) / "n", False)
+        start = bench.Bench(
+            config, data, here, Path(folder), bench.Notes(Path(folder) / "n", False)
         )
-        parts = trial._parts(bench, 10**9)
+        parts = bench.parts_of(start, 10**9)
         batches = lane_batches(
             data.train, config, here.lanes, here.device, first_step=0, total=10**9
         )

@@ -15,7 +15,7 @@ from conftest import DIGITS, ROOT, Outcome, one_line, slow_pictures
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train import experiment, loaders, sizes, trial, trials, variants
+from train import capacity, experiment, loaders, sizes, trials, variants
 from train.config import Config
 from train.errors import HostError, UsageError
 from train.search import Search
@@ -208,8 +208,8 @@ def test_memory_is_measured_as_a_share_of_what_there_is() -> None:
     from train import runtime
 
     with runtime.start(Config()) as here:
-        trial._reset_peak(here)
+        capacity.reset_peak(here)
         block = torch.ones(64 << 20, dtype=torch.uint8)
-        with_block, total = trial._peak(here)
+        with_block, total = capacity.peak_memory(here)
         assert 0 < with_block < total
         del block

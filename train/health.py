@@ -96,7 +96,8 @@ class Health:
             figures |= {
                 "memory_allocated": torch.cuda.memory_allocated(self.device),
                 "memory_reserved": torch.cuda.memory_reserved(self.device),
-                "memory_peak": torch.cuda.max_memory_reserved(self.device),
+                # What torch keeps for later it gives back at need: no sign of want.
+                "memory_peak": torch.cuda.max_memory_allocated(self.device),
                 "memory_total": torch.cuda.get_device_properties(self.device).total_memory,
             }
         return {**shares, **figures}
