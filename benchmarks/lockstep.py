@@ -27,7 +27,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from train import loop, models, optim, runtime  # noqa: E402
+from train import limits, loop, models, optim, runtime  # noqa: E402
 from train.config import Config  # noqa: E402
 from train.data import Augmenter, lane_batches, load  # noqa: E402
 from train.interrupt import StopFlag  # noqa: E402
@@ -72,7 +72,7 @@ class Turn:
         nobody: Any = None
         self.parts = Parts(
             config, here, data, augmenter, whole, bare, here.accelerator.prepare(optimizer),
-            reducer, nobody, tripwire, None, StopFlag(), samples,
+            reducer, nobody, tripwire, None, StopFlag(), samples, Stopwatch(here.device), None,
         )  # fmt: skip
         self.batches = lane_batches(
             data.train, config, here.lanes, here.device, first_step=0, total=samples
@@ -87,7 +87,7 @@ class Turn:
             dist.barrier()
         start = time.perf_counter()
         for _ in range(steps):
-            _, report, _ = loop.update(self.parts, self.batches, self.step)
+            report, _ = loop.update(self.parts, self.batches, self.step, self.config.optim.lr)
             self.step += 1
         report.tolist()  # waits for a GPU
         return (time.perf_counter() - start) / steps
@@ -106,7 +106,7 @@ def work(rounds: int) -> None:
     """Measure on this process, with its peers; the first one prints the rows."""
     with runtime.start(Config(data={"source": "digits", "holdout": 0.201})) as here:
         data = load(Config(data={"source": "digits", "holdout": 0.201}).data)
-        share = max(1, runtime.cpus() // here.world)
+        share = max(1, limits.cpus() // here.world)
         for title, (model, steps) in MODELS.items():
             turns = [Turn(level, 1, model, here, data) for level in LEVELS]
             if share > 1:

@@ -13,9 +13,9 @@ state = {"step": 0}
 fetch, look, update, finish = loader._fetch, notes.Notes.look, loop.update, run_module.record.finish
 
 
-def logged_update(parts, batches, step):
+def logged_update(parts, batches, step, lr):
     state["step"] = step + 1
-    return update(parts, batches, step)
+    return update(parts, batches, step, lr)
 
 
 def logged_fetch(split, numbers, keys):

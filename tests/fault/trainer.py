@@ -45,8 +45,7 @@ def run(words: list[str], environ: dict[str, str], folder: str, strike: dict[str
 def _instrument(folder: str, ledger: int, strike: dict[str, Any]) -> None:
     import torch
 
-    from train import evaluate, loop, notes
-    from train import run as run_module
+    from train import assemble, evaluate, loop, notes
 
     left = {strike.get("at", ""): strike.get("count", 1)}
     home = os.getpid()  # loader processes inherit all this
@@ -66,7 +65,7 @@ def _instrument(folder: str, ledger: int, strike: dict[str, Any]) -> None:
     if strike.get("at") == "file":
         sys.addaudithook(on_event)
 
-    lanes, blocks, load = loop.lane_batches, evaluate.eval_batches, run_module.load_data
+    lanes, blocks, load = loop.lane_batches, evaluate.eval_batches, assemble.load_data
 
     def lane_batches(split, config, mine, device, *, first_step, total):
         step, lane = first_step, 0
@@ -88,7 +87,7 @@ def _instrument(folder: str, ledger: int, strike: dict[str, Any]) -> None:
         return load(*words, **named)
 
     loop.lane_batches, evaluate.eval_batches = lane_batches, eval_batches
-    run_module.load_data = load_data
+    assemble.load_data = load_data
     if "flip" in strike:
         when, element, bit = strike["flip"]
         look = notes.Notes.look
