@@ -33,6 +33,7 @@ from train.data import Augmenter, lane_batches, load  # noqa: E402
 from train.interrupt import StopFlag  # noqa: E402
 from train.parts import Parts  # noqa: E402
 from train.reduce import AllReduce, LaneTree  # noqa: E402
+from train.stopwatch import Stopwatch  # noqa: E402
 from train.tripwire import Tripwire  # noqa: E402
 
 # Name: model and its knobs, and steps in a turn.
