@@ -45,7 +45,7 @@ def collectives(_machine: Machine) -> Finding:
     gpus = cuda.count()
     if gpus == 1:
         return skip("collectives", "fewer than two GPUs")
-    return check(gpus or 2, "nccl", LIMIT + _NCCL) if gpus else check(2, "gloo", LIMIT)
+    return check(gpus, "nccl", LIMIT + _NCCL) if gpus else check(2, "gloo", LIMIT)
 
 
 def check(world: int, backend: str, limit: float) -> Finding:

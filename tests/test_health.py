@@ -114,7 +114,9 @@ def test_a_run_that_lacks_memory_ends_with_what_to_change(cli, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_starved_run_says_so_and_a_healthy_one_does_not(cli, tmp_path) -> None:
+def test_a_starved_run_says_so_and_a_healthy_one_does_not(cli, tmp_path, monkeypatch) -> None:
+    """Real decoding and real steps; looked at every two seconds, not ten."""
+    monkeypatch.setattr("train.notes._PERIOD", 2.0)
     slow_pictures(tmp_path / "slow")
     common = [
         "--model.name",
@@ -132,7 +134,7 @@ def test_a_starved_run_says_so_and_a_healthy_one_does_not(cli, tmp_path) -> None
     source += ["--data.mean", "[0.5,0.5,0.5]", "--data.std", "[0.2,0.2,0.2]"]
     starved = cli(
         "fit", *common, *source, "--run", tmp_path / "starved", "--data.cache", "0",
-        "--epochs", "4", "--optim.lr", "0.001",
+        "--epochs", "1.5", "--optim.lr", "0.001",
     )  # fmt: skip
     assert starved.code == 0, starved.err
     said = re.findall(
@@ -141,7 +143,7 @@ def test_a_starved_run_says_so_and_a_healthy_one_does_not(cli, tmp_path) -> None
     assert len(said) == 1
     assert int(said[0][0]) > 60
     kept = cli(
-        "fit", *common, *source, "--run", tmp_path / "kept", "--epochs", "60", "--optim.lr", "0.001"
+        "fit", *common, *source, "--run", tmp_path / "kept", "--epochs", "25", "--optim.lr", "0.001"
     )
     assert kept.code == 0
     assert "warning" not in kept.out

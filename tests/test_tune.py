@@ -151,7 +151,7 @@ def test_lack_of_memory_is_an_answer_and_no_error(name, tmp_path) -> None:
     )
     tune = f"{sys.executable} -m train tune {words} --data.root {tmp_path}"
     done = subprocess.run(
-        ["bash", "-c", f"ulimit -d 1500000; exec {tune}"],
+        ["bash", "-c", f"ulimit -d 1400000; exec {tune}"],
         cwd=ROOT, env={**os.environ, "CPUS": "1"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -172,10 +172,10 @@ def test_an_error_that_is_none_of_memory_ends_the_tuner(name, tmp_path) -> None:
 
 @pytest.mark.slow
 def test_workers_for_a_slow_decoder(name, tmp_path) -> None:
-    """Each picture takes some 10 ms to decode: the share of time that waits for data falls."""
-    slow_pictures(tmp_path, count=320, side=800)
+    """Each picture takes some 5 ms to decode: the share of time that waits for data falls."""
+    slow_pictures(tmp_path, count=120, side=560)
     done = tuned(
-        "--name", name, "--what", "workers", "--batch_size", "16", "--lanes", "2",
+        "--name", name, "--what", "workers", "--batch_size", "8", "--lanes", "2",
         "--data.source", "folder", "--data.root", tmp_path, "--data.size", "64", "--data.cache", "0",
         "--data.mean", "[0.5,0.5,0.5]", "--data.std", "[0.2,0.2,0.2]", env={"CPUS": "1"},
     )  # fmt: skip

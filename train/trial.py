@@ -29,7 +29,7 @@ from train.interrupt import StopFlag
 from train.search import Search
 
 # Seconds and steps of a measurement, after steps that start workers and choose kernels.
-_SECONDS, _STEPS, _WARMUP = 3.0, 8, 2
+_SECONDS, _STEPS, _WARMUP = 2.0, 8, 2
 
 
 def run(task: dict[str, Any]) -> None:

@@ -33,11 +33,6 @@ def test_the_doctor_finds_each_limit(checkout) -> None:
         assert (found[name]["status"], found[name]["seen"][: len(seen)]) == ("warn", seen)
         assert found[name]["fix"]
     assert found["collectives"]["status"] == "ok"
-    free = {
-        row["name"]: row
-        for row in json.loads(run("--shm-size", "2g", *code, IMAGE, "doctor", "--json").stdout)
-    }
-    assert free["shared memory"]["status"] == free["CPUs"]["status"] == "ok"
 
 
 def test_make_doctor_looks_at_the_host_and_into_the_image(checkout) -> None:
@@ -52,7 +47,7 @@ def test_make_doctor_looks_at_the_host_and_into_the_image(checkout) -> None:
         assert re.search(row, done.said), done.said
 
 
-@pytest.mark.parametrize(("processes", "memory"), [(1, "1300m"), (2, "2g")])
+@pytest.mark.parametrize(("processes", "memory"), [(1, "1200m"), (2, "1900m")])
 def test_the_tuner_outlives_what_the_kernel_kills(
     checkout, tmp_path_factory, processes, memory
 ) -> None:

@@ -26,7 +26,7 @@ from fault.harness import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * 3600)]
 
-KILLS = int(os.environ.get("FAULT_KILLS", "24"))
+KILLS = int(os.environ.get("FAULT_KILLS", "16"))
 SCHEDULES = int(os.environ.get("FAULT_SCHEDULES", "4"))
 SEED = int(os.environ.get("FAULT_SEED", "0"))
 
