@@ -12,7 +12,7 @@ ARG BASE_IMAGE
 
 # The table of CUDA lines, and the only place that knows. A row is a stage: its base image (with its
 # digest, once `make pin-images` has recorded one), the least driver, and the compute capabilities its
-# torch was compiled for; the lock is requirements/<line>.txt. container/table.py reads it for the rest.
+# torch was compiled for; the lock is requirements/<line>.txt. host/lines.py reads it for the rest.
 # The newest line stands first. NVIDIA_REQUIRE_CUDA: the base's own list of driver branches names no
 # GeForce, which would be turned away although the wheels run there.
 FROM ${BASE_IMAGE:-nvidia/cuda:13.2.1-base-ubuntu24.04} AS cuda13
@@ -73,6 +73,7 @@ COPY LICENSE pyproject.toml ./
 COPY container/image/entrypoint container/image/lockstep /usr/local/bin/
 COPY configs configs
 COPY doctor doctor
+COPY host host
 COPY train train
 # The base by name, which the head of this file knows and its stages do not.
 ARG BASE_NAME=unknown

@@ -3,7 +3,7 @@
 CONFIG     ?= configs/digits.yaml
 GPUS       ?=
 CPUS       ?=
-PRECISION  ?= no
+PRECISION  ?=
 ACCELERATE ?=
 ENGINE     ?= auto
 CUDA       ?= auto
@@ -20,7 +20,7 @@ MAKEFLAGS += --no-print-directory
 # exec: a signal to the recipe's shell must reach what it runs.
 # What is empty is not set: .env may say it.
 given    = $(if $($(1)),$(1)="$($(1))")
-SETTINGS = $(call given,GPUS) $(call given,CPUS) $(if $(filter-out no,$(PRECISION)),$(call given,PRECISION)) $(call given,ACCELERATE)
+SETTINGS = $(call given,GPUS) $(call given,CPUS) $(call given,PRECISION) $(call given,ACCELERATE)
 HOST     = env $(if $(filter-out auto,$(CUDA)),$(call given,CUDA)) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m
 COMPOSE  = @exec $(HOST) container.compose
 
@@ -36,39 +36,56 @@ bare    = $(if $(filter docker,$(ENGINE)),$(shell \
 inside := $(wildcard /etc/lockstep-image.json)
 VENV   := $(if $(inside),/opt/venv,.venv)
 BIN    := $(VENV)/bin
-engine := $(if $(goals),$(if $(found),$(shell $(HOST) container.engine $(ENGINE) || echo refused),$(bare)),local)
+engine := $(if $(goals),$(if $(found),$(shell $(HOST) host.docker $(ENGINE) || echo refused),$(bare)),local)
 line   := $(if $(inside),$(CUDA_LINE),$(if $(filter auto,$(CUDA)),cuda13,$(CUDA)))
 # Where nothing trains, GPUs that no line fits are no reason to refuse.
-any    := $(if $(filter train tune eval reproduce bench,$(goals)),,any)
+any    := $(if $(filter train tune eval reproduce bench $(notdir $(basename $(wildcard train/verbs/*.py))),$(goals)),,any)
 ifneq ($(and $(goals),$(found),$(filter local,$(engine))),)
-  line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST) container.driver $(any) || echo refused))
+  line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST) host.cuda $(any) || echo refused))
 endif
 
 # A list of GPUs, or those that are free, by name.
-chosen := $(if $(and $(goals),$(found),$(filter local,$(engine)),$(GPUS)),$(shell $(HOST) container.gpus || echo refused))
+chosen := $(if $(and $(goals),$(found),$(filter local,$(engine)),$(GPUS)),$(shell $(HOST) host.selection || echo refused))
 SETTINGS += $(chosen)
 
-.PHONY: help doctor train tune eval reproduce tensorboard test test-slow test-fault test-container bench \
-        conformance coverage ready lint format schema lock shell image image-twice pin-images clean
+# A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
+verbs  := $(filter-out __init__ fit evaluate tune reproduce,$(notdir $(basename $(wildcard train/verbs/*.py))))
+
+.PHONY: help doctor train tune eval reproduce $(verbs) tensorboard test test-slow test-fault test-gpu \
+        test-container bench conformance coverage ready lint format schema lock shell image \
+        image-twice pin-images clean
+
+# A lock is installed when a stamp with its checksum exists: touching the file changes nothing.
+stamp  = $(VENV)/.lock-$(1)-$(shell cksum requirements/$(1).txt 2>/dev/null | cut -d' ' -f1)
+docker := $(filter docker,$(engine))
+ENV    := $(if $(docker),,$(call stamp,$(line)))
+DEV    := $(if $(docker),,$(call stamp,dev))
+# Runs a verb: in a container, or in the local environment.
+VERB    = $(if $(docker),$(COMPOSE) run --rm train,@exec env $(SETTINGS) $(BIN)/python -m train.launch)
 
 ifneq ($(filter refused,$(engine) $(line) $(chosen)),)
 
 $(goals):
 	@exit 6
 
-else ifeq ($(engine),docker)
+else
 
-train: checked
-	$(COMPOSE) run --rm train fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
+train: checked $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
+	$(VERB) fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
 
-tune: checked
-	$(COMPOSE) run --rm train tune --config $(CONFIG) $(ARGS)
+tune: checked $(ENV)  ## measure what CONFIG can do here, and write an experiment to use; ARGS="--what batch,workers,speed,lr"
+	$(VERB) tune --config $(CONFIG) $(ARGS)
 
-eval:
-	$(COMPOSE) run --rm evaluate evaluate $(if $(RUN),--run $(RUN)) $(ARGS)
+eval: $(ENV)  ## measure the newest weights of RUN, or of the newest run, on the validation set
+	$(VERB) evaluate $(if $(RUN),--run $(RUN)) $(ARGS)
 
-reproduce: named
-	$(COMPOSE) run --rm train reproduce $(RUN) $(if $(CPUS),--cpus $(CPUS)) $(if $(GPUS),--gpus $(GPUS)) $(ARGS)
+reproduce: named $(ENV)  ## train RUN again from its record and compare the bits; CPUS= and GPUS= are free
+	$(VERB) reproduce $(RUN) $(ARGS)
+
+$(verbs): $(ENV)
+	$(VERB) $@ $(if $(RUN),--run $(RUN)) $(if $(filter file default undefined,$(origin CONFIG)),,--config $(CONFIG)) $(ARGS)
+
+ifneq ($(docker),)
 
 tensorboard:
 	$(COMPOSE) run --rm --service-ports tensorboard
@@ -81,12 +98,6 @@ test test-slow test-fault bench conformance coverage lint format schema lock:
 
 else
 
-# A lock is installed when a stamp with its checksum exists: touching the file changes nothing.
-stamp   = $(VENV)/.lock-$(1)-$(shell cksum requirements/$(1).txt 2>/dev/null | cut -d' ' -f1)
-ENV    := $(call stamp,$(line))
-DEV    := $(call stamp,dev)
-LAUNCH  = @exec env $(SETTINGS) $(BIN)/python -m train.launch
-
 $(ENV):
 	@VENV=$(VENV) requirements/install.sh $(line)
 	@touch $@
@@ -94,18 +105,6 @@ $(ENV):
 $(DEV): $(ENV)
 	@VENV=$(VENV) requirements/install.sh dev
 	@touch $@
-
-train: checked $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
-	$(LAUNCH) fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
-
-tune: checked $(ENV)  ## measure what CONFIG can do here, and write an experiment to use; ARGS="--what batch,workers,speed,lr"
-	@exec env $(SETTINGS) $(BIN)/python -m train tune --config $(CONFIG) $(ARGS)
-
-eval: $(ENV)  ## measure the newest weights of RUN, or of the newest run, on the validation set
-	$(LAUNCH) evaluate $(if $(RUN),--run $(RUN)) $(ARGS)
-
-reproduce: named $(ENV)  ## train RUN again from its record and compare the bits; CPUS= and GPUS= are free
-	@exec $(BIN)/python -m train reproduce $(RUN) $(if $(CPUS),--cpus $(CPUS)) $(if $(GPUS),--gpus $(GPUS)) $(ARGS)
 
 tensorboard: $(ENV)  ## show all runs at http://127.0.0.1:6006
 	@exec $(BIN)/tensorboard --logdir runs --host 127.0.0.1 --port 6006
@@ -145,6 +144,7 @@ lint: $(DEV)  ## check style, formatting, types, shell scripts and the Dockerfil
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 	@$(BIN)/shellcheck $$(git grep -l '^#!/bin/sh\|^#!/usr/bin/env bash')
 	@$(BIN)/hadolint Dockerfile
 
@@ -162,6 +162,7 @@ lock: $(ENV)  ## make requirements/*.txt anew from requirements/*.in
 	    --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --custom-compile-command 'make lock' $$name.in -o $$name.txt) || exit; done
 
+endif
 endif
 
 # What would stand in the way is said before anything is built or installed.
@@ -191,7 +192,7 @@ pin-images:  ## record the digests of the base images in the Dockerfile
 
 clean:  ## remove this checkout's environment, caches, containers and images; runs stay
 	@rm -rf .venv .venv-peers .venv-peers-container .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
-	@find train tests benchmarks container -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find host container doctor train tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 	@if [ -n "$(found)" ]; then $(HOST) container.clean; fi
 
 help:  ## this list

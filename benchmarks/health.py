@@ -17,11 +17,13 @@ from pathlib import Path
 
 import torch
 
-from train import bench, loop, runtime
-from train.data import lane_batches, load
+from train import loop
+from train.data import load
 from train.experiment import load as experiment
-from train.health import Health
-from train.stopwatch import Stopwatch
+from train.lanes import runtime as runtimes
+from train.process.health import Health
+from train.process.stopwatch import Stopwatch
+from train.tuning import bench
 
 
 class Still(Stopwatch):
@@ -32,15 +34,15 @@ class Still(Stopwatch):
         yield
 
 
-def _direct(here: runtime.Runtime, step: float, spans: int) -> float:
+def _direct(runtime: runtimes.Runtime, step: float, spans: int) -> float:
     """What a second's sample and a step's clocks take by themselves, as a share of step time."""
-    watch, count = Stopwatch(here.device), 1000
+    watch, count = Stopwatch(runtime.device), 1000
     begun = time.perf_counter()
     for _ in range(count):
         with watch.span("data"):
             pass
     each = (time.perf_counter() - begun) / count
-    with Health(here.device) as health:
+    with Health(runtime.device) as health:
         begun = time.perf_counter()
         for _ in range(100):
             health._sample()
@@ -56,26 +58,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of each half of a round")
     options = parser.parse_args()
     config = experiment(options.config).model_copy(update={"epochs": 1e6})
-    with runtime.start(config) as here, tempfile.TemporaryDirectory() as folder:
+    with runtimes.start(config) as runtime, tempfile.TemporaryDirectory() as folder:
         data = load(config.data)
         start = bench.Bench(
-            config, data, here, Path(folder), bench.Notes(Path(folder) / "n", False)
+            config, data, runtime, Path(folder), bench.Report(Path(folder) / "n", False)
         )
         parts = bench.parts_of(start, 10**9)
-        batches = lane_batches(
-            data.train, config, here.lanes, here.device, first_step=0, total=10**9
-        )
+        batches = parts.batches(0)
         step = 0
 
         def steps(seconds: float, watched: bool) -> float:
             nonlocal step
-            own = parts if watched else replace(parts, watch=Still(here.device))
-            with Health(here.device) if watched else nullcontext():
+            own = parts if watched else replace(parts, watch=Still(runtime.device))
+            with Health(runtime.device) if watched else nullcontext():
                 begun, count = time.perf_counter(), 0
                 while time.perf_counter() - begun < seconds:
                     loop.update(own, batches, step, 0.0)
                     step, count = step + 1, count + 1
-                if here.device.type == "cuda":
+                if runtime.device.type == "cuda":
                     torch.cuda.synchronize()
                 return (time.perf_counter() - begun) / count
 
@@ -87,7 +87,7 @@ def main() -> None:
             ratios.append(pair[True] / pair[False])
             plain.append(pair[False])
         batches.close()
-        share = _direct(here, statistics.median(plain), len(here.lanes) + 1)
+        share = _direct(runtime, statistics.median(plain), len(runtime.lanes) + 1)
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(f"step without: {1e3 * statistics.median(plain):.2f} ms; with live health:")
     print(f"× {middle:.4f} (middle half of {options.rounds} rounds: {low:.4f} to {high:.4f})")

@@ -27,14 +27,25 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from train import limits, loop, models, optim, runtime  # noqa: E402
+from host import limits  # noqa: E402
+from train import loop  # noqa: E402
 from train.config import Config  # noqa: E402
-from train.data import Augmenter, lane_batches, load  # noqa: E402
-from train.interrupt import StopFlag  # noqa: E402
+from train.data import (
+    Augmenter,  # noqa: E402
+    lane_batches,  # noqa: E402
+    load,  # noqa: E402
+)
+from train.lanes import runtime  # noqa: E402
+from train.lanes.allreduce import AllReduce  # noqa: E402
+from train.lanes.tree import LaneTree  # noqa: E402
+from train.lanes.tripwire import Tripwire  # noqa: E402
+from train.learn import (
+    models,  # noqa: E402
+    optim,  # noqa: E402
+)
 from train.parts import Parts  # noqa: E402
-from train.reduce import AllReduce, LaneTree  # noqa: E402
-from train.stopwatch import Stopwatch  # noqa: E402
-from train.tripwire import Tripwire  # noqa: E402
+from train.process.interrupt import StopFlag  # noqa: E402
+from train.process.stopwatch import Stopwatch  # noqa: E402
 
 # Name: model and its knobs, and steps in a turn.
 MODELS: dict[str, tuple[dict[str, Any], int]] = {

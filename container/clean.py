@@ -10,9 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from container import engine
-from container.errors import HostError
-from container.table import HOME
+from host import HOME, docker
+from host.errors import HostError
 
 
 def folders() -> set[str]:
@@ -37,12 +36,12 @@ def clean() -> None:
         # A run may save first.
         for words in (["stop", "--time", "120"], ["rm", "--force"]):
             subprocess.run(["docker", *words, name], capture_output=True, check=False)
-    for project in projects | {engine.project()}:
+    for project in projects | {docker.project()}:
         own = f"label=com.docker.compose.project={project}"
         for network in _listed("network", "ls", "--quiet", "--filter", own):
             # Refused while another's container is on it.
             subprocess.run(["docker", "network", "rm", network], capture_output=True, check=False)
-    built = f"label=dev.lockstep.checkout={engine.project()}"
+    built = f"label=dev.lockstep.checkout={docker.project()}"
     for image in set(_listed("images", "--quiet", "--filter", built)):
         subprocess.run(["docker", "rmi", image], capture_output=True, check=False)
 
@@ -50,7 +49,7 @@ def clean() -> None:
 def main() -> int:
     """Clean, where an engine answers."""
     try:
-        engine.answers()
+        docker.answers()
     except HostError:
         return 0
     clean()

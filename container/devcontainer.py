@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
-from container import driver as drivers
-from container import engine, overlay
-from container.errors import HostError
-from container.table import HOME
+from container import overlay
+from host import HOME, cuda, docker
+from host.errors import LockstepError
 
 
 def settings() -> tuple[str, str]:
@@ -20,19 +19,19 @@ def settings() -> tuple[str, str]:
     Raises:
         HostError: no CUDA line fits this host.
     """
-    host = drivers.look()
-    line = drivers.fitting_line(os.environ, host)
+    host = cuda.look()
+    line = cuda.fitting_line(os.environ, host)
     # Editors want a user by name, whose UID becomes the caller's; root keeps root's files.
     text = f"""services:
   dev:
     image: lockstep-dev:{line.name}
-    user: {"root" if os.getuid() == 0 or engine.rootless() else "ubuntu"}
+    user: {"root" if os.getuid() == 0 or docker.rootless() else "ubuntu"}
     build:
       args:
         CUDA: {line.name}
 """
     # All GPUs: an editor passes no variables on by which some could be chosen.
-    files, _, said = overlay.choose({}, host, engine.handover() if host else None)
+    files, _, said = overlay.choose({}, host, docker.handover() if host else None)
     if files:
         text += f"    extends:\n      file: {HOME / files[0]}\n      service: dev\n"
     return text, said
@@ -42,8 +41,8 @@ def main() -> int:
     """Write the file."""
     try:
         text, said = settings()
-    except HostError as error:
-        print(error, file=sys.stderr)
+    except LockstepError as error:
+        print(error.line(), file=sys.stderr)
         return error.code
     if said:
         print(said, file=sys.stderr)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from container.driver import Driver, on_cpu
-from container.engine import no_toolkit
-from container.errors import HostError
+from host import plan
+from host.cuda import Driver
+from host.docker import no_toolkit
 
 
 def choose(
@@ -19,30 +19,23 @@ def choose(
 
     Raises:
         HostError: more GPUs are asked for than there are, or they cannot be handed over.
+        UsageError: a variable has no sense.
     """
     gpus = driver.gpus if driver else []
-    asked = environ.get("GPUS", "")
-    if on_cpu(environ):
+    if plan.on_cpu(environ):
         return [], {}, ""
-    if asked not in ("", "all") and not asked.isdigit():
-        raise HostError(f"GPUS={asked} is no number of processes", "give a number or all", 2)
-    if (asked.isdigit() and int(asked) > len(gpus)) or (asked == "all" and not gpus):
-        raise HostError(
-            f"GPUS={asked}, and {len(gpus) or 'no'} GPU{'s' * (len(gpus) != 1)} can be seen here",
-            f"use {f'GPUS={len(gpus)}' if gpus else 'CPUS=1'},"
-            " or check `nvidia-smi` and CUDA_VISIBLE_DEVICES",
-        )
+    planned = plan.make(environ, len(gpus))
     if not gpus:
         hidden = driver is not None and environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
         return [], {}, "training on the CPU: CUDA_VISIBLE_DEVICES hides all GPUs" * hidden
     if handover is None:
         refusal = no_toolkit(len(gpus))
-        if asked:
+        if environ.get("GPUS"):
             raise refusal
-        return [], {}, f"training on the CPU: {str(refusal).replace('error: ', '')}"
+        return [], {}, f"training on the CPU: {refusal}"
     chosen = [gpu.index for gpu in gpus]
-    if asked.isdigit():
-        chosen = chosen[: int(asked)]
+    if environ.get("GPUS", "").isdigit():
+        chosen = chosen[: planned.processes]
     if handover == "cdi":
         # By name: CUDA counts the fastest first.
         names = [gpu.uuid for gpu in gpus][: len(chosen)]

@@ -9,8 +9,9 @@ import re
 import subprocess
 import sys
 
-from container import table
-from container.errors import HostError
+from host import HOME
+from host import lines as table
+from host.errors import HostError, LockstepError
 
 
 def digest(image: str) -> str:
@@ -35,7 +36,7 @@ def digest(image: str) -> str:
 
 def main() -> int:
     """Pin all lines; the Dockerfile changes when all are known."""
-    path = table.HOME / "Dockerfile"
+    path = HOME / "Dockerfile"
     text = path.read_text(encoding="utf-8")
     try:
         for line in table.lines():
@@ -43,8 +44,8 @@ def main() -> int:
             pinned = f"{tag}@{digest(tag)}"
             text = text.replace(f":-{line.image}}}", f":-{pinned}}}")
             print(f"{line.name}: {pinned}")
-    except HostError as error:
-        print(error, file=sys.stderr)
+    except LockstepError as error:
+        print(error.line(), file=sys.stderr)
         return error.code
     path.write_text(text, encoding="utf-8")
     return 0

@@ -14,8 +14,9 @@ import sys
 import tarfile
 from typing import IO, Dict, Tuple
 
-from container import compose, engine
-from container.errors import HostError
+from container import compose
+from host import docker
+from host.errors import LockstepError
 
 # Made by the engine for each container, and with them the dates of the folders they are in.
 _ENGINES = (
@@ -77,12 +78,12 @@ def main() -> int:
     """Build, compare, say."""
     trees = []
     try:
-        engine.answers()
+        docker.answers()
         for _ in range(2):
             compose.run(["build", "--no-cache", "train"])
             trees.append(tree(compose.tag()))
-    except HostError as error:
-        print(error, file=sys.stderr)
+    except LockstepError as error:
+        print(error.line(), file=sys.stderr)
         return error.code
     found = differences(*trees)
     for line in found[:100]:

@@ -15,12 +15,10 @@ import os
 import sys
 from pathlib import Path
 
-from container import gpus
-from container.compose import settings
-from container.driver import on_cpu
-from container.errors import HostError
-from doctor import finding, host, inner
-from doctor.machine import Machine
+from doctor import bridge, checks, finding
+from host import selection, settings
+from host.errors import HostError, UsageError
+from host.machine import Machine
 
 
 def main() -> int:
@@ -33,28 +31,32 @@ def main() -> int:
     parser.add_argument("--record", type=Path, metavar="FILE", help="write down what was seen")
     parser.add_argument("--verify", metavar="CONFIG", help="will this experiment fit this machine")
     options = parser.parse_args()
-    environ = settings()
+    environ = settings.read()
     wrong: list[finding.Finding] = []
     try:
-        environ.update(gpus.resolve(environ))
+        environ.update(selection.resolve(environ))
+    except UsageError as error:
+        print(error.line(), file=sys.stderr)
+        return error.code
     except HostError as error:  # the checks may say why
+        environ["GPUS"] = "all"
         wrong = [finding.fail("GPUS", error.problem, "there is nothing to train on", error.fix)]
     machine = Machine(environ=environ)
     if options.quick:
-        found = wrong + host.quick(machine, on_cpu(machine.environ))
+        found = wrong + checks.quick(machine)
         said = finding.lines(found)
         if said:
             print(said, file=sys.stderr)
     else:
-        found = wrong + host.examine(machine)
-        found += inner.examine(machine, options.verify, found)
+        found = wrong + checks.examine(machine)
+        found += bridge.examine(machine, options.verify, found)
         if options.json:
             print(finding.to_json(found))
         else:
             print(finding.table(found, sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     if options.record:
         options.record.write_text(machine.record(), encoding="utf-8")
-    return 6 if any(f.status == "fail" for f in found) else 0
+    return finding.code(found)
 
 
 if __name__ == "__main__":

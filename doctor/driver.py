@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-from container import driver as drivers
-from container import table
-from container.errors import HostError
-from doctor import pci, smi
 from doctor.finding import Finding, fail, ok, skip, warn
-from doctor.machine import Machine
+from host import cuda, nvidia, pci
+from host import lines as table
+from host.errors import LockstepError
+from host.machine import Machine
 
 _REBOOT = "sudo reboot"
 _WSL = "/usr/lib/wsl/lib"
@@ -43,7 +42,7 @@ _COMPLAINTS = (
 
 def driver(machine: Machine) -> Finding:
     """The driver answers; or the one reason why it does not."""
-    answer, gpus = smi.ask(machine)
+    answer, gpus = nvidia.ask(machine)
     said = answer.said
     # A GPU that is lost is complained of between the rows of the others, who may do without it.
     if gpus and ("device handle" not in said or "CUDA_VISIBLE_DEVICES" in machine.environ):
@@ -99,7 +98,7 @@ def _not_loaded(machine: Machine, cards: list[pci.Card]) -> Finding:
 def _silent(machine: Machine, here: str, held: bool) -> Finding:
     """The driver is installed, and does not answer."""
     if held:
-        answer, _ = smi.ask(machine)
+        answer, _ = nvidia.ask(machine)
         rows = [row for row in answer.said.splitlines() if row.strip()]
         return fail(
             "driver", f"{here}, and nvidia-smi says: {(rows or ['nothing'])[-1][:120]}",
@@ -134,13 +133,13 @@ def _secure_boot(machine: Machine) -> bool:
 
 def line(machine: Machine) -> Finding:
     """A CUDA line fits driver and GPUs: the table of the Dockerfile."""
-    host = drivers.look(machine)
+    host = cuda.look(machine)
     if host is None:
         return skip("CUDA line", "no GPU")
     wanted = machine.environ.get("CUDA") or "auto"
     try:
-        chosen = drivers.choose(table.lines(), host, wanted)
-    except HostError as error:
+        chosen = cuda.choose(table.lines(), host, wanted)
+    except LockstepError as error:
         return fail("CUDA line", error.problem, "its kernels would not start there", error.fix)
     newest = table.lines()[0]
     if chosen == newest or wanted != "auto":

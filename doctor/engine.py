@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 
-from container import compose
-from container import driver as drivers
-from container import engine as engines
-from container.errors import HostError
-from doctor import smi
 from doctor.finding import Finding, fail, ok, skip, warn
-from doctor.machine import Machine
+from host import cuda, docker, nvidia
+from host import image as images
+from host.errors import LockstepError
+from host.machine import Machine
 
 # First release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
@@ -32,8 +30,8 @@ def engine(machine: Machine) -> Finding:
     if wanted == "local":
         return skip("engine", "ENGINE=local")
     try:
-        return ok("engine", f"Docker {engines.answers(machine)}")
-    except HostError as error:
+        return ok("engine", f"Docker {docker.answers(machine)}")
+    except LockstepError as error:
         if wanted == "docker":
             return fail("engine", error.problem, "ENGINE=docker asks for it", error.fix)
         if not machine.has("docker"):
@@ -48,10 +46,10 @@ def _answers(machine: Machine) -> bool:
 
 def toolkit(machine: Machine) -> Finding:
     """Docker can hand GPUs to containers."""
-    _, gpus = smi.ask(machine)
+    _, gpus = nvidia.ask(machine)
     if not gpus or not _answers(machine):
         return skip("toolkit", "no GPU" if not gpus else "no engine")
-    way = engines.handover(machine)
+    way = docker.handover(machine)
     if way is None:
         return fail(
             "toolkit", "Docker has no NVIDIA Container Toolkit",
@@ -80,10 +78,10 @@ def _configure(machine: Machine) -> str:
 def in_container(machine: Machine) -> Finding:
     """A container sees the GPUs, in the image that trains."""
     name = "GPUs in a container"
-    _, gpus = smi.ask(machine)
+    _, gpus = nvidia.ask(machine)
     if not gpus or not _answers(machine):
         return skip(name, "no GPU" if not gpus else "no engine")
-    way = engines.handover(machine)
+    way = docker.handover(machine)
     if way is None:
         return skip(name, "no toolkit")
     image = _image(machine)
@@ -122,9 +120,9 @@ def room(machine: Machine) -> Finding:
     if free is None:
         return skip("engine's disk", "elsewhere: the engine is on another machine")
     seen = f"{free / 1e9:.0f} GB free in {root}"
-    if free < compose.ROOM and _image(machine) is None:
+    if free < images.ROOM and _image(machine) is None:
         return fail(
-            "engine's disk", seen, f"building the image takes {compose.ROOM / 1e9:.0f} GB",
+            "engine's disk", seen, f"building the image takes {images.ROOM / 1e9:.0f} GB",
             "docker system prune, or give Docker a larger disk (data-root in daemon.json)",
         )  # fmt: skip
     if free < 2e9:
@@ -134,7 +132,7 @@ def room(machine: Machine) -> Finding:
 
 def environment(machine: Machine) -> Finding:
     """There is something to train in without an engine: .venv, or what makes one."""
-    if _answers(machine) or machine.exists(str(engines.INSIDE)):
+    if _answers(machine) or machine.exists(str(docker.INSIDE)):
         return skip("local environment", "training runs in a container")
     if machine.exists(f"{machine.home}/.venv/bin/python"):
         return ok("local environment", ".venv")
@@ -153,9 +151,9 @@ def environment(machine: Machine) -> Finding:
 def _image(machine: Machine) -> str | None:
     """The image that would train here, where it is built; current or not."""
     try:
-        line = drivers.fitting_line(machine.environ, drivers.look(machine), any_host=True).name
-    except HostError:
+        line = cuda.fitting_line(machine.environ, cuda.look(machine), any_host=True).name
+    except LockstepError:
         return None
-    image = f"lockstep:{line}"
+    image = images.name("train", line)
     answer = machine.run("docker", "image", "inspect", "--format", "{{.Id}}", image)
     return image if answer.code == 0 else None

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Iterable
 
+from host.errors import HostError
+
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31", "skip": "90"}
 
 
@@ -77,6 +79,11 @@ def lines(findings: Iterable[Finding]) -> str:
     return "\n".join(
         f"{words[f.status]}: {f.name}: {f.seen} → {f.fix}" for f in findings if f.status in words
     )
+
+
+def code(findings: Iterable[Finding]) -> int:
+    """The exit code: 0, or that of the environment where a check failed."""
+    return HostError.code if any(f.status == "fail" for f in findings) else 0
 
 
 def to_json(findings: list[Finding]) -> str:

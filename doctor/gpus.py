@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from doctor import smi
 from doctor.finding import Finding, fail, ok, skip, warn
-from doctor.machine import Machine
+from host import nvidia
+from host.machine import Machine
 
-# Bits of clocks_throttle_reasons.active, from nvml.h; the other ones are harmless.
-_SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
 _HOT = 87
 
 
 def models(machine: Machine) -> Finding:
     """Which GPUs there are."""
-    _, gpus = smi.ask(machine)
+    _, gpus = nvidia.ask(machine)
     if not gpus:
         return skip("GPUs", "no GPU")
-    kinds: dict[str, list[smi.Gpu]] = {}
+    kinds: dict[str, list[nvidia.Gpu]] = {}
     for gpu in gpus:
         kinds.setdefault(gpu.name, []).append(gpu)
     return ok("GPUs", "; ".join(f"{len(same)} × {_describe(same[0])}" for same in kinds.values()))
 
 
-def _describe(gpu: smi.Gpu) -> str:
+def _describe(gpu: nvidia.Gpu) -> str:
     memory, limit = gpu.number("memory.total"), gpu.number("power.limit")
     parts = [gpu.name]
     parts += [f"{memory / 1024:.1f} GiB"] if memory else []
@@ -33,14 +31,14 @@ def _describe(gpu: smi.Gpu) -> str:
 
 def equal(machine: Machine) -> Finding:
     """All GPUs are of one kind and clock."""
-    gpus = smi.chosen(machine)
+    gpus = nvidia.seen(machine)
     if len(gpus) < 2:
         return skip("equal GPUs", "fewer than two GPUs")
     names = {gpu.name for gpu in gpus}
     clocks = [clock for clock in (gpu.number("clocks.max.sm") for gpu in gpus) if clock]
     if len(names) == 1 and (not clocks or min(clocks) > 0.95 * max(clocks)):
         return ok("equal GPUs", f"{len(gpus)} of one kind")
-    kinds: dict[tuple[str, float], list[smi.Gpu]] = {}
+    kinds: dict[tuple[str, float], list[nvidia.Gpu]] = {}
     for gpu in gpus:
         kinds.setdefault((gpu.name, gpu.number("clocks.max.sm") or 0), []).append(gpu)
     # Not the small one that drives the screen.
@@ -54,7 +52,7 @@ def equal(machine: Machine) -> Finding:
 
 def memory_errors(machine: Machine) -> Finding:
     """No uncorrectable error in GPU memory since the driver was loaded."""
-    gpus = smi.chosen(machine)
+    gpus = nvidia.seen(machine)
     known = [(g, g.number("ecc.errors.uncorrected.volatile.total")) for g in gpus]
     counted = [(g, count) for g, count in known if count is not None]
     if not counted:
@@ -73,7 +71,7 @@ def memory_errors(machine: Machine) -> Finding:
 
 def mig(machine: Machine) -> Finding:
     """No GPU is cut into instances."""
-    gpus = smi.chosen(machine)
+    gpus = nvidia.seen(machine)
     cut = [g for g in gpus if g.text("mig.mode.current") == "Enabled"]
     if not any(g.text("mig.mode.current") for g in gpus):
         return skip("MIG", "no GPU that says")
@@ -89,12 +87,12 @@ def mig(machine: Machine) -> Finding:
 
 def slowed(machine: Machine) -> Finding:
     """Neither heat nor power holds a GPU back."""
-    gpus = smi.chosen(machine)
+    gpus = nvidia.seen(machine)
     if not gpus:
         return skip("heat and power", "no GPU")
     for gpu in gpus:
         bits = int(gpu.text("clocks_throttle_reasons.active") or "0", 16)
-        reasons = [word for bit, word in _SLOWED.items() if bits & bit]
+        reasons = [word for bit, word in nvidia.SLOWED.items() if bits & bit]
         heat = gpu.number("temperature.gpu")
         if reasons or (heat is not None and heat >= _HOT):
             seen = f"{gpu.label}: {heat:.0f} °C" if heat is not None else gpu.label
@@ -117,13 +115,13 @@ def slowed(machine: Machine) -> Finding:
 
 def neighbours(machine: Machine) -> Finding:
     """Nobody else computes on the GPUs."""
-    gpus = smi.chosen(machine)
+    gpus = nvidia.seen(machine)
     if not gpus:
         return skip("busy GPUs", "no GPU")
-    by_uuid = {gpu.row["uuid"]: gpu for gpu in gpus}
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
     used = [
         f"{by_uuid[app.uuid].label}: {app.name.rsplit('/', 1)[-1]} (PID {app.pid})"
-        for app in smi.apps(machine)
+        for app in nvidia.apps(machine)
         if app.uuid in by_uuid
     ]
     for gpu in gpus:  # another container's or user's may not be listed
@@ -141,7 +139,7 @@ def neighbours(machine: Machine) -> Finding:
 
 def persistence(machine: Machine) -> Finding:
     """The driver stays loaded while nothing runs."""
-    _, gpus = smi.ask(machine)
+    _, gpus = nvidia.ask(machine)
     modes = [gpu.text("persistence_mode") for gpu in gpus]
     if not any(modes):
         return skip("persistence", "no GPU that says")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from doctor import pci
 from doctor.finding import Finding, ok, skip, warn
-from doctor.machine import Machine
+from host import pci
+from host.machine import Machine
 
 _BUS = "/sys/bus/thunderbolt/devices"
 # GB/s that reach a program, by the tunnel's Gb/s: Thunderbolt 2, 3 and 4 (USB4), 5. What PCIe says

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from doctor.machine import Machine
-from train import limits
+from host import limits
+from host.machine import Machine
 
 # The lock's oldest package is younger: a clock before this fails every certificate.
 _YOUNGEST = 1767225600  # 2026-01-01

@@ -1,8 +1,8 @@
 import torch
 
-from train import order
 from train.config import Augment
 from train.data import Augmenter
+from train.lanes import order
 
 KEYS = order.keys(order.key(1), torch.arange(500))
 IMAGES = torch.randint(

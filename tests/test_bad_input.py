@@ -88,12 +88,12 @@ def places(tmp_path_factory, finished) -> dict[str, str]:
 
 @pytest.mark.parametrize("case", TABLE)
 def test_bad_input(case, places, cli, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("train.rundir.RUNS", tmp_path / "runs")
+    monkeypatch.setattr("train.record.rundir.RUNS", tmp_path / "runs")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     if "runs/never" in TABLE[case][2]:
-        monkeypatch.setattr("train.rundir.RUNS", __import__("pathlib").Path("runs"))
+        monkeypatch.setattr("train.record.rundir.RUNS", __import__("pathlib").Path("runs"))
     words, code, says = TABLE[case]
     done = cli(*(word.format(**places) for word in words))
     line = one_line(done.err)

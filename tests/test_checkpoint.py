@@ -7,15 +7,30 @@ import pytest
 import torch
 from torch import nn
 
-from train import checkpoint
-from train.checkpoint import prune, read, weights_sha256, write
+from host.errors import CheckpointError
 from train.config import Model, Optim
-from train.errors import CheckpointError
-from train.models import build
-from train.optim import build as build_optimizer
-from train.saver import Saver
+from train.learn.models import build
+from train.learn.optim import build as build_optimizer
+from train.record import checkpoint
+from train.record.checkpoint import prune, read, weights_sha256
+from train.record.facts import Facts
+from train.record.saver import Saver
+from train.record.stateful import OptimizerState
 
 FILES = ["SHA256SUMS", "model.safetensors", "optimizer.safetensors", "state.json"]
+
+
+FACTS = Facts({}, ["a"], (1, 8, 8), [0.5], [0.5], None, "no", 1)
+
+
+def write(root, step, model, optimizer, state):
+    parts = {"optimizer": OptimizerState(optimizer).state_dict()}
+    return checkpoint.write(root, step, model.state_dict(), parts, state)
+
+
+def restore(found, model, optimizer) -> None:
+    found.restore_model(model)
+    OptimizerState(optimizer).load_state_dict(found.parts["optimizer"])
 
 
 def learner(name: str = "sgd", steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -40,7 +55,7 @@ def test_what_is_written_is_read_back_to_the_bit(tmp_path, name) -> None:
     path = write(tmp_path, 7, model, optimizer, {"step": 7, "third": 1 / 3})
     found = read(path)
     other, fresh = learner(name, steps=0)
-    found.restore(other, fresh)
+    restore(found, other, fresh)
     assert weights_sha256(other) == weights_sha256(model)
     assert found.state == {"step": 7, "third": 1 / 3}
     # Both go on alike.
@@ -106,7 +121,7 @@ def test_a_file_that_was_added_is_refused(saved, tmp_path) -> None:
 
 def test_another_model_s_weights_are_refused(saved) -> None:
     with pytest.raises(CheckpointError, match="another model"):
-        read(saved).restore(build(Model(name="mlp"), 10, (1, 8, 8)))
+        read(saved).restore_model(build(Model(name="mlp"), 10, (1, 8, 8)))
 
 
 def test_the_newest_whole_one_is_taken_and_the_damage_named(tmp_path) -> None:
@@ -124,15 +139,17 @@ def test_the_newest_whole_one_is_taken_and_the_damage_named(tmp_path) -> None:
 
 
 def test_the_last_ones_and_the_best_are_kept(tmp_path) -> None:
-    saver = Saver(tmp_path, 2, *learner(), None, {"classes": ["a"]})
+    model, optimizer = learner()
+    saver = Saver(tmp_path, 2, model, FACTS)
+    saver.register("optimizer", OptimizerState(optimizer))
     for step in range(1, 7):
         saver.save({"step": step, "best_step": min(step, 2)})
     names = sorted(p.name for p in tmp_path.iterdir())
     assert names == ["best", "latest", "step-00000002", "step-00000005", "step-00000006"]
     assert (tmp_path / "best").readlink().name == "step-00000002"
-    assert read(tmp_path / "latest").state == {
-        "step": 6, "best_step": 2, "scaler": None, "classes": ["a"],
-    }  # fmt: skip
+    found = read(tmp_path / "latest")
+    assert found.state == {"step": 6, "best_step": 2, **json.loads(json.dumps(FACTS.written()))}
+    assert found.facts == FACTS
 
 
 def test_writing_a_step_again_replaces_it(tmp_path) -> None:
@@ -155,7 +172,7 @@ def test_a_disk_that_refuses_leaves_the_last_one_whole(tmp_path, monkeypatch) ->
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("train.files.sync_file", full)
+    monkeypatch.setattr("train.record.files.sync_file", full)
     with pytest.raises(CheckpointError, match="No space left on device"):
         write(tmp_path, 2, *learner(), {"step": 2})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000001"]
@@ -180,3 +197,58 @@ def test_the_hash_follows_names_types_shapes_and_bytes() -> None:
     for other in blank:
         nn.init.zeros_(other.weight), nn.init.zeros_(other.bias)
     assert len({weights_sha256(other) for other in blank}) == 3
+
+
+class Average:
+    """An average of weights, as people add one: tensors and a number."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.count = 0
+
+    def state_dict(self) -> dict:
+        return {**self.shadow, "count": self.count}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        self.count = state_dict.pop("count")
+        self.shadow = state_dict
+
+
+def test_a_new_thing_with_state_needs_a_name_and_no_more(tmp_path) -> None:
+    model, optimizer = learner()
+
+    def saver(*, average: Average | None) -> Saver:
+        made = Saver(tmp_path, 2, model, FACTS)
+        made.register("optimizer", OptimizerState(optimizer))
+        if average:
+            made.register("average", average)
+        return made
+
+    average = Average(model)
+    average.count = 7
+    saver(average=average).save({"step": 3, "best_step": 0})
+    found = read(tmp_path / "latest")
+    assert (tmp_path / "latest" / "average.safetensors").exists()
+    again = Average(learner("sgd", 0)[0])
+    saver(average=again).restore(found)
+    assert again.count == 7
+    assert all(torch.equal(again.shadow[n], t) for n, t in average.shadow.items())
+    with pytest.raises(CheckpointError, match="holds the state of average, optimizer, and this"):
+        saver(average=None).restore(found)
+
+
+def test_a_checkpoint_of_the_first_version_is_read(saved, tmp_path) -> None:
+    """It had no `parts`: the optimizer's tensors, and the scaler's state among the rest."""
+    copy = tmp_path / "step-00000100"
+    shutil.copytree(saved, copy)
+    state = json.loads((copy / "state.json").read_text())
+    del state["parts"]
+    for scaler in (None, {"scale": 2.0}):
+        (copy / "state.json").write_text(json.dumps({**state, "scaler": scaler}))
+        names = ["model.safetensors", "optimizer.safetensors", "state.json"]
+        content = {name: (copy / name).read_bytes() for name in names}
+        (copy / "SHA256SUMS").write_bytes(checkpoint._sums(content))
+        found = read(copy)
+        assert set(found.parts) == ({"optimizer", "scaler"} if scaler else {"optimizer"})
+        assert found.parts["optimizer"].keys() == read(saved).parts["optimizer"].keys()
+        assert found.state == {"step": 100, "lr": 0.1 + 0.2}

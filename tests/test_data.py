@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Picture
 
+from host.errors import DataError
 from train import data as package
 from train.config import Augment, Config, Data
 from train.data import Augmenter, lane_batches, load
-from train.errors import DataError
 
 DIGITS = Data(source="digits", holdout=0.201)
 

@@ -7,12 +7,13 @@ from sklearn.metrics import confusion_matrix, top_k_accuracy_score
 from torch import nn
 from torch.nn import functional
 
-from train import runtime
+from host.errors import Stopped
 from train.config import Augment, Config, Data, Model
 from train.data import Augmenter, load
-from train.evaluate import _figures, evaluate
-from train.interrupt import StopFlag
-from train.models import build
+from train.lanes import runtime as runtimes
+from train.learn.models import build
+from train.measure import _figures, evaluate
+from train.process.interrupt import StopFlag
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +25,8 @@ def measure(model: nn.Module, data, batch_size: int, stop: StopFlag | None = Non
     stop = stop or StopFlag()
     augmenter = Augmenter(Augment(), data.mean, data.std, torch.device("cpu"))
     config = Config(eval={"batch_size": batch_size})
-    with runtime.start(config, training=False) as here:
-        return evaluate(model, data, augmenter, here, config, stop=stop), augmenter
+    with runtimes.start(config, training=False) as runtime:
+        return evaluate(model, data, augmenter, runtime, config, stop=stop), augmenter
 
 
 def test_the_figures_are_those_of_scikit_learn(data) -> None:
@@ -80,5 +81,6 @@ def test_classes_without_samples_and_losses_that_are_no_number() -> None:
 def test_a_signal_ends_it_without_figures(data) -> None:
     model, stop = build(Model(name="mlp"), 10, (1, 8, 8)), StopFlag()
     stop.signal = signal.SIGTERM
-    assert measure(model, data, 16, stop)[0] is None
+    with pytest.raises(Stopped):
+        measure(model, data, 16, stop)
     assert model.training

@@ -1,89 +1,63 @@
-"""The package stands on floors: a file imports lower floors only."""
+"""What the floors stand on (the floors themselves are import-linter's: `make lint`)."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
-FLOORS = [
-    {
-        "errors",
-        "files",
-        "schedule",
-        "order",
-        "progress",
-        "parent",
-        "exchange",
-        "outcome",
-        "limits",
-        "stopwatch",
-        "search",
-    },
-    {"config", "interrupt", "lock", "trace"},
-    {"experiment"},
-    {"cli", "runtime", "pictures", "data", "models", "optim", "metrics", "health"},
-    {"provenance", "reduce", "checkpoint", "evaluate", "tripwire"},
-    {"saver", "rundir", "estimate"},
-    {"parts"},
-    {"notes", "assemble"},
-    {"loop"},
-    {"summary", "record"},
-    {"run", "score", "launch", "bench"},
-    {"capacity"},
-    {"trial"},
-    {"trials"},
-    {"sizes", "loaders", "rates"},
-    {"variants"},
-    {"reproduce", "tune"},
-    {"__main__"},
-]
-# Inside the data package.
-DATA_FLOORS = [{"images", "augment"}, {"tables"}, {"source"}, {"loader"}, {"__init__"}]
-PACKAGE = Path(__file__).resolve().parent.parent / "train"
+PACKAGE = ROOT / "train"
+# What runs before anything is installed.
+BARE = [
+    *(ROOT / "host").glob("*.py"), *(ROOT / "container").glob("*.py"), *(ROOT / "doctor").glob("*.py")
+]  # fmt: skip
 
 
 def imports(path: Path) -> set[str]:
-    """Modules of ours that a file imports, anywhere in it."""
+    """Top-level names that a file imports, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "train":
-            found |= {f"train.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.add(node.module)
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
         assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
-    return {name for name in found if name.startswith("train.")}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+    return found
 
 
-def floor_of(name: str, floors: list[set[str]]) -> int:
-    [floor] = [number for number, names in enumerate(floors) if name in names]
-    return floor
+@pytest.mark.parametrize("path", BARE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_runs_on_a_bare_machine_needs_the_standard_library_alone(path: Path) -> None:
+    own = {"host"} if path.parent.name == "host" else {"host", path.parent.name}
+    assert imports(path) <= sys.stdlib_module_names | own
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda p: p.stem)
-def test_a_file_imports_lower_floors_only(path: Path) -> None:
-    if path.stem == "__init__":
-        assert not imports(path)
-        return
-    for name in imports(path):
-        lower = name.split(".")[1]
-        assert floor_of(lower, FLOORS) < floor_of(path.stem, FLOORS), f"{path.name}: {name}"
+@pytest.mark.parametrize("place", ["train/stray.py", "host/stray.py", "train/record/stray.py"])
+def test_a_file_on_no_floor_and_an_arrow_upwards_are_found(place: str, tmp_path: Path) -> None:
+    """The contracts are alive: they fail for a file that nobody put anywhere, or that looks up."""
+    for name in ("host", "container", "doctor", "train", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    target = tmp_path / Path(place).parts[0]
+    target.unlink()
+    subprocess.run(["cp", "-r", ROOT / target.name, target], check=True)
+    words = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
 
+    def lint() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "data").glob("*.py")), ids=lambda p: p.stem)
-def test_so_does_the_data_package(path: Path) -> None:
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[1] == "data":
-            assert floor_of(parts[2], DATA_FLOORS) < floor_of(path.stem, DATA_FLOORS)
-        else:
-            assert floor_of(parts[1], FLOORS) < floor_of("data", FLOORS)
-
-
-def test_every_floor_is_lived_on() -> None:
-    there = {path.stem for path in PACKAGE.glob("*.py")} | {"data"}
-    assert set().union(*FLOORS) == there - {"__init__"}
+    assert lint().returncode == 0
+    (tmp_path / place).write_text("")
+    done = lint()
+    assert done.returncode == 1
+    assert "stray" in done.stdout
+    (tmp_path / place).unlink()
+    low = target / ("errors.py" if target.name == "host" else "record/files.py")
+    high = "host.cuda" if target.name == "host" else "train.loop"
+    low.write_text(f"import {high}\n{low.read_text()}")
+    done = lint()
+    assert done.returncode == 1
+    assert high in done.stdout
 
 
 def test_only_the_runtime_makes_an_accelerator() -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from conftest import DIGITS, slow_pictures
 
-from train import health
 from train.config import Config
-from train.health import Health
-from train.stopwatch import Stopwatch
+from train.process import failures, health
+from train.process.health import Health
+from train.process.stopwatch import Stopwatch
 
 GPU = {"gpu_temperature": 91.0, "gpu_power": 240.0}
 
@@ -79,8 +79,10 @@ def test_samples_are_of_this_process(monkeypatch) -> None:
         (ValueError("out of range"), None),
     ],
 )  # fmt: skip
-def test_lack_of_memory_is_told_from_other_errors(error, said) -> None:
-    found = health.exhausted(error, 3, Config(), "runs/a/checkpoints/step-00000045")
+def test_lack_of_memory_is_told_from_other_errors(error, said, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    (tmp_path / "step-00000045").mkdir()
+    found = failures.out_of_memory(error, Config(), tmp_path)
     if said is None:
         assert found is None
         return
@@ -116,7 +118,7 @@ def test_a_run_that_lacks_memory_ends_with_what_to_change(cli, tmp_path, monkeyp
 @pytest.mark.slow
 def test_a_starved_run_says_so_and_a_healthy_one_does_not(cli, tmp_path, monkeypatch) -> None:
     """Real decoding and real steps; looked at every two seconds, not ten."""
-    monkeypatch.setattr("train.notes._PERIOD", 2.0)
+    monkeypatch.setattr("train.journal._PERIOD", 2.0)
     slow_pictures(tmp_path / "slow")
     common = [
         "--model.name",

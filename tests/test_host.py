@@ -11,8 +11,10 @@ import nvidia_smi
 import pytest
 import yaml
 
-from container import clean, compose, driver, engine, gpus, overlay, pin, table, twice
-from container.errors import HostError
+from container import clean, compose, overlay, pin, twice
+from host import cuda, docker, image, nvidia, selection, settings
+from host import lines as table
+from host.errors import HostError, LockstepError
 
 ROOT = Path(__file__).parent.parent
 
@@ -87,7 +89,7 @@ def make_says(path: Path, *words: str, environ: dict[str, str] | None = None) ->
 def test_the_newest_line_that_fits_or_a_refusal_with_the_way_out(host, tmp_path) -> None:
     version, gpus, wanted, expected = HOSTS[host]
     code, said = make_says(
-        smi(tmp_path / "bin", version, gpus), sys.executable, "-m", "container.driver",
+        smi(tmp_path / "bin", version, gpus), sys.executable, "-m", "host.cuda",
         environ={"CUDA": wanted, "GPUS": "", "CPUS": "", "ACCELERATE": ""},
     )  # fmt: skip
     assert said == expected
@@ -97,17 +99,17 @@ def test_the_newest_line_that_fits_or_a_refusal_with_the_way_out(host, tmp_path)
 def test_gpus_are_of_no_concern_on_the_cpu_or_when_they_are_hidden(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", f"{smi(tmp_path / 'bin', V580, [GTX, A100])}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert driver.fitting_line({"CPUS": "2"}, driver.look()).name == "cuda13"
+    assert cuda.fitting_line({"CPUS": "2"}, cuda.look()).name == "cuda13"
     with pytest.raises(HostError):
-        driver.fitting_line({}, driver.look())
+        cuda.fitting_line({}, cuda.look())
     for shown in ("1", "GPU-1f1a2b3c", " 1 , 7"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-        host = driver.look()
+        host = cuda.look()
         assert host is not None
         assert [gpu.name for gpu in host.gpus] == [A100[0]]
-        assert driver.fitting_line({}, host).name == "cuda13"
+        assert cuda.fitting_line({}, host).name == "cuda13"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7f3a")
-    host = driver.look()
+    host = cuda.look()
     assert host is not None
     assert [gpu.index for gpu in host.gpus] == ["MIG-7f3a"]
 
@@ -116,9 +118,9 @@ def test_what_trains_nowhere_is_refused_nowhere(tmp_path, monkeypatch) -> None:
     """An image for a cluster may be built, and tests run, on a machine that could not train."""
     monkeypatch.setenv("PATH", f"{smi(tmp_path / 'bin', V550, [GTX])}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert driver.fitting_line({"CUDA": "cuda13"}, driver.look(), any_host=True).name == "cuda13"
-    assert driver.fitting_line({}, driver.look(), any_host=True).name == "cuda13"
-    assert not driver.fits(table.lines()[0], driver.look())  # and it gets no GPU there
+    assert cuda.fitting_line({"CUDA": "cuda13"}, cuda.look(), any_host=True).name == "cuda13"
+    assert cuda.fitting_line({}, cuda.look(), any_host=True).name == "cuda13"
+    assert not cuda.fits(table.lines()[0], cuda.look())  # and it gets no GPU there
 
 
 def test_the_table_is_the_locks() -> None:
@@ -146,12 +148,12 @@ def test_base_images_stand_in_the_table_alone() -> None:
     assert set(files.stdout.split()) <= {"Dockerfile", "tests/test_host.py"}
 
 
-def host(*gpus: tuple[str, str]) -> driver.Driver:
+def host(*gpus: tuple[str, str]) -> cuda.Driver:
     listed = [
-        driver.Gpu(str(n), f"GPU-{n}", name, table.capability(text))
+        nvidia.Gpu({"index": str(n), "uuid": f"GPU-{n}", "name": name, "compute_cap": text})
         for n, (name, text) in enumerate(gpus)
     ]
-    return driver.Driver(V580, listed)
+    return cuda.Driver(V580, listed)
 
 
 # variables, GPUs here, how the engine hands them over → Compose files, variables
@@ -193,11 +195,11 @@ def test_gpus_asked_for_become_compose_files(case) -> None:
     ],
 )  # fmt: skip
 def test_gpus_that_cannot_be_had(environ, count, handover, says) -> None:
-    with pytest.raises(HostError, match=re.escape(says)):
+    with pytest.raises(LockstepError, match=re.escape(says.replace("error: ", ""))):
         overlay.choose(environ, host(*[A100] * count), handover)
 
 
-@pytest.mark.skipif(engine.INSIDE.exists(), reason="inside an image there is nothing to choose")
+@pytest.mark.skipif(docker.INSIDE.exists(), reason="inside an image there is nothing to choose")
 def test_engines_that_cannot_be_used(tmp_path) -> None:
     """auto falls back and says so in one line; docker refuses with the way out."""
     bare = tmp_path / "bare"
@@ -211,7 +213,7 @@ def test_engines_that_cannot_be_used(tmp_path) -> None:
             (bare / "docker").write_text(f"#!/bin/sh\n{docker}\n")
             (bare / "docker").chmod(0o755)
         done = subprocess.run(
-            [python, "-m", "container.engine", wanted], cwd=ROOT, env={"PATH": str(bare)},
+            [python, "-m", "host.docker", wanted], cwd=ROOT, env={"PATH": str(bare)},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         return done.returncode, (done.stderr + done.stdout).strip()
@@ -256,7 +258,7 @@ def test_engines_that_cannot_be_used(tmp_path) -> None:
     ],
 )
 def test_paths_that_a_container_would_not_see_are_refused(words, folder) -> None:
-    with pytest.raises(HostError, match=f"is outside what the container sees.*{folder}"):
+    with pytest.raises(LockstepError, match=f"is outside what the container sees.*{folder}"):
         compose._check_paths(words)
 
 
@@ -271,11 +273,11 @@ def test_an_edit_of_the_code_needs_no_build_and_one_of_the_lock_does(tmp_path, m
     for name in ("Dockerfile", ".dockerignore", "requirements", "container"):
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
-    monkeypatch.setattr("container.compose.HOME", tmp_path)
-    monkeypatch.setattr("container.table.HOME", tmp_path)
+    monkeypatch.setattr("host.image.HOME", tmp_path)
+    monkeypatch.setattr("host.lines.HOME", tmp_path)
 
     def inputs(service: str = "train", base: str = "") -> str:
-        return compose.build_arguments(table.lines()[0], service, base)["INPUTS"]
+        return image.labels(table.lines()[0], service, base)["INPUTS"]
 
     before, dev = inputs(), inputs("dev")
     assert inputs("train", "mirror/cuda:13") != before
@@ -307,32 +309,33 @@ def test_what_a_build_may_see_is_listed_by_name() -> None:
     assert {line for line in lines if line.startswith("!")} == {
         "!LICENSE", "!pyproject.toml", "!requirements/*.txt", "!configs/**/*.yaml",
         "!configs/schema.json", "!container/image/*", "!train/**/*.py", "!doctor/**/*.py",
+        "!host/**/*.py",
     }  # fmt: skip
 
 
 def test_inside_an_image_its_environment_is_the_engine(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("container.engine.INSIDE", tmp_path)
-    assert engine.choose("auto") == ("local", "")
+    monkeypatch.setattr("host.docker.INSIDE", tmp_path)
+    assert docker.choose("auto") == ("local", "")
 
 
 def test_settings_come_from_the_environment_and_else_from_the_env_file(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("container.compose.HOME", tmp_path)
+    monkeypatch.setattr("host.settings.HOME", tmp_path)
     (tmp_path / ".env").write_text(
         "# mine\nDATA='/mnt/pictures'\nCUDA=cuda12\nHF_TOKEN=secret\nbroken\n"
     )
     monkeypatch.setenv("CUDA", "cuda13")
     monkeypatch.delenv("DATA", raising=False)
-    found = compose.settings()
+    found = settings.read()
     assert (found["DATA"], found["CUDA"]) == ("/mnt/pictures", "cuda13")
     assert "HF_TOKEN" not in found  # the container's, not ours
 
 
 def test_data_that_is_not_there_is_refused(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr("container.engine.rootless", lambda: False)
+    monkeypatch.setattr("host.docker.rootless", lambda: False)
     line = table.lines()[0]
-    with pytest.raises(HostError, match=r"DATA=.*missing is no directory"):
+    with pytest.raises(LockstepError, match=r"DATA=.*missing is no directory"):
         compose.variables({"DATA": str(tmp_path / "missing")}, line)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
@@ -353,8 +356,8 @@ def test_trees_that_differ_are_told_by_path_and_kind() -> None:
 def test_pins_are_written_into_the_table(tmp_path, monkeypatch) -> None:
     """The registry's answer is a stand-in's; what becomes of it is real."""
     shutil.copy(ROOT / "Dockerfile", tmp_path)
-    monkeypatch.setattr("container.table.HOME", tmp_path)
-    monkeypatch.setattr("container.pin.table.HOME", tmp_path)
+    monkeypatch.setattr("host.lines.HOME", tmp_path)
+    monkeypatch.setattr("container.pin.HOME", tmp_path)
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "docker").write_text(f"#!/bin/sh\necho sha256:{'ab' * 32}\n")
@@ -435,10 +438,10 @@ def test_gpus_by_number_or_by_being_free(asked, visible, found, tmp_path) -> Non
     if visible:
         environ["CUDA_VISIBLE_DEVICES"] = visible
     if isinstance(found, dict):
-        assert gpus.resolve(environ) == found
+        assert selection.resolve(environ) == found
     else:
-        with pytest.raises(HostError, match=re.escape(found)):
-            gpus.resolve(environ)
+        with pytest.raises(LockstepError, match=re.escape(found.replace("error: ", ""))):
+            selection.resolve(environ)
 
 
 def test_make_starts_as_many_processes_as_gpus_are_named(tmp_path) -> None:

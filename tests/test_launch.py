@@ -10,14 +10,15 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from conftest import ROOT
 
-from train import launch, outcome
-from train.errors import HostError, TrainError, UsageError
+from host import errors, plan
+from host.errors import CheckpointError, HostError, LockstepError, LostPeers, UsageError
+from train.process import outcome, supervisor
 
 WORDS = ["fit", "--config", "configs/digits.yaml"]
 
 
 def line(visible: int, lanes: int = 8, **variables: str) -> str:
-    words = launch.command(variables, WORDS, visible, lanes)
+    words = supervisor.command(plan.make(variables, visible, lanes), "train", WORDS)
     assert words[0].endswith("accelerate")
     assert words[-len(WORDS) :] == WORDS
     return shlex.join(words[2 : -len(WORDS)]).replace("configs/accelerate/", "")
@@ -68,8 +69,8 @@ def test_variables_choose_the_hardware_config(visible, variables, expected) -> N
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(visible, variables, kind, says) -> None:
-    with pytest.raises(TrainError, match=says) as raised:
-        launch.command(variables, WORDS, visible)
+    with pytest.raises(LockstepError, match=says) as raised:
+        plan.make(variables, visible)
     assert type(raised.value) is kind
 
 
@@ -84,38 +85,14 @@ def test_accelerate_takes_the_hardware_configs(path) -> None:
 
 
 def test_evaluation_takes_all_gpus_whatever_the_lanes() -> None:
-    words = launch.command({}, ["evaluate", "--run", "x"], 6)
-    assert words[words.index("--num_processes") + 1] == "6"
+    planned = plan.make({}, 6)
+    assert planned.processes == 6
+    assert planned.words[planned.words.index("--num_processes") + 1] == "6"
 
 
 def test_the_six_hardware_configs_are_there() -> None:
     names = {path.stem for path in ROOT.glob("configs/accelerate/*.yaml")}
     assert names == {"cpu", "multi_cpu", "gpu", "multi_gpu", "fp16", "bf16"}
-
-
-@pytest.mark.parametrize(
-    ("visible", "count"),
-    [(None, 3), ("0,2", 2), ("", 0), ("-1", 0), ("1,-1,2", 1), ("0,1,2,3,4", 3)],
-)
-def test_gpus_are_those_that_the_driver_lists_and_the_environment_leaves(
-    tmp_path, monkeypatch, visible, count
-) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(
-        '#!/bin/sh\nfor n in 0 1 2; do echo "GPU $n: NVIDIA A100 (UUID: GPU-$n)"; done\n'
-    )
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert launch.visible_gpus() == count
-
-
-def test_a_machine_without_the_driver_s_tool_has_no_gpus(monkeypatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    assert launch.visible_gpus() == 0
 
 
 def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -145,12 +122,27 @@ def test_the_trainer_s_exit_code_comes_back_through_the_launcher(tmp_path) -> No
 def test_a_process_that_lost_the_others_does_not_speak_for_them(tmp_path, monkeypatch) -> None:
     note = tmp_path / "note.json"
     monkeypatch.setenv(outcome.VARIABLE, str(note))
+    assert not outcome.read(note).begun
     outcome.begun()
-    assert outcome.read(note) == {"begun": True}
-    outcome.ended(6, "process 1 lost the others", bystander=True)
-    assert outcome.read(note)["code"] == 6
-    outcome.ended(4, "the disk is full")
-    outcome.ended(6, "process 2 lost the others", bystander=True)
-    assert outcome.read(note)["code"] == 4
+    assert outcome.read(note) == outcome.Outcome(True, None)
+    outcome.ended(LostPeers("process 1 lost the others", "see them"))
+    assert outcome.read(note).error.code == 6
+    assert not outcome.read(note).known
+    outcome.ended(CheckpointError("the disk is full → or nearly", "make room"))
+    outcome.ended(LostPeers("process 2 lost the others", "see them"))
+    said = outcome.read(note).error
+    assert (said.code, said.problem, said.fix) == (4, "the disk is full → or nearly", "make room")
     monkeypatch.setenv(outcome.VARIABLE, str(tmp_path / "none" / "note.json"))
     outcome.begun()  # nowhere to write: not the trainer's concern
+
+
+@pytest.mark.parametrize("kind", errors._KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_is_the_same_error_in_another_process(kind) -> None:
+    there = errors.from_fields(kind("a → b", "c → d").fields())
+    assert (type(there), there.problem, there.fix) == (kind, "a → b", "c → d")
+    assert errors.of(kind.code).code == kind.code
+    assert errors.of(kind.code) not in (errors.OutOfMemory, errors.LostPeers)
+
+
+def test_codes_of_others_are_the_environments() -> None:
+    assert errors.of(1) is errors.of(139) is HostError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from train import limits
+from host import limits
 
 STATUS = "Name:\tpython\nCpus_allowed_list:\t0-3,8\n"
 # what stands where → CPUs, quota, memory limit

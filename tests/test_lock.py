@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from train import lock, parent
-from train.errors import HostError, UsageError
+from host.errors import HostError, UsageError
+from train.process import parent
+from train.record import lock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from train import lock
+from train.record import lock
 with lock.hold(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))
@@ -61,7 +62,7 @@ import os, subprocess, sys, time
 os.environ["ACCELERATE_DYNAMO_MODE"] = "default"
 code = '''
 import signal, sys, time
-from train import parent
+from train.process import parent
 parent._GRACE = 1.0
 parent.end_with_launcher()
 if sys.argv[1] == "deaf":

@@ -4,16 +4,16 @@ import math
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from train import trace
+from host.errors import UsageError
 from train.config import Config
-from train.errors import UsageError
-from train.metrics import Recorder, check_key
-from train.progress import Display
+from train.record import trace
+from train.record.display import Display
+from train.record.recorder import Recorder, check_key
 
 
 def record(run, steps, *, first=0, measured=0, **knobs) -> None:
     config = Config(batch_size=8, lanes=1, **knobs)
-    display = Display(1, 100, shown=False)
+    display = Display(1, 100)
     place = {"step": first, "seconds": first * 0.5, "per_epoch": 80, "samples": 800}
     place["measured"] = measured
     with Recorder(run, "0123456789abcdef", config, display, **place) as recorder:
@@ -73,7 +73,7 @@ def test_tensorboard_holds_the_same_points(tmp_path) -> None:
 
 
 def test_json_has_no_infinity(tmp_path) -> None:
-    display = Display(1, 10, shown=False)
+    display = Display(1, 10)
     place = {"step": 0, "seconds": 0.0, "measured": 0, "per_epoch": 8, "samples": 80}
     with Recorder(tmp_path, "0123456789abcdef", Config(), display, **place) as recorder:
         recorder.train(1, 0.1, 0.1, [1.0, 0.5], math.inf)

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train import order
+from train.lanes import order
 
 
 def test_the_generator_is_splitmix64() -> None:

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from train.reduce import AllReduce, LaneTree
+from train.lanes.allreduce import AllReduce
+from train.lanes.tree import LaneTree
 
 LANES = 8
 

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from conftest import ROOT, one_line, picture
 
-from train import launch, provenance, reproduce, rundir, trace
+from host.errors import HostError
+from train import reproduce
+from train.process import supervisor
+from train.record import provenance, rundir, trace
 
 SHORT = ["--config", "configs/digits.yaml", "--max_steps", 6, "--eval.every", 3, "--log.every", 2]
 
@@ -23,7 +26,7 @@ def here(cli, monkeypatch, tmp_path):
         print(done.out, done.err)
         return done.code
 
-    monkeypatch.setattr(launch, "supervise", supervise)
+    monkeypatch.setattr(supervisor, "supervise", supervise)
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +117,10 @@ def test_one_changed_pixel_is_refused_and_found(trained, run, cli, here, tmp_pat
 
 def test_changed_code_is_refused_by_name(run, cli, here, monkeypatch) -> None:
     change(run, "code", "train/loop.py", to="0" * 64)
-    change(run, "code", "train/optim.py", to="0" * 64)
+    change(run, "code", "train/learn/optim.py", to="0" * 64)
     refused = cli("reproduce", run)
     assert refused.code == 2
-    assert "the code changed since: train/loop.py, train/optim.py (" in one_line(refused.err)
+    assert "the code changed since: train/learn/optim.py, train/loop.py (" in one_line(refused.err)
     done = cli("reproduce", run, "--anyway")
     assert done.code == 0
     assert "not as recorded: code train/loop.py: 000000000000 recorded" in done.out
@@ -167,7 +170,7 @@ def test_what_cannot_be_reproduced(run, cli, tmp_path) -> None:
 
 def test_a_training_that_fails_again_keeps_its_code(run, cli, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(rundir, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(launch, "supervise", lambda words: 75)
+    monkeypatch.setattr(supervisor, "supervise", lambda words: 75)
     assert cli("reproduce", run).code == 75
 
 
@@ -176,15 +179,16 @@ def test_devices_and_precision_come_from_the_record_unless_asked_for(run) -> Non
     config = reproduce.parse(manifest["config"], "run.json")
 
     def words(**free: int | None) -> str:
-        return " ".join(reproduce._launcher(config, manifest, free.get("cpus"), free.get("gpus")))
+        planned = reproduce._plan(config, manifest, free.get("cpus"), free.get("gpus"))
+        return " ".join(planned.words)
 
-    assert "cpu.yaml --quiet" in words()
+    assert words().endswith("/cpu.yaml")
     assert "multi_cpu.yaml --num_processes 4" in words(cpus=4)
     manifest["hardware"]["mixed_precision"] = "bf16"
     manifest["world_size"] = 2
     assert "--num_processes 2 --mixed_precision bf16" in words()
     manifest["hardware"]["type"] = "cuda"
-    with pytest.raises(reproduce.HostError, match="GPUS=2"):
+    with pytest.raises(HostError, match="GPUS=2"):
         words()
 
 
@@ -199,5 +203,7 @@ def test_no_secret_is_recorded() -> None:
 def test_the_record_names_this_code_and_these_packages() -> None:
     code = provenance.code()
     assert "train/data/loader.py" in code
-    assert set(code) == {str(p.relative_to(ROOT)) for p in (ROOT / "train").rglob("*.py")}
+    files = [p for name in ("host", "train") for p in (ROOT / name).rglob("*.py")]
+    assert set(code) == {str(p.relative_to(ROOT)) for p in files}
+    assert "host/limits.py" in code  # it chooses threads
     assert {"python", "torch", "torchvision", "numpy", "safetensors"} <= set(provenance.versions())

@@ -11,9 +11,10 @@ from accelerate.state import AcceleratorState
 from conftest import DIGITS, one_line
 from torch import nn
 
-from train import models, notes, optim, rundir
-from train.checkpoint import read, write
-from train.config import Model, Optim
+from train import journal
+from train.learn import models
+from train.record import rundir
+from train.record.checkpoint import read, write
 
 SHORT = [*DIGITS, "--max_steps", 12, "--eval.every", 6, "--checkpoint.every", 4, "--log.every", 1]
 
@@ -95,15 +96,15 @@ def test_a_moved_checkpoint_can_still_be_evaluated(finished, cli, tmp_path) -> N
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, last: int) -> Iterator[None]:
     """Within, a run dies after the update of step `last`, before anything is saved of it."""
-    real = notes.Notes.look
+    real = journal.Journal.keep
 
-    def look(self, report, norm):
+    def keep(self, report, norm):
         if self.state.step == last:
             raise KeyboardInterrupt
         real(self, report, norm)
 
     with monkeypatch.context() as patch:
-        patch.setattr(notes.Notes, "look", look)
+        patch.setattr(journal.Journal, "keep", keep)
         yield
 
 
@@ -315,10 +316,7 @@ def test_precision_stays_that_of_the_training(cli, tmp_path, monkeypatch) -> Non
 def test_an_fp16_run_is_measured_on_a_cpu_with_a_warning(finished, cli, tmp_path) -> None:
     """Its checkpoint says fp16; the bytes are those of an FP32 run, there being no GPU here."""
     found = read(finished / "checkpoints/latest")
-    model = models.build(Model(), 10, (1, 8, 8))
-    optimizer = optim.build(Optim(), model)
-    found.restore(model, optimizer)
-    path = write(tmp_path, 20, model, optimizer, {**found.state, "mixed_precision": "fp16"})
+    path = write(tmp_path, 20, found.model, found.parts, {**found.state, "mixed_precision": "fp16"})
     done = cli("evaluate", "--checkpoint", path)
     assert done.code == 0
     assert "warning: trained in FP16, which needs a GPU" in done.err

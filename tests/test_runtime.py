@@ -8,27 +8,30 @@ import pytest
 import torch
 from conftest import DIGITS, ROOT, one_line, processes
 
-from train import limits, runtime
+from host import limits
+from host.errors import HostError, UsageError
+from host.lanes import share
 from train.config import Config
-from train.errors import HostError, UsageError
-from train.interrupt import listen
+from train.lanes import order, seeds
+from train.lanes import runtime as runtimes
+from train.process.interrupt import listen
 
 
 def test_threads_are_one_in_lockstep_and_the_machine_s_elsewhere() -> None:
-    with runtime.start(Config()) as here:
-        assert (here.threads, torch.get_num_threads()) == (1, 1)
-    with runtime.start(Config(reproducibility="fast")) as here:
-        assert here.threads == torch.get_num_threads() == limits.cpus()
+    with runtimes.start(Config()) as runtime:
+        assert (runtime.threads, torch.get_num_threads()) == (1, 1)
+    with runtimes.start(Config(reproducibility="fast")) as runtime:
+        assert runtime.threads == torch.get_num_threads() == limits.cpus()
 
 
 def test_levels_pin_what_they_promise() -> None:
     for level, exact in (("fast", False), ("deterministic", True), ("lockstep", True)):
-        with runtime.start(Config(reproducibility=level)):
+        with runtimes.start(Config(reproducibility=level)):
             assert torch.are_deterministic_algorithms_enabled() is exact
             assert torch.backends.cudnn.benchmark is not exact
             assert torch.backends.cuda.matmul.allow_tf32 is False
             assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    with runtime.start(Config(tf32=True)):
+    with runtimes.start(Config(tf32=True)):
         assert torch.backends.cuda.matmul.allow_tf32 is True
 
 
@@ -36,34 +39,39 @@ def test_a_lane_s_seed_depends_on_step_and_lane_alone() -> None:
     draws = {}
     for step in range(3):
         for lane in range(3):
-            runtime.seed_lane(7, step, lane)
+            seeds.seed_lane(7, step, lane)
             draws[step, lane] = torch.rand(1).item()
     assert len(set(draws.values())) == 9
-    runtime.seed_lane(7, 1, 2)
+    seeds.seed_lane(7, 1, 2)
     assert torch.rand(1).item() == draws[1, 2]
+
+
+def test_seeds_are_those_of_torch() -> None:
+    seeds.seed_lane(3, 1, 4)
+    draw = torch.rand(5)
+    torch.manual_seed(order.key(3, 1, 4) & (2**63 - 1))
+    assert torch.equal(torch.rand(5), draw)
 
 
 def test_processes_that_do_not_divide_the_lanes() -> None:
     with pytest.raises(UsageError, match="3 processes cannot share 8 lanes") as raised:
-        runtime._lanes(Config(), 0, 3)
+        share(8, 0, 3, lockstep=True)
     assert raised.value.fix == "use 1 or 2 or 4 or 8 processes"
     with pytest.raises(UsageError, match=r"or 8 processes, or lanes: 3"):
-        runtime._lanes(Config(reproducibility="fast"), 0, 3)
-    assert [list(runtime._lanes(Config(), rank, 4)) for rank in range(4)] == [
+        share(8, 0, 3, lockstep=False)
+    assert [list(share(8, rank, 4, lockstep=True)) for rank in range(4)] == [
         [0, 1], [2, 3], [4, 5], [6, 7],
     ]  # fmt: skip
 
 
-def test_work_on_the_main_process_gives_its_value_or_its_error() -> None:
-    with runtime.start(Config()) as here:
-        assert here.on_main(lambda: 5) == here.together(lambda: 5) == 5
-
-        def fails():
-            raise UsageError("no", "yes")
-
-        for do in (here.on_main, here.together):
-            with pytest.raises(UsageError, match="no"):
-                do(fails)
+def test_an_error_of_one_is_an_error_of_all() -> None:
+    with runtimes.start(Config()) as runtime:
+        assert runtime.from_main(5) == 5
+        with runtime.together():
+            value = 5
+        assert value == 5
+        with pytest.raises(UsageError, match="no"), runtime.together():
+            raise UsageError("no", "yes", one_rank=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -126,7 +134,7 @@ def test_more_processes_than_lanes_is_an_error(tmp_path) -> None:
 def test_fp16_on_the_cpu_is_an_error(monkeypatch) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    with pytest.raises(HostError, match="FP16 needs a GPU"), runtime.start(Config()):
+    with pytest.raises(HostError, match="FP16 needs a GPU"), runtimes.start(Config()):
         pass
 
 

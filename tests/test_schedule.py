@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.schedule import Kind, is_due, lr_at
+from train.config import Schedule
+from train.learn.schedule import is_due, lr_at
 
-kinds = st.sampled_from(get_args(Kind))
+kinds = st.sampled_from(get_args(Schedule))
 
 
 @given(kinds, st.integers(1, 10_000), st.floats(0, 1), st.floats(0, 1), st.data())

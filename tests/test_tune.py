@@ -15,10 +15,11 @@ from conftest import DIGITS, ROOT, Outcome, one_line, slow_pictures
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train import capacity, experiment, loaders, sizes, trials, variants
+from host.errors import DataError, HostError, LostPeers, OutOfMemory, UsageError, from_fields
+from train import experiment
 from train.config import Config
-from train.errors import HostError, UsageError
-from train.search import Search
+from train.tuning import capacity, loaders, sizes, trials, variants
+from train.tuning.search import Search
 
 
 @given(limit=st.integers(0, 5000), most=st.integers(1, 4096))
@@ -75,7 +76,7 @@ def variant(precision: str, last: bool, compiled: bool, speed: float | None) -> 
     return row | ({"error": "no compiler"} if speed is None else {"samples_per_second": speed})
 
 
-def test_what_changes_the_bits_is_taken_only_where_none_are_promised() -> None:
+def test_what_changes_the_bits_is_taken_only_where_none_are_promised(tmp_path) -> None:
     rows = [
         variant("no", False, False, 100),
         variant("bf16", True, False, 250),
@@ -83,12 +84,20 @@ def test_what_changes_the_bits_is_taken_only_where_none_are_promised() -> None:
     ]
     for level, taken in (("lockstep", False), ("deterministic", False), ("fast", True)):
         said: list[str] = []
-        config, words = variants.fastest(Config(reproducibility=level), rows, said)
+        config, words = variants.fastest(
+            Config(reproducibility=level), trials.Trials(tmp_path, 0), rows, said
+        )
         assert config.model.channels_last is taken
         assert words == (" PRECISION=bf16" if taken else "")
         assert said[0].startswith("2.50 × as fast with PRECISION=bf16, model.channels_last: true")
         assert ("left to you" in said[0]) is not taken
-    assert "no other" in (variants.fastest(Config(), rows[:1], said), said)[1][-1]
+    assert (
+        "no other"
+        in (
+            variants.fastest(Config(), trials.Trials(tmp_path, 0), rows[:1], said),
+            said,
+        )[1][-1]
+    )
 
 
 def tuned(*words: object, env: dict[str, str] | None = None) -> Outcome:
@@ -194,22 +203,25 @@ def test_a_killed_trial_is_told_from_one_that_fails(tmp_path, monkeypatch) -> No
     assert trials._killed(None, log)
     log.write_text("ValueError: bad")
     assert not trials._killed(None, log)
-    killed = trials._error(1, {}, log, killed=True)
-    assert isinstance(killed, trials.NoMemory)
-    said = {"code": 3, "error": "the data set is empty → check data.source", "bystander": False}
+    killed = trials._error(1, None, log, killed=True)
+    assert isinstance(killed, OutOfMemory)
+    said = from_fields(DataError("the data set is empty", "check data.source").fields())
     other = trials._error(1, said, log, killed=False)
     assert (other.code, other.problem) == (3, "the data set is empty")
     assert isinstance(other, HostError) is False
-    full = {"code": 6, "error": "process 0 ran out of memory → raise lanes", "bystander": False}
-    assert isinstance(trials._error(1, full, log, killed=False), trials.NoMemory)
+    full = from_fields(OutOfMemory("process 0 has no room → none", "raise lanes").fields())
+    assert isinstance(trials._error(1, full, log, killed=False), OutOfMemory)
+    assert full.problem == "process 0 has no room → none"  # never split out of prose
+    lost = LostPeers("process 1 lost the others", "see what they say")
+    assert isinstance(trials._error(1, lost, log, killed=False), OutOfMemory)
 
 
 def test_memory_is_measured_as_a_share_of_what_there_is() -> None:
-    from train import runtime
+    from train.lanes import runtime as runtimes
 
-    with runtime.start(Config()) as here:
-        capacity.reset_peak(here)
+    with runtimes.start(Config()) as runtime:
+        capacity.reset_peak(runtime)
         block = torch.ones(64 << 20, dtype=torch.uint8)
-        with_block, total = capacity.peak_memory(here)
+        with_block, total = capacity.peak_memory(runtime)
         assert 0 < with_block < total
         del block

@@ -1,47 +1,45 @@
-"""From an experiment to the parts that train it."""
+"""From an experiment to the parts that train it: each thing is built here, once."""
 
-import os
-from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from train import estimate, limits, models, optim, order
-from train.checkpoint import Checkpoint
+from host import launcher
+from host.errors import UsageError
 from train.config import Config
-from train.data import ImageData
-from train.data import load as load_data
-from train.errors import UsageError
-from train.interrupt import StopFlag
-from train.parts import State
-from train.reduce import AllReduce, LaneTree, Reducer
-from train.runtime import Runtime
+from train.data import Augmenter, ImageData, load
+from train.lanes import seeds
+from train.lanes.allreduce import AllReduce
+from train.lanes.reducer import Reducer
+from train.lanes.runtime import Runtime
+from train.lanes.tree import LaneTree
+from train.lanes.tripwire import Tripwire
+from train.learn import models, optim
+from train.parts import Parts, State
+from train.process import memory
+from train.process.interrupt import StopFlag
+from train.process.stopwatch import Stopwatch
+from train.record.checkpoint import Checkpoint
+from train.record.facts import Facts
+from train.record.saver import Saver
+from train.record.stateful import OptimizerState
 
 
-def data(config: Config, here: Runtime, stop: StopFlag) -> ImageData:
-    """Both splits, with the fingerprint where the level asks for it."""
+def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
+    """Both splits, with the fingerprint where the level asks for it.
+
+    Raises:
+        DataError: the data cannot be had, or is not what the experiment says.
+    """
+    if runtime.main and "/" in config.data.source:
+        print(f"looking for {config.data.source}, in the cache and on the hub", flush=True)
     # To hash a data set that is too large for memory is to read all of it: once, and not for speed.
-    hashed = here.main and config.reproducibility != "fast"
-    with stop.breaks():  # a download may take hours
-        return load_data(config.data, fingerprint=hashed)
-
-
-def learner(
-    config: Config, images: ImageData, found: Checkpoint | None, here: Runtime
-) -> tuple[nn.Module, Optimizer, State]:
-    """Model, optimizer and state: new from the seed, or as a checkpoint left them."""
-    torch.manual_seed(order.key(config.seed) & (2**63 - 1))
-    model = models.build(config.model, len(images.classes), images.train.shape).to(here.device)
-    optimizer = optim.build(config.optim, model)
-    if found is None:
-        return model, optimizer, State()
-    found.restore(model, optimizer)
-    if here.accelerator.scaler and found.state["scaler"]:
-        here.accelerator.scaler.load_state_dict(found.state["scaler"])
-    kept = {f.name: found.state[f.name] for f in fields(State) if f.name in found.state}
-    return model, optimizer, State(**kept)
+    hashed = runtime.main and config.reproducibility != "fast"
+    with runtime.together(), stop.breaks():  # a download may take hours
+        return load(config.data, fingerprint=hashed)
 
 
 def samples(config: Config, images: ImageData) -> int:
@@ -64,41 +62,149 @@ def samples(config: Config, images: ImageData) -> int:
     return max(1, count)
 
 
-def tight(config: Config, images: ImageData, here: Runtime) -> str | None:
-    """What to say where there is less memory than this training is likely to need."""
-    half = here.accelerator.mixed_precision != "no"
-    if here.device.type == "cuda":
-        there: int | None = torch.cuda.get_device_properties(here.device).total_memory
-        base, share, where = estimate.CONTEXT, 1, "this GPU"
-    else:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        there, base, share, where = limits.memory(), estimate.PROCESS, local, "the cgroup's limit"
-    if there is None:
-        return None
-    try:
-        need = estimate.of(config, len(images.classes), images.train.shape, here.world, half=half)
-    except RuntimeError:  # a model that cannot do without numbers: this is advice, and no more
-        return None
-    wanted = share * (need.total + base)
-    if wanted <= there:
-        return None
-    return (
-        f"about {wanted / 2**30:.1f} GiB are needed, and {where} has {there / 2**30:.1f}: raise"
-        " lanes (other bits) or the number of processes, or PRECISION=bf16; make tune measures"
+def facts(config: Config, images: ImageData, runtime: Runtime) -> Facts:
+    """What this training's checkpoints say of it."""
+    return Facts(
+        config=config.model_dump(mode="json"),
+        classes=images.classes,
+        shape=images.train.shape,
+        mean=images.mean,
+        std=images.std,
+        data_sha256=images.sha256,
+        mixed_precision=runtime.accelerator.mixed_precision,
+        world_size=runtime.world,
     )
 
 
-def wrap(unwrapped: nn.Module, config: Config, here: Runtime) -> tuple[nn.Module, Reducer]:
+def learner(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Module, Optimizer]:
+    """Model and optimizer, new from the seed.
+
+    Raises:
+        UsageError: there is no such model, or it does not fit the data.
+    """
+    seeds.seed_start(config.seed)
+    model = models.build(config.model, len(images.classes), images.train.shape)
+    model = model.to(runtime.device)
+    return model, optim.build(config.optim, model)
+
+
+def resumed(
+    config: Config,
+    runtime: Runtime,
+    images: ImageData,
+    said: Facts,
+    checkpoints: Path,
+    found: Checkpoint | None,
+    stop: StopFlag,
+) -> tuple[Parts, State]:
+    """Parts and state: new from the seed, or as the checkpoint `found` left them.
+
+    Raises:
+        UsageError: there is no such model, or it does not fit the data.
+        CheckpointError: the checkpoint is of something else.
+    """
+    with runtime.together():
+        count = samples(config, images)
+        model, optimizer = learner(config, images, runtime)
+        saver = stateful(config, runtime, model, optimizer, said, checkpoints)
+        state = State()
+        if found is not None:
+            saver.restore(found)
+            state = State.read(found.state)
+    return parts(config, runtime, images, model, optimizer, saver, count, stop), state
+
+
+def stateful(
+    config: Config,
+    runtime: Runtime,
+    model: nn.Module,
+    optimizer: Optimizer,
+    said: Facts,
+    checkpoints: Path,
+) -> Saver:
+    """All that has state, in the hands of what saves it."""
+    saver = Saver(checkpoints, config.checkpoint.keep, model, said)
+    saver.register("optimizer", OptimizerState(optimizer))
+    if runtime.accelerator.scaler is not None:
+        saver.register("scaler", runtime.accelerator.scaler)
+    return saver
+
+
+def parts(
+    config: Config,
+    runtime: Runtime,
+    images: ImageData,
+    model: nn.Module,
+    optimizer: Optimizer,
+    saver: Saver,
+    count: int,
+    stop: StopFlag,
+) -> Parts:
+    """What a training of `count` samples works with, but for what writes."""
+    wrapped, reducer = wrap(model, config, runtime)
+    return Parts(
+        config=config,
+        runtime=runtime,
+        data=images,
+        augmenter=Augmenter(config.augment, images.mean, images.std, runtime.device),
+        model=wrapped,
+        unwrapped=model,
+        # The optimizer's state is where it belongs; Accelerate would move AdamW's step counts to
+        # the GPU, where each is waited for.
+        optimizer=runtime.accelerator.prepare_optimizer(optimizer, device_placement=False),
+        reducer=reducer,
+        saver=saver,
+        tripwire=tripwire(model, optimizer, config, runtime),
+        recorder=None,
+        stop=stop,
+        samples=count,
+        watch=Stopwatch(runtime.device, running=runtime.main),
+        health=None,
+    )
+
+
+def wrap(unwrapped: nn.Module, config: Config, runtime: Runtime) -> tuple[nn.Module, Reducer]:
     """The model as it is called, and what sums over its lanes."""
     tree = config.reproducibility == "lockstep"
     # Accelerate's evaluation mode is precision and device, without DDP.
-    alone = tree or here.world == 1
-    model: Any = here.accelerator.prepare_model(unwrapped, evaluation_mode=alone)
+    alone = tree or runtime.world == 1
+    model: Any = runtime.accelerator.prepare_model(unwrapped, evaluation_mode=alone)
     reducer: Reducer = (
-        LaneTree(unwrapped, here.rank, here.world, len(here.lanes))
+        LaneTree(unwrapped, runtime.rank, runtime.world, len(runtime.lanes))
         if tree
-        else AllReduce(model, here.world)
+        else AllReduce(model, runtime.world)
     )
     # Not dynamic: which shapes came before must not decide how one is computed.
     wrapped: Any = torch.compile(model, dynamic=False) if config.model.compile else model
     return wrapped, reducer
+
+
+def tripwire(
+    model: nn.Module, optimizer: Optimizer, config: Config, runtime: Runtime
+) -> Tripwire | None:
+    """What compares the processes' weights; None where there is one process."""
+    if runtime.world == 1:
+        return None
+    whole, watch = config.reproducibility == "lockstep", config.tripwire > 0
+    return Tripwire(model, optimizer, runtime, buffers=whole, watch=watch)
+
+
+def tight(config: Config, images: ImageData, runtime: Runtime) -> str | None:
+    """What to say where there is less memory than this training is likely to need."""
+    found = memory.fit(
+        config,
+        len(images.classes),
+        images.train.shape,
+        resident=images.resident,
+        world=runtime.world,
+        local=launcher.local_world(),
+        device=runtime.device.type,
+        half=runtime.accelerator.mixed_precision != "no",
+    )
+    if found is None or found.fits:
+        return None
+    return (
+        f"about {found.wanted / 2**30:.1f} GiB are needed, and {found.place} has"
+        f" {found.there / 2**30:.1f}: raise lanes (other bits) or the number of processes, or"
+        " PRECISION=bf16; make tune measures"
+    )

@@ -13,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
-from train.schedule import Kind
+from host.errors import UsageError
+from host.lanes import cutting
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+Schedule = Literal["cosine", "linear", "constant", "step"]
 Statistics = Annotated[list[Fraction], Field(min_length=1, max_length=4)]
 
 # Marks a knob that cannot change what is learned, so that a resumed run may change it.
@@ -109,7 +111,7 @@ class Optim(Section):
     """Scale the gradient down to this norm where it is larger; null: never."""
     warmup: Natural = 0
     """Steps of linear rise to the peak."""
-    schedule: Kind = "cosine"
+    schedule: Schedule = "cosine"
     """Shape of the learning rate after the warm-up."""
     final: Fraction = 0.0
     """Where cosine and linear end, as a share of the peak."""
@@ -191,16 +193,14 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _lanes_fit(self) -> "Config":
-        fits = [n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0]
-        need = "cut the batch evenly"
-        if self.reproducibility == "lockstep":
-            fits = [n for n in fits if n & (n - 1) == 0]
-            need = "be a power of two and " + need
+        lockstep = self.reproducibility == "lockstep"
+        fits = cutting(self.batch_size, power_of_two=lockstep)
         if self.lanes not in fits:
             close = min(fits, key=lambda n: (abs(n - self.lanes), n))
-            raise ValueError(
-                f"lanes: {self.lanes} with batch_size: {self.batch_size}, but lanes must {need}"
-                f" → lanes: {close} would do"
+            need = f"{'be a power of two and ' * lockstep}cut the batch evenly"
+            raise UsageError(
+                f"lanes: {self.lanes} with batch_size: {self.batch_size}, but lanes must {need}",
+                f"lanes: {close} would do",
             )
         return self
 

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from host.errors import UsageError, nearest
 from train.config import FREE, Config, knobs
-from train.errors import UsageError, nearest
 
 
 class _Loader(yaml.SafeLoader):
@@ -92,9 +92,6 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
     first, *others = error.errors(include_url=False)
     more = f" (and {len(others)} more)" if others else ""
     known = [name for name, _ in knobs()]
-    if first["type"] == "value_error":
-        problem, _, fix = str(first["ctx"]["error"]).partition(" → ")
-        return UsageError(f"{problem}{more}", fix)
     # Validators of unions and list items add parts that are no knob: keep the known beginning.
     sections = {name.split(".")[0] for name in known if "." in name}
     path = [str(part) for part in first["loc"]]

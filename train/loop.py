@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from train import optim, order
-from train.data import Batch, lane_batches
-from train.evaluate import Metrics
-from train.notes import Notes
+from train.data import Batch
+from train.journal import Journal
+from train.lanes import order
+from train.lanes.seeds import seed_lane
+from train.learn import optim
+from train.learn.schedule import is_due
+from train.measure import Metrics
 from train.parts import Parts, State
-from train.runtime import seed_lane
-from train.schedule import is_due
 
 
-def fit(parts: Parts, state: State) -> Metrics | None:
+def train(parts: Parts, state: State) -> Metrics | None:
     """Train from `state` to the end; returns the last evaluation, None if none was due.
 
     Raises:
@@ -28,38 +29,35 @@ def fit(parts: Parts, state: State) -> Metrics | None:
     config, runtime, steps = parts.config, parts.runtime, parts.steps
     epoch = order.steps(len(parts.data.train), config.batch_size)
     eval_every, save_every = config.eval.every or epoch, config.checkpoint.every or epoch
-    notes, metrics = Notes(parts, state), None
+    journal, metrics = Journal(parts, state), None
     # A run that was stopped inside an evaluation goes on with it.
     if state.step > state.measured and is_due(state.step, eval_every, steps):
-        metrics = notes.measure()
-    batches = lane_batches(
-        parts.data.train, config, runtime.lanes, runtime.device,
-        first_step=state.step, total=parts.samples,
-    )  # fmt: skip
+        metrics = journal.measure()
+    batches = parts.batches(state.step)
     with closing(batches):
         for step in range(state.step, steps):
             if runtime.any(bool(parts.stop)):
-                notes.stop()
+                journal.stop()
             lr = optim.lr_at(config.optim, step, steps)
             report, norm = update(parts, batches, step, lr)
             state.step = step + 1
-            notes.look(report, norm)
+            journal.keep(report, norm)
 
             log_due = is_due(state.step, config.log.every, steps)
             eval_due = is_due(state.step, eval_every, steps)
             save_due = is_due(state.step, save_every, steps)
             if log_due or eval_due or save_due:
-                notes.settle()  # waits for the device: what is due comes after sound steps only
+                journal.settle()  # waits for the device: what is due comes after sound steps only
             if log_due and parts.recorder:
                 parts.recorder.train(state.step, state.seconds, lr, report.tolist(), float(norm))
             if log_due and parts.health:
-                notes.health(parts.health)
+                journal.health(parts.health)
             if config.tripwire and is_due(state.step, config.tripwire, steps):
-                notes.compare()
+                journal.compare()
             if eval_due:
-                metrics = notes.measure()
+                metrics = journal.measure()
             if save_due or state.best_step == state.step:
-                notes.save()
+                journal.save()
     return metrics
 
 
@@ -103,10 +101,10 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
                 if config.model.channels_last:
                     images = images.contiguous(memory_format=torch.channels_last)
                 logits = parts.model(images).float()
+                smoothing = config.optim.label_smoothing
                 loss = functional.cross_entropy(
-                    logits, batch.labels, reduction="sum",
-                    label_smoothing=config.optim.label_smoothing,
-                )  # fmt: skip
+                    logits, batch.labels, reduction="sum", label_smoothing=smoothing
+                )
                 runtime.accelerator.backward(loss * (reducer.scale / size))
                 hits = (logits.detach().argmax(1) == batch.labels).sum()
                 report = torch.stack([loss.detach(), hits.float()])

@@ -1,22 +1,24 @@
 """What a training run is made of, and where it stands."""
 
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
-from train import order
 from train.config import Config
-from train.data import Augmenter, ImageData
-from train.evaluate import Metrics, evaluate
-from train.health import Health
-from train.interrupt import StopFlag
-from train.metrics import Recorder
-from train.reduce import Reducer
-from train.runtime import Runtime
-from train.saver import Saver
-from train.stopwatch import Stopwatch
-from train.tripwire import Tripwire
+from train.data import Augmenter, Batch, ImageData, lane_batches
+from train.lanes import order
+from train.lanes.reducer import Reducer
+from train.lanes.runtime import Runtime
+from train.lanes.tripwire import Tripwire
+from train.measure import Metrics, evaluate
+from train.process.health import Health
+from train.process.interrupt import StopFlag
+from train.process.stopwatch import Stopwatch
+from train.record.recorder import Recorder
+from train.record.saver import Saver
 
 
 @dataclass
@@ -28,6 +30,12 @@ class State:
     measured: int = 0  # step of the last evaluation
     best_step: int = 0
     best_top1: float = -1.0
+
+    @staticmethod
+    def read(written: Mapping[str, Any]) -> "State":
+        """The state among what a checkpoint says."""
+        known = {field.name for field in fields(State)}
+        return State(**{name: value for name, value in written.items() if name in known})
 
 
 @dataclass(frozen=True)
@@ -66,10 +74,19 @@ class Parts:
         """Updates in the whole run."""
         return order.steps(self.samples, self.config.batch_size)
 
-    def measure(self) -> Metrics | None:
-        """Figures on the validation set, the same on each process; None where a signal came."""
+    def batches(self, step: int) -> Generator[Batch, None, None]:
+        """This process's lanes' batches from `step` to the end; to be closed."""
+        mine, device = self.runtime.lanes, self.runtime.device
+        return lane_batches(
+            self.data.train, self.config, mine, device, first_step=step, total=self.samples
+        )
+
+    def measure(self) -> Metrics:
+        """Figures on the validation set, the same on each process.
+
+        Raises:
+            Stopped: a signal came before all was measured.
+        """
         self.reducer.sync_buffers()
-        return evaluate(
-            self.unwrapped, self.data, self.augmenter, self.runtime, self.config,
-            stop=self.stop,
-        )  # fmt: skip
+        args = (self.unwrapped, self.data, self.augmenter, self.runtime, self.config)
+        return evaluate(*args, stop=self.stop)

@@ -1,27 +1,22 @@
-"""The verb `reproduce`: run an experiment again from its record alone, and compare the bits."""
+"""A run trained again from its record alone, and compared bit by bit."""
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from train import checkpoint, launch, provenance, rundir, trace
+from host import errors, plan
+from host.errors import DataError, LockstepError, NotReproduced, UsageError
+from host.plan import Plan
 from train.config import Config
 from train.data import load as load_data
-from train.errors import (
-    CheckpointError,
-    DataError,
-    DivergedError,
-    HostError,
-    NotReproduced,
-    Stopped,
-    TrainError,
-    UsageError,
-)
 from train.experiment import differences, dump, load, parse
+from train.process import supervisor
+from train.record import checkpoint, provenance, rundir, trace
 
+_SHOWN = 8  # files that are named
 _FIX = "restore it, or add --anyway to train and compare all the same"
-_KINDS = (UsageError, DataError, CheckpointError, DivergedError, HostError, Stopped)
 
 
 def reproduce(
@@ -36,20 +31,20 @@ def reproduce(
 
     Raises:
         NotReproduced: other bits came out.
-        TrainError: the run cannot be reproduced, or training it again failed.
+        LockstepError: the run cannot be reproduced, or training it again failed.
     """
     manifest, result = _record(run)
     config = parse(manifest["config"], f"{run / 'run.json'}")
     if root is not None:
         config = config.model_copy(update={"data": config.data.model_copy(update={"root": root})})
-    words = _launcher(config, manifest, cpus, gpus)
+    planned = _plan(config, manifest, cpus, gpus)
     contradictions = [
         f"the record of {run} contradicts itself: {problem}"
         for problem in _contradictions(run, manifest, result, config)
     ]
     for error in [
         *(UsageError(problem, _FIX) for problem in contradictions),
-        *_objections(run, manifest, config, cpus or gpus),
+        *_objections(run, manifest, config, planned.processes),
     ]:
         if not anyway:
             raise error
@@ -61,12 +56,10 @@ def reproduce(
     silent = config.model_copy(update={"wandb": config.wandb.model_copy(update={"mode": "off"})})
     rundir.write(again / "config.yaml", dump(silent))
     print(f"training again what {run} recorded, in {again}", flush=True)
-    code = launch.supervise(
-        [*words, "fit", "--config", str(again / "config.yaml"), "--run", str(again)]
-    )
+    words = ["fit", "--config", str(again / "config.yaml"), "--run", str(again)]
+    code = supervisor.supervise(supervisor.command(planned, "train", words))
     if code:
-        kind = next((kind for kind in _KINDS if kind.code == code), HostError)
-        raise kind(f"training {run} again ended with code {code}", "see the line above")
+        raise errors.of(code)(f"training {run} again ended with code {code}", "see the line above")
     _compare(run, again, contradictions)
 
 
@@ -89,36 +82,42 @@ def _record(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return manifest, result
 
 
-def _launcher(
-    config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int | None
-) -> list[str]:
-    """The launch command, up to the verb."""
-    if cpus is None and gpus is None:
-        on_gpus = manifest["hardware"]["type"] == "cuda"
-        cpus, gpus = (None, manifest["world_size"]) if on_gpus else (manifest["world_size"], None)
-    where = {"CPUS": str(cpus)} if cpus is not None else {"GPUS": str(gpus)}
-    where["PRECISION"] = manifest["hardware"]["mixed_precision"]
-    return launch.command(where, [], launch.visible_gpus(), config.lanes)
+def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int | None) -> Plan:
+    """Where to train: on so many processes, or as GPUS and CPUS say, or as recorded."""
+    recorded = manifest["hardware"]
+    precision = recorded["mixed_precision"]
+    for name, allowed in (("PRECISION", ("", precision)), ("ACCELERATE", ("",))):
+        if os.environ.get(name, "") not in allowed:
+            raise UsageError(
+                f"{name}={os.environ[name]}, and a run is trained again as it was recorded",
+                f"leave {name} out; CPUS and GPUS are free",
+            )
+    where = {name: os.environ.get(name, "") for name in ("CPUS", "GPUS")}
+    if cpus is not None or gpus is not None:
+        where = {"CPUS": str(cpus or ""), "GPUS": str(gpus or "")}
+    elif not any(where.values()):
+        where["GPUS" if recorded["type"] == "cuda" else "CPUS"] = str(manifest["world_size"])
+    return plan.here({**os.environ, **where, "PRECISION": precision}, config.lanes)
 
 
 def _objections(
-    run: Path, manifest: dict[str, Any], config: Config, count: int | None
-) -> list[TrainError]:
+    run: Path, manifest: dict[str, Any], config: Config, count: int
+) -> list[LockstepError]:
     """What speaks against the same bits before anything is trained."""
-    found: list[TrainError] = []
+    found: list[LockstepError] = []
     recorded, now = manifest["code"], provenance.code()
     changed = [name for name in sorted({*recorded, *now}) if recorded.get(name) != now.get(name)]
     if changed:
         commit = manifest["git"]["commit"]
         hint = f" ({run} ran commit {commit[:12]})" if commit else ""
-        found.append(UsageError(f"the code changed since: {', '.join(changed)}{hint}", _FIX))
+        found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", _FIX))
     # A large data set that was trained on at `fast` was not hashed.
     if manifest["data_sha256"] is not None:
         data = load_data(config.data, fingerprint=True)
         if data.sha256 != manifest["data_sha256"]:
             found.append(DataError(f"the data is not what {run} was trained on", _FIX))
     level, world = config.reproducibility, manifest["world_size"]
-    if level != "lockstep" and count not in (None, world):
+    if level != "lockstep" and count != world:
         found.append(
             UsageError(
                 f"{run} ran on {world} process{'es' * (world > 1)}, and at `{level}` another number"
@@ -127,6 +126,12 @@ def _objections(
             )
         )
     return found
+
+
+def _few(names: list[str]) -> str:
+    """The first of them, and how many more."""
+    more = f" and {len(names) - _SHOWN} more files" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _contradictions(
@@ -138,7 +143,7 @@ def _contradictions(
     if (run / "config.yaml").exists():
         others["config.yaml"] = load(run / "config.yaml")
     last = None
-    with suppress(TrainError):  # checkpoints may be gone: the record must do without
+    with suppress(LockstepError):  # checkpoints may be gone: the record must do without
         last = checkpoint.read(rundir.final_checkpoint(run))
     if last is not None and last.state["step"] == result["steps"]:
         others["its checkpoint"] = parse(last.state["config"], str(last.path))
@@ -157,8 +162,12 @@ def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
     factors = provenance.differences(before, after)
     for attempt in before["attempts"][1:]:
         factors += [f"while it was trained, {change}" for change in attempt["changed"]]
+    code = [factor for factor in factors if factor.startswith("code ")]
     for factor in factors:
-        print(f"not as recorded: {factor}")
+        if factor not in code[_SHOWN:]:
+            print(f"not as recorded: {factor}")
+    if len(code) > _SHOWN:
+        print(f"not as recorded: {len(code) - _SHOWN} more files of the code")
     traced, traced_again = trace.read(run), trace.read(again)
     step = trace.first_difference(traced, traced_again) if traced else None
     same = was["weights_sha256"] == is_["weights_sha256"]

@@ -4,8 +4,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from train.parts import Parts
-from train.provenance import hardware
+from train.lanes import order
+from train.measure import Metrics
+from train.parts import Parts, State
+from train.record import checkpoint
+from train.record.provenance import hardware
 
 
 def opening(parts: Parts, path: Path, step: int) -> str:
@@ -26,6 +29,20 @@ def opening(parts: Parts, path: Path, step: int) -> str:
         f"going on after step {step} in {path}" if step else f"writing to {path}",
     ]
     return "\n".join(lines)
+
+
+def result(parts: Parts, state: State, metrics: Metrics) -> dict[str, Any]:
+    """What came out of a run, for its result.json."""
+    samples = order.consumed(state.step, parts.config.batch_size, parts.samples)
+    return {
+        "steps": state.step,
+        "samples": samples,
+        "seconds": round(state.seconds, 3),
+        "samples_per_second": round(samples / max(state.seconds, 1e-9), 1),
+        "weights_sha256": checkpoint.weights_sha256(parts.unwrapped),
+        "metrics": metrics.full(),
+        "best": {"step": state.best_step, "top1": state.best_top1},
+    }
 
 
 def closing(path: Path, result: dict[str, Any]) -> str:

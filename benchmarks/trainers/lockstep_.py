@@ -4,13 +4,14 @@ import sys
 
 from common import BATCH, EPOCHS, HOME, SAVE_EVERY, consumed, finished, step_done
 
-from train import loop, notes
+from train import journal, loop
 from train import run as run_module
 from train.__main__ import main
 from train.data import loader
 
 state = {"step": 0}
-fetch, look, update, finish = loader._fetch, notes.Notes.look, loop.update, run_module.record.finish
+fetch, keep, update = loader._fetch, journal.Journal.keep, loop.update
+result = run_module.summary.result
 
 
 def logged_update(parts, batches, step, lr):
@@ -24,18 +25,18 @@ def logged_fetch(split, numbers, keys):
     return fetch(split, numbers, keys)
 
 
-def deadly_look(self, report, norm):
-    look(self, report, norm)
+def deadly_keep(self, report, norm):
+    keep(self, report, norm)
     step_done(self.state.step - 1)  # after what was due for the step before
 
 
-def logged_finish(path, parts, *rest):
+def logged_result(parts, *rest):
     finished(parts.unwrapped)
-    return finish(path, parts, *rest)
+    return result(parts, *rest)
 
 
-loop.update, loader._fetch, notes.Notes.look = logged_update, logged_fetch, deadly_look
-run_module.record.finish = logged_finish
+loop.update, loader._fetch, journal.Journal.keep = logged_update, logged_fetch, deadly_keep
+run_module.summary.result = logged_result
 words = [
     "fit", "--data.source", "folder", "--data.root", HOME / "data", "--model.name", "dropnet",
     "--batch_size", BATCH, "--lanes", 2, "--epochs", EPOCHS, "--optim.lr", 0.05,

@@ -142,7 +142,7 @@ def test_an_engine_that_is_not_allowed_to_this_user(checkout) -> None:
         ("auto", "engine: local"),
     ):
         done = subprocess.run(
-            ["python3", "-m", "container.engine", wanted], cwd=checkout.path, user=checkout.uid,
+            ["python3", "-m", "host.docker", wanted], cwd=checkout.path, user=checkout.uid,
             group=checkout.uid, extra_groups=[], capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.stderr.startswith(says), done.stderr

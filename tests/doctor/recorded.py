@@ -21,7 +21,7 @@ from typing import Any
 import nvidia_smi
 import yaml
 
-from doctor.machine import Machine
+from host.machine import Machine
 
 HERE = Path(__file__).parent
 MACHINES = sorted(

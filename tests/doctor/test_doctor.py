@@ -16,11 +16,13 @@ import yaml
 from recorded import build
 from torchvision.models import resnet18
 
-from doctor import cuda, datasheet, finding, host, inner, pci, speed, talk, verify
-from doctor.machine import Machine
-from train import estimate
+from doctor import bridge, checks, finding
+from doctor.inside import collectives, datasheet, devices, speed, verify
+from host import pci
+from host.machine import Machine
 from train.config import Config
-from train.models import build as build_model
+from train.learn.models import build as build_model
+from train.process import memory
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = Path(__file__).parent / "machines"
@@ -36,7 +38,7 @@ def doctor(*words: str, env: dict[str, str] | None = None) -> subprocess.Complet
 
 def test_on_a_bare_machine_it_needs_nothing_and_takes_a_moment(tmp_path) -> None:
     """A copy of the files alone: no environment, no engine, no packages."""
-    for folder in ("doctor", "container", "train"):
+    for folder in ("host", "doctor"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     shutil.copy(ROOT / "Dockerfile", tmp_path)
     env = {"PATH": "/usr/bin:/bin", "ENGINE": "local", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -64,7 +66,9 @@ def test_the_quick_half_is_silent_where_all_is_well() -> None:
 )  # fmt: skip
 def test_the_quick_half_stops_what_cannot_train(name, on_cpu, code, tmp_path) -> None:
     machine = build(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()), tmp_path)
-    found = host.quick(machine, on_cpu)
+    if on_cpu:
+        machine.environ = {**machine.environ, "CPUS": "1"}
+    found = checks.quick(machine)
     said = finding.lines(found)
     assert any(f.status == "fail" for f in found) is bool(code)
     assert said.count("error: ") == bool(code)
@@ -92,9 +96,9 @@ def test_make_train_asks_it_first(tmp_path) -> None:
 def test_what_is_recorded_is_the_same_machine_again(tmp_path) -> None:
     file = tmp_path / "here.json"
     here = Machine()
-    found = host.examine(here)
+    found = checks.examine(here)
     file.write_text(here.record())
-    assert host.examine(build(json.loads(file.read_text()), tmp_path / "again")) == found
+    assert checks.examine(build(json.loads(file.read_text()), tmp_path / "again")) == found
 
 
 def test_a_table_for_people() -> None:
@@ -118,7 +122,7 @@ def test_a_table_for_people() -> None:
 def test_what_the_environment_says_comes_through(tmp_path) -> None:
     """The real inside half, in this environment; and one that does not start."""
     machine = Machine(environ={**os.environ, "ENGINE": "local", "CPUS": "2"})
-    found = inner.examine(machine, "configs/digits.yaml", [])
+    found = bridge.examine(machine, "configs/digits.yaml", [])
     said = {f.name: f for f in found}
     assert said["torch"].seen.startswith(torch.__version__)
     assert said["lanes"].seen.startswith("batch 128 = 2 × 4 × 16")
@@ -129,18 +133,18 @@ def test_what_the_environment_says_comes_through(tmp_path) -> None:
     broken.write_text("#!/bin/sh\necho 'ModuleNotFoundError: torch' >&2\nexit 1\n")
     broken.chmod(0o755)
     here = Machine(environ={"ENGINE": "local"}, home=str(tmp_path))
-    [only] = inner.examine(here, None, [])
+    [only] = bridge.examine(here, None, [])
     assert (only.status, only.seen) == ("fail", "ModuleNotFoundError: torch")
 
 
 @pytest.mark.slow
 def test_processes_that_talk(monkeypatch) -> None:
-    found = talk.check(2, "gloo", 20)
+    found = collectives.check(2, "gloo", 20)
     assert found.status == "ok"
     for name in ("all-reduce", "broadcast", "send/recv"):
         assert f"{name} " in found.seen
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothere0")
-    found = talk.check(2, "gloo", 20)
+    found = collectives.check(2, "gloo", 20)
     assert found.status == "fail"
     assert "nothere0" in found.seen
     assert "GLOO_SOCKET_IFNAME=lo" in found.fix
@@ -157,19 +161,19 @@ def test_a_peer_that_never_answers_ends_at_the_limit(monkeypatch) -> None:
             for child in psutil.Process().children():
                 try:
                     words = child.cmdline()
-                    if "doctor.talk" in words and words[-2] == "1":
+                    if "doctor.inside.collectives" in words and words[-2] == "1":
                         child.suspend()
                 except psutil.Error:
                     continue
             time.sleep(0.02)
 
-    monkeypatch.setattr(talk, "_LATE", 3)
-    monkeypatch.setattr(talk, "_TRIES", {"gloo": ()})  # each would take as long
+    monkeypatch.setattr(collectives, "_LATE", 3)
+    monkeypatch.setattr(collectives, "_TRIES", {"gloo": ()})  # each would take as long
     thread = threading.Thread(target=stop)
     thread.start()
     start = time.monotonic()
     try:
-        found = talk.check(2, "gloo", 3)
+        found = collectives.check(2, "gloo", 3)
     finally:
         over.set()
         thread.join()
@@ -177,7 +181,9 @@ def test_a_peer_that_never_answers_ends_at_the_limit(monkeypatch) -> None:
     assert found.seen.startswith("no answer within 3 s: process 0 at the meeting")
     assert "GLOO_SOCKET_IFNAME" in found.fix
     assert time.monotonic() - start < 60
-    assert not [c for c in psutil.Process().children() if "doctor.talk" in c.cmdline()]
+    assert not [
+        c for c in psutil.Process().children() if "doctor.inside.collectives" in c.cmdline()
+    ]
 
 
 # As torch prints them; the numbers are CUDA's.
@@ -198,7 +204,7 @@ UNEXPECTED = "Unexpected error from cudaGetDeviceCount(). Did you run some cuda 
     ],
 )  # fmt: skip
 def test_what_cuda_says_when_it_does_not_start_is_told_apart(said, number, fix) -> None:
-    found = cuda.judge(said)
+    found = devices.judge(said)
     assert found.status == "fail"
     assert found.seen.startswith(f"error {number}: " if number else said)
     assert fix in found.fix
@@ -237,9 +243,9 @@ def test_what_is_kept_for_the_backward_pass_is_counted_without_memory() -> None:
     shape = (3, 64, 64)
     with torch.device("meta"):
         shapes = resnet18()
-    counted = estimate.saved(shapes, 4, shape)
-    assert counted == estimate.saved(resnet18(), 4, shape)
-    assert estimate.saved(shapes, 8, shape) == pytest.approx(2 * counted, rel=0.01)
+    counted = memory.saved(shapes, 4, shape)
+    assert counted == memory.saved(resnet18(), 4, shape)
+    assert memory.saved(shapes, 8, shape) == pytest.approx(2 * counted, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +259,7 @@ def test_the_estimate_follows_lanes_processes_and_optimizer(
     config = Config(**knobs)
     with torch.device("meta"):
         model = build_model(config.model, 10, (1, 8, 8))
-    need = estimate.estimate(model, config, (1, 8, 8), world, half=False)
+    need = memory.estimate(model, config, (1, 8, 8), world, half=False)
     assert need.gradients == gradients * need.weights
     assert need.optimizer == moments * need.weights
 

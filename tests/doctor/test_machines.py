@@ -6,13 +6,13 @@ import pytest
 import yaml
 from recorded import MACHINES, build
 
-from doctor import finding, host
+from doctor import checks, finding
 
 
 @pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
 def test_a_machine_gives_just_these_findings(path: Path, tmp_path: Path) -> None:
     recorded = yaml.safe_load(path.read_text())
-    found = host.examine(build(recorded, tmp_path))
+    found = checks.examine(build(recorded, tmp_path))
     said = {f.name: (f.status, f"{f.seen} {f.why} {f.fix}") for f in found}
     unwell = {name: pair for name, pair in said.items() if pair[0] not in ("ok", "skip")}
     expected = recorded["expect"]

@@ -18,7 +18,8 @@ import psutil
 import torch
 from fault import trainer
 
-from train import checkpoint, order, trace
+from train.lanes import order
+from train.record import checkpoint, trace
 
 _FORK = multiprocessing.get_context("forkserver")
 # Not train.__main__, which looks at RANK when it is imported.

@@ -45,7 +45,7 @@ def run(words: list[str], environ: dict[str, str], folder: str, strike: dict[str
 def _instrument(folder: str, ledger: int, strike: dict[str, Any]) -> None:
     import torch
 
-    from train import assemble, evaluate, loop, notes
+    from train import assemble, journal, measure, parts
 
     left = {strike.get("at", ""): strike.get("count", 1)}
     home = os.getpid()  # loader processes inherit all this
@@ -65,7 +65,7 @@ def _instrument(folder: str, ledger: int, strike: dict[str, Any]) -> None:
     if strike.get("at") == "file":
         sys.addaudithook(on_event)
 
-    lanes, blocks, load = loop.lane_batches, evaluate.eval_batches, assemble.load_data
+    lanes, blocks, load = parts.lane_batches, measure.eval_batches, assemble.load
 
     def lane_batches(split, config, mine, device, *, first_step, total):
         step, lane = first_step, 0
@@ -86,17 +86,17 @@ def _instrument(folder: str, ledger: int, strike: dict[str, Any]) -> None:
         moment("load")
         return load(*words, **named)
 
-    loop.lane_batches, evaluate.eval_batches = lane_batches, eval_batches
-    assemble.load_data = load_data
+    parts.lane_batches, measure.eval_batches = lane_batches, eval_batches
+    assemble.load = load_data
     if "flip" in strike:
         when, element, bit = strike["flip"]
-        look = notes.Notes.look
+        keep = journal.Journal.keep
 
         def flip(self, report, norm):
             if self.state.step == when and not left.pop("flipped", None):
                 weights = next(iter(self.parts.unwrapped.parameters())).detach().view(torch.int32)
                 weights.view(-1)[element % weights.numel()] ^= torch.tensor(1 << bit).int()
                 left["flipped"] = 1
-            look(self, report, norm)
+            keep(self, report, norm)
 
-        notes.Notes.look = flip
+        journal.Journal.keep = flip

@@ -1,6 +1,6 @@
 """Variation of training images, in batches, on whatever device they are on.
 
-What is drawn depends on each sample's key alone (see `train.order`), so neither the worker, nor
+What is drawn depends on each sample's key alone (see `train.lanes.order`), so neither the worker, nor
 the process, nor the neighbours in the batch have a say in the bytes that enter the model.
 """
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from train import order
 from train.config import Augment
+from train.lanes import order
 
 
 class Augmenter:

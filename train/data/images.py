@@ -10,7 +10,7 @@ from datasets import Dataset
 from PIL import Image
 from torch import Tensor
 
-from train.errors import DataError
+from host.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from train import order, parent
+from host.errors import DataError
 from train.config import Config
 from train.data.images import Split
-from train.errors import DataError
+from train.lanes import order
+from train.process import parent
 
 # Seconds that loader processes go on after a SIGTERM; torchrun and Accelerate give 30 to save in.
 _GRACE = 40

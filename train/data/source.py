@@ -12,11 +12,11 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
 from torch import Tensor
 
-from train import order
+from host.errors import DataError
 from train.config import Data
 from train.data.images import Split, decoded, keep
 from train.data.tables import open_tables
-from train.errors import DataError
+from train.lanes import order
 
 PIXELS = 1 << 30
 """Bytes: the fingerprint of a split is of its pixels up to here, and of encoded files above."""
@@ -41,6 +41,12 @@ class ImageData:
     mean: list[float]
     std: list[float]
     sha256: str | None
+
+    @property
+    def resident(self) -> int:
+        """Bytes of images that are kept in memory, in each process."""
+        splits = (self.train, self.validation)
+        return sum(split.resident.nbytes for split in splits if split.resident is not None)
 
 
 def load(config: Data, *, fingerprint: bool = True) -> ImageData:

@@ -19,9 +19,9 @@ from datasets import (
 )
 from PIL.Image import fromarray
 
+from host.errors import DataError
 from train.config import Data
 from train.data.images import first_line
-from train.errors import DataError
 
 
 def open_tables(config: Data) -> DatasetDict:

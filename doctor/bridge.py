@@ -1,0 +1,82 @@
+"""The inside half, started from the host: in the image, or in the local environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from doctor import finding
+from doctor.finding import Finding
+from host import cuda, docker, image
+from host.errors import LockstepError
+from host.machine import Machine
+
+_LIMIT = 900.0
+
+
+def examine(machine: Machine, verify: str | None, known: list[Finding]) -> list[Finding]:
+    """What torch sees; a skip where there is nothing to see it with yet.
+
+    Args:
+        verify: an experiment to look at as well.
+        known: what the host's half found; what is the same inside is not said twice.
+    """
+    words = ["--json", *(["--verify", verify] if verify else [])]
+    try:
+        where, _ = docker.choose(machine.environ.get("ENGINE") or "auto")
+        if where == "docker":
+            line = cuda.fitting_line(machine.environ, cuda.look(machine), any_host=True)
+            labels = image.labels(line, "train", machine.environ.get("BASE_IMAGE", ""))
+            if not image.is_current(image.name("train", line.name), labels["INPUTS"]):
+                return [finding.skip("inside", "the image is not built yet: make train builds it")]
+            command = [
+                sys.executable,
+                "-m",
+                "container.compose",
+                "run",
+                "--rm",
+                "train",
+                "doctor",
+                *words,
+            ]
+        else:
+            python = Path(machine.home) / ".venv" / "bin" / "python"
+            inside = docker.INSIDE.exists()
+            if not (inside or python.exists()):
+                return [finding.skip("inside", "nothing is installed yet: make train does it")]
+            command = [sys.executable if inside else str(python), "-m", "doctor.inside", *words]
+    except LockstepError as error:
+        return [finding.skip("inside", error.problem)]
+    found = _started(command, machine)
+    said = {f.name: f for f in known}
+    return [
+        replace(f, name=f"{f.name} inside") if f.name in said else f
+        for f in found
+        if f.name not in said or (f.status, f.seen) != (said[f.name].status, said[f.name].seen)
+    ]
+
+
+def _started(command: list[str], machine: Machine) -> list[Finding]:
+    with subprocess.Popen(
+        command, cwd=machine.home, env={**machine.environ}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as done:  # fmt: skip
+        try:
+            out, err = done.communicate(timeout=_LIMIT)
+        except subprocess.TimeoutExpired:
+            done.terminate()  # which a container is told of
+            return [_broken(f"no answer within {_LIMIT:g} s", command)]
+    # The command that make prints stands before it.
+    start = out.find("[\n {")
+    try:
+        return finding.from_json(out[max(0, start) :])
+    except ValueError:
+        rows = [row for row in err.splitlines() if row.strip()] or [f"code {done.returncode}"]
+        return [_broken(rows[-1][:200], command)]
+
+
+def _broken(seen: str, command: list[str]) -> Finding:
+    fix = "run it by hand: " + " ".join(command)
+    return finding.fail("inside", seen, "the environment does not start", fix)

@@ -1,0 +1,1 @@
+"""The half that needs torch, in the environment or image."""

@@ -1,0 +1,75 @@
+"""The inside half: what torch sees of the machine, in the environment or container.
+
+python -m doctor.inside [--json] [--verify CONFIG]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Callable
+
+from dotenv import load_dotenv
+
+from doctor import finding, system
+from doctor.finding import Finding
+from doctor.inside import collectives, devices, speed
+from doctor.inside.verify import examine
+from host.machine import Machine
+
+_ALL = (
+    devices.build, devices.sees, devices.libraries, devices.kernels, devices.precisions, devices.peers,
+    speed.links, speed.memory, speed.matrix, collectives.collectives,
+)  # fmt: skip
+# What a container or a job is given, which may be less than the host has.
+_GIVEN = (
+    system.processors, system.memory, system.shared_memory, system.user_limits, system.disk,
+    system.clock,
+)  # fmt: skip
+
+
+def _guarded(check: Callable[[Machine], Finding], machine: Machine) -> Finding:
+    """What a check found; its own failure is a finding, and the others go on."""
+    try:
+        return check(machine)
+    except Exception as error:  # whatever CUDA and its libraries raise on a machine that is unwell
+        said = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        full = "out of memory" in said
+        why = "somebody fills the GPU" if full else "what a training does may fail as well"
+        fix = "nvidia-smi   # who is there" if full else "nvidia-smi; sudo dmesg | tail"
+        return finding.fail(check.__name__.replace("_", " "), said, why, fix)
+
+
+def look(verify: Path | None, *, given: bool = True) -> list[Finding]:
+    """Every check.
+
+    Args:
+        verify: an experiment to look at as well.
+        given: also look at what the host's half looks at: processors, memory, disk.
+    """
+    machine = Machine()
+    found = [_guarded(check, machine) for check in (*(_GIVEN if given else ()), *_ALL)]
+    return found + (examine(verify, machine) if verify is not None else [])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Look, print, and return the exit code: 0, or 6 where a check failed."""
+    parser = argparse.ArgumentParser(prog="python -m doctor.inside", allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="print a list of mappings")
+    parser.add_argument(
+        "--verify", type=Path, metavar="CONFIG", help="also: will this experiment fit this machine"
+    )
+    options = parser.parse_args(argv)
+    load_dotenv(Path(".env"))  # NCCL's variables among it
+    found = look(options.verify)
+    if options.json:
+        print(finding.to_json(found))
+    else:
+        print(finding.table(found, sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    return finding.code(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Will this experiment fit this machine: lanes, data, memory, and room for its checkpoints.
+
+    python -m doctor.inside --verify configs/cifar10.yaml
+
+Memory is an estimate from the model's own shapes, computed without memory; `tune` measures.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from doctor.finding import Finding, fail, ok, skip, warn
+from doctor.inside import devices
+from host import plan
+from host.errors import LockstepError
+from host.lanes import share
+from host.machine import Machine
+from host.plan import Plan
+from train import experiment
+from train.config import Config
+from train.data import ImageData
+from train.data import load as load_data
+from train.process import memory
+from train.process.memory import Fit, Need
+
+
+def examine(path: Path, machine: Machine) -> list[Finding]:
+    """Each question; those that cannot be asked after a failure are skipped."""
+    names = ["lanes", "data", "fits in memory", "checkpoints"]
+    found: list[Finding] = []
+    try:
+        config = experiment.load(path)
+        found.append(ok("experiment", f"{path}: {config.name}"))
+        planned = plan.make(machine.environ, devices.count(), config.lanes)
+        found.append(_lanes(config, planned))
+        data = load_data(config.data, fingerprint=False)
+        found.append(_data(data))
+        fit = memory.fit(
+            config,
+            len(data.classes),
+            data.train.shape,
+            resident=data.resident,
+            world=planned.processes,
+            local=planned.processes,
+            device=planned.device,
+            half=planned.precision != "no",
+        )
+        if fit is None:
+            found.append(skip("fits in memory", "not without numbers"))
+        else:
+            found += [_memory(fit), _checkpoints(fit.need, config, machine)]
+    except LockstepError as error:
+        name = ["experiment", *names][len(found)]
+        found.append(fail(name, error.problem, "the training would end at once", error.fix))
+    done = {f.name for f in found}
+    return found + [skip(name, "what comes before it failed") for name in names if name not in done]
+
+
+def _lanes(config: Config, planned: Plan) -> Finding:
+    world = planned.processes
+    try:
+        lanes = share(config.lanes, 0, world, lockstep=config.reproducibility == "lockstep")
+    except LockstepError as error:
+        return fail("lanes", error.problem, "the training would end at once", error.fix)
+    cut = f"{world} × {len(lanes)} × {config.micro_batch}"
+    return ok("lanes", f"batch {config.batch_size} = {cut} (processes × lanes × micro-batch)")
+
+
+def _data(data: ImageData) -> Finding:
+    size = "×".join(map(str, data.train.shape))
+    return ok(
+        "data",
+        f"{len(data.train):,} training and {len(data.validation):,} validation images of {size},"
+        f" {len(data.classes)} classes",
+    )
+
+
+def _memory(fit: Fit) -> Finding:
+    need = fit.need
+    seen = (
+        f"about {fit.wanted / 2**30:.1f} of the {fit.there / 2**30:.1f} GiB of {fit.place}"
+        f" (activations {need.activations / 2**30:.2f}, weights {need.weights / 2**30:.2f},"
+        f" gradients {need.gradients / 2**30:.2f}, optimizer {need.optimizer / 2**30:.2f})"
+    )
+    fix = "make tune finds the largest micro-batch; --lanes raised, PRECISION=bf16, or more GPUs"
+    if not fit.fits:
+        return fail("fits in memory", seen, "it would end in out of memory", fix)
+    if fit.is_near:
+        return warn("fits in memory", seen, "it may end in out of memory, hours later", fix)
+    return ok("fits in memory", seen)
+
+
+def _checkpoints(need: Need, config: Config, machine: Machine) -> Finding:
+    each = need.weights + need.optimizer
+    # The best one is kept besides, and the next is written before the oldest goes.
+    wanted = each * (config.checkpoint.keep + 2)
+    place = f"{machine.home}/runs"
+    free = machine.free(place if os.path.isdir(place) else machine.home)  # noqa: PTH112
+    if free is None:
+        return skip("checkpoints", "not known on this system")
+    seen = f"{wanted / 1e9:.2f} GB of the {free / 1e9:.0f} GB that are free"
+    if wanted > free:
+        fix = "make room, --checkpoint.keep 1, or runs/ on a larger disk: ln -s /big/runs runs"
+        return fail("checkpoints", seen, "the run would end at a save", fix)
+    return ok("checkpoints", f"{seen}: {config.checkpoint.keep + 2} × {each / 1e6:.1f} MB")

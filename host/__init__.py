@@ -1,0 +1,10 @@
+"""The ground floor: what is asked of a machine is asked here, once, for all who want to know.
+
+Standard library only, and Python 3.8, so that it runs before anything is installed. It may decide
+bits (how many threads there are to use), so run.json holds its files' hashes as well.
+"""
+
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parent.parent
+"""The checkout."""

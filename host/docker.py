@@ -1,0 +1,126 @@
+"""Which engine runs the targets: Docker where one answers, else the local environment.
+
+    python3 -m host.docker [auto|docker|local]
+
+prints docker or local, and says why on stderr where that was for it to decide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from host import HOME
+from host.errors import HostError, LockstepError, UsageError
+from host.machine import Machine
+
+# Written into our images when they are built: we are inside one, and its environment is the engine.
+INSIDE = Path("/etc/lockstep-image.json")
+
+_COMPOSE = (2, 24)
+_TOOLKIT = (
+    "install it, then `sudo nvidia-ctk runtime configure --runtime=docker` and restart Docker"
+)
+
+
+def choose(wanted: str) -> tuple[str, str]:
+    """The engine, and the line that says so ("" where there was nothing to decide).
+
+    Raises:
+        HostError: Docker is wanted, and cannot be used.
+    """
+    if wanted not in ("auto", "docker", "local"):
+        raise UsageError(f"ENGINE={wanted} is no engine", "use auto, docker or local")
+    if wanted == "local" or INSIDE.exists():
+        return "local", ""
+    try:
+        version = answers()
+    except HostError as error:
+        if wanted == "docker":
+            raise
+        return "local", f"engine: local environment ({error.problem})"
+    return "docker", f"engine: Docker {version}" if wanted == "auto" else ""
+
+
+def answers(machine: Machine | None = None) -> str:
+    """The version of the Docker engine that answers.
+
+    Raises:
+        HostError: none does, or Compose is missing or too old.
+    """
+    machine = machine or Machine()
+    local = "or train without a container: ENGINE=local"
+    if not machine.has("docker"):
+        raise HostError("there is no Docker on this machine", f"install Docker Engine, {local}")
+    done = machine.run("docker", "version", "--format", "{{.Server.Version}}", seconds=60)
+    if done.code != 0:
+        if "permission denied" in done.err.lower():
+            raise HostError(
+                "this user may not use Docker",
+                f"`sudo usermod -aG docker $USER` and log in again, {local}",
+            )
+        raise HostError(
+            "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {local}"
+        )
+    compose = machine.run("docker", "compose", "version", "--short", seconds=60)
+    found = tuple(int(n) for n in re.findall(r"\d+", compose.out)[:2])
+    if compose.code != 0 or found < _COMPOSE:
+        had = f"is {compose.out.strip()}" if compose.code == 0 else "is missing"
+        raise HostError(
+            f"Docker Compose {had}, and 2.24 is needed", f"install docker-compose-plugin, {local}"
+        )
+    return done.out.strip()
+
+
+def project() -> str:
+    """The Compose project of this user and checkout: another of the same name is another one."""
+    place = f"{os.getuid()} {HOME}".encode()
+    return f"lockstep-{hashlib.sha256(place).hexdigest()[:8]}"
+
+
+def rootless() -> bool:
+    """Whether root in a container is the caller outside."""
+    return "rootless" in Machine().run("docker", "info", "--format", "{{.SecurityOptions}}").out
+
+
+def handover(machine: Machine | None = None) -> str | None:
+    """How the engine can hand GPUs to a container: nvidia, cdi, or None."""
+    machine = machine or Machine()
+    done = machine.run("docker", "info", "--format", "{{json .Runtimes}}", seconds=60)
+    runtimes: dict[str, Any] = json.loads(done.out) if done.code == 0 else {}
+    # The engine's own support asks for no more than the toolkit's hook.
+    if "nvidia" in (runtimes or {}) or machine.has("nvidia-container-runtime-hook"):
+        return "nvidia"
+    # Engines from 25 on, where it is switched on; older ones do not know the word.
+    asked = machine.run("docker", "info", "--format", "{{json .CDISpecDirs}}", seconds=60)
+    folders = (json.loads(asked.out) if asked.code == 0 else None) or []
+    specs = [f"{folder}/{name}" for folder in folders for name in machine.names(folder)]
+    return "cdi" if any("nvidia.com/gpu" in (machine.read(path) or "") for path in specs) else None
+
+
+def no_toolkit(gpus: int) -> HostError:
+    """GPUs are here, and Docker cannot reach them."""
+    here = f"{gpus} GPU{'s are' if gpus != 1 else ' is'} here"
+    return HostError(f"{here}, and Docker has no NVIDIA Container Toolkit", _TOOLKIT)
+
+
+def main() -> int:
+    """Print the engine."""
+    try:
+        engine, said = choose(sys.argv[1] if len(sys.argv) > 1 else "auto")
+    except LockstepError as error:
+        print(error.line(), file=sys.stderr)
+        return error.code
+    if said:
+        print(said, file=sys.stderr)
+    print(engine)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

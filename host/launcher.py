@@ -1,0 +1,31 @@
+"""What a launcher (Accelerate's, torchrun) tells each of its processes, by environment variables.
+
+https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+"""
+
+from __future__ import annotations
+
+import os
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def rank() -> int:
+    """This process's number among all; 0 where nobody launched it."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def local_rank() -> int:
+    """This process's number on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def local_world() -> int:
+    """Processes of this launch on this machine: they share its CPUs and its memory."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def world() -> int | None:
+    """Processes of this launch that were asked for; None where nobody says."""
+    told = os.environ.get("WORLD_SIZE")
+    return None if told is None else int(told)

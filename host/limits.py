@@ -1,0 +1,148 @@
+"""What this process may use: CPUs by affinity and cgroup quota, memory by cgroup limit.
+
+Standard library only, from Python 3.8 on: `doctor` asks before anything is installed. Cgroups of
+version 2 and 1; a limit may stand at any level above the process. `root` is where the machine's
+files are, "/" but for recorded machines. Source: cgroup-v2.rst and cgroup-v1/ of the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Iterator
+
+from host import launcher
+
+ROOT = Path("/")
+# Version 1 says "no limit" with the largest number of whole pages.
+_UNLIMITED = 1 << 60
+_FILES = {
+    "cpu": ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    "memory": ("memory.max", "memory.limit_in_bytes"),
+}
+
+
+def cpus(root: Path = ROOT) -> int:
+    """CPUs worth a thread each; at least 1. `os.cpu_count` knows neither affinity nor quota."""
+    quota = cpu_quota(root)
+    count = affinity(root)
+    return max(1, count if quota is None else min(count, int(quota)))
+
+
+def cpus_each(root: Path = ROOT) -> int:
+    """CPUs for each of the processes that a launcher started on this machine; at least 1."""
+    return max(1, cpus(root) // launcher.local_world())
+
+
+def affinity(root: Path = ROOT) -> int:
+    """CPUs that this process may be scheduled on."""
+    with suppress(OSError, StopIteration):
+        rows = (root / "proc/self/status").read_text().splitlines()
+        listed = next(row for row in rows if row.startswith("Cpus_allowed_list:"))
+        spans = [span.split("-") for span in listed.split(":")[1].strip().split(",")]
+        return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+    return os.cpu_count() or 1  # macOS has no affinity
+
+
+def cpu_quota(root: Path = ROOT) -> float | None:
+    """CPUs' worth of time that the tightest cgroup leaves; None where there is no limit."""
+    quotas = []
+    for folder in _folders(root, "cpu"):
+        with suppress(OSError, ValueError):
+            quota, period = (folder / "cpu.max").read_text().split()
+            quotas.append(int(quota) / int(period))
+        with suppress(OSError, ValueError):
+            quota = (folder / "cpu.cfs_quota_us").read_text()
+            period = (folder / "cpu.cfs_period_us").read_text()
+            if int(quota) > 0:
+                quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def memory(root: Path = ROOT) -> int | None:
+    """Bytes of the tightest cgroup's limit; None where there is none below the machine's memory."""
+    limits = [
+        bound
+        for folder in _folders(root, "memory")
+        for name in ("memory.max", "memory.limit_in_bytes")
+        for bound in _number(folder / name)
+        if bound < _UNLIMITED
+    ]
+    limit, total = min(limits, default=None), memory_total(root)
+    return None if limit is None or (total is not None and limit >= total) else limit
+
+
+def memory_used(root: Path = ROOT) -> int | None:
+    """Bytes that count against the innermost cgroup's limit and cannot be dropped at need."""
+    for folder in _folders(root, "memory"):
+        for name in ("memory.current", "memory.usage_in_bytes"):
+            for used in _number(folder / name):
+                stat = _fields(folder / "memory.stat")
+                cache = (
+                    stat.get(f"total_{kind}_file", stat.get(f"{kind}_file", 0))
+                    for kind in ("inactive", "active")
+                )
+                return used - sum(cache)
+    return None
+
+
+def memory_total(root: Path = ROOT) -> int | None:
+    """Bytes of the machine's memory."""
+    with suppress(OSError, StopIteration):
+        rows = (root / "proc/meminfo").read_text().splitlines()
+        return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("MemTotal:"))
+    return None
+
+
+def oom_kills(root: Path = ROOT) -> int | None:
+    """Processes of the innermost cgroup that the kernel has killed for memory so far."""
+    for folder in _folders(root, "memory"):
+        for name in ("memory.events", "memory.oom_control"):
+            count = _fields(folder / name).get("oom_kill")
+            if count is not None:
+                return count
+    return None
+
+
+def sources(root: Path = ROOT) -> list[str]:
+    """The files that are read here, as paths on the machine: what a record of it must hold."""
+    found = [root / "proc/self" / name for name in ("status", "cgroup")] + [root / "proc/meminfo"]
+    for controller, names in _FILES.items():
+        found += [folder / name for folder in _folders(root, controller) for name in names]
+    return [f"/{path.relative_to(root)}" for path in found if path.exists()]
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """This process's cgroup folders for a controller, innermost first."""
+    base = root / "sys/fs/cgroup"
+    inner = "/"
+    with suppress(OSError):
+        for row in (root / "proc/self/cgroup").read_text().splitlines():
+            number, names, path = row.split(":", 2)
+            if controller in names.split(","):
+                base, inner = base / controller, path
+                break
+            if number == "0":
+                inner = path
+    # Inside a container the path may be the host's, and its own folder is what is mounted.
+    place = base / inner.lstrip("/")
+    place = place if place.is_dir() else base
+    while True:
+        yield place
+        if place == base:
+            return
+        place = place.parent
+
+
+def _number(path: Path) -> list[int]:
+    with suppress(OSError, ValueError):
+        return [int(path.read_text())]
+    return []
+
+
+def _fields(path: Path) -> dict[str, int]:
+    with suppress(OSError, ValueError):
+        rows = (row.split() for row in path.read_text().splitlines())
+        return {row[0]: int(row[1]) for row in rows if len(row) == 2}
+    return {}

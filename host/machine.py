@@ -1,0 +1,160 @@
+"""The machine that is looked at: its files and what its programs say. Checks see nothing else.
+
+What they see can be written down with --record and read back as a machine in tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping
+
+from host import HOME, limits
+
+# Variables that checks follow; a record holds no others, which may be secret.
+_TOLD = ("ENGINE", "CUDA", "CUDA_VISIBLE_DEVICES", "GPUS", "CPUS", "PRECISION", "ACCELERATE")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program said; code 127 where there is no such program, 124 where it took too long."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        """Both streams: programs differ in where they complain."""
+        return f"{self.out}\n{self.err}".strip()
+
+
+class Machine:
+    """This machine, or a recorded one.
+
+    Args:
+        root: where its files are; "/" but for recorded machines, whose programs PATH names.
+        environ: its variables.
+        home: the checkout, as a path on it.
+    """
+
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        environ: Mapping[str, str] = os.environ,
+        home: str = str(HOME),
+    ) -> None:
+        self.root, self.environ, self.home = root, environ, home
+        self._answers: dict[str, Answer] = {}
+        self._files: dict[str, str] = {}
+        self._folders: dict[str, list[str]] = {}
+        self._links: dict[str, str] = {}
+        self._programs: set[str] = set()
+
+    def read(self, path: str) -> str | None:
+        """The text of a file without the space around it; None where it cannot be read."""
+        try:
+            text = self._place(path).read_text(encoding="latin-1")
+        except OSError:
+            return None
+        self._files[path] = text
+        return text.strip()
+
+    def names(self, path: str) -> list[str]:
+        """What is in a folder, sorted; nothing where there is none."""
+        try:
+            found = sorted(os.listdir(self._place(path)))  # noqa: PTH208  (names are wanted)
+        except OSError:
+            return []
+        self._folders[path] = found
+        return found
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        place = self._place(path)
+        if place.is_dir():
+            self._folders.setdefault(path, [])
+        elif place.exists():
+            self._files.setdefault(path, "")
+        return place.exists()
+
+    def real(self, path: str) -> str:
+        """The path without symbolic links."""
+        target = os.path.realpath(self._place(path))
+        found = "/" + os.path.relpath(target, os.path.realpath(self.root))
+        if found != path:
+            self._links[path] = found
+        return found
+
+    def run(self, *words: str, seconds: float = 20) -> Answer:
+        """What a program says; asked once."""
+        line = shlex.join(words)
+        if line not in self._answers:
+            self._answers[line] = _run(words, self.environ, seconds)
+        return self._answers[line]
+
+    def has(self, program: str) -> bool:
+        """Whether there is such a program."""
+        found = shutil.which(program, path=self.environ.get("PATH", ""))
+        if found is not None:
+            self._programs.add(program)
+        return found is not None
+
+    def free(self, path: str) -> int | None:
+        """Bytes that may still be written below a folder; None where that is not known."""
+        return self._df(path, 3)
+
+    def size(self, path: str) -> int | None:
+        """Bytes that a file system holds in all."""
+        return self._df(path, 1)
+
+    def _df(self, path: str, column: int) -> int | None:
+        rows = self.run("df", "-kP", path).out.splitlines()
+        words = rows[1].split() if len(rows) > 1 else []
+        # The device's name may have spaces: count from the end.
+        at = column - 6
+        return int(words[at]) * 1024 if len(words) >= 6 and words[at].isdigit() else None
+
+    def record(self) -> str:
+        """All that was read and said so far, as JSON."""
+        answers = {
+            line: {"code": a.code, "out": a.out, "err": a.err} for line, a in self._answers.items()
+        }
+        for path in limits.sources(self.root):
+            self.read(path)
+        told = {name: self.environ[name] for name in _TOLD if name in self.environ}
+        seen = {
+            "home": self.home, "environ": told, "files": self._files, "folders": self._folders,
+            "links": self._links, "programs": sorted(self._programs), "commands": answers,
+        }  # fmt: skip
+        return json.dumps(seen, indent=1, ensure_ascii=False) + "\n"
+
+    def _place(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+
+def _run(words: tuple[str, ...], environ: Mapping[str, str], seconds: float) -> Answer:
+    # What is said in the user's language cannot be recognised.
+    known = {**environ, "LC_ALL": "C"}
+    program = shutil.which(words[0], path=known.get("PATH", ""))
+    if program is None:
+        return Answer(127, "", f"{words[0]}: not found")
+    try:
+        done = subprocess.run(
+            [program, *words[1:]], env=known, capture_output=True, timeout=seconds, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Answer(124, "", f"{words[0]}: no answer in {seconds:g} s")
+    except OSError as error:
+        return Answer(126, "", f"{words[0]}: {error.strerror}")
+    return Answer(
+        done.returncode,
+        done.stdout.decode("utf-8", "replace"),
+        done.stderr.decode("utf-8", "replace"),
+    )

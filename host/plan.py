@@ -1,0 +1,196 @@
+"""How many processes train, on what and at which precision: from make's variables, made once.
+
+GPUS, CPUS, PRECISION and ACCELERATE are read here and nowhere else. The hardware config that
+follows from them (a file of configs/accelerate) and what `accelerate launch` is told beside it
+stand in the plan as well.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping, Optional, Tuple
+
+from host import nvidia
+from host.errors import HostError, UsageError, nearest
+from host.lanes import sharing
+from host.machine import Machine
+
+CONFIGS = Path("configs/accelerate")
+PRECISIONS = ("no", "fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be started on this machine.
+
+    Attributes:
+        processes: how many.
+        device: cuda or cpu.
+        precision: no, fp16 or bf16.
+        config: the hardware config's file.
+        words: what `accelerate launch` is told: the file, and what it does not say.
+    """
+
+    processes: int
+    device: str
+    precision: str
+    config: Path
+    words: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Hardware:
+    """What a hardware config says of one machine; `several`: it starts as many as it is told."""
+
+    path: Path
+    processes: int
+    device: str
+    precision: str
+    several: bool
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What GPUS and CPUS ask for; None: whatever there is."""
+
+    device: Optional[str]
+    count: Optional[int]
+    words: str
+
+
+def make(environ: Mapping[str, str], visible: int, lanes: int | None = None) -> Plan:
+    """The plan for the variables in `environ` on a machine where CUDA sees `visible` GPUs.
+
+    Args:
+        lanes: what the processes have to share; None where any number of them will do.
+
+    Raises:
+        UsageError: a variable has no sense, or two of them contradict each other.
+        HostError: more GPUs are asked for than there are, or a precision the device lacks.
+    """
+    precision = environ.get("PRECISION", "")
+    if precision not in ("", *PRECISIONS):
+        raise UsageError(f"PRECISION={precision} is none of no, fp16, bf16", "choose one of them")
+    asked = _asked(environ, visible)
+    name = environ.get("ACCELERATE", "")
+    plan = _named(name, asked, precision) if name else _chosen(asked, precision, visible, lanes)
+    if plan.device == "cuda" and plan.processes > visible:
+        raise too_few(asked.words or f"ACCELERATE={name}", plan.processes, visible)
+    if plan.device == "cpu" and plan.precision == "fp16":
+        raise HostError("FP16 needs a GPU", "use PRECISION=bf16 or PRECISION=no on the CPU")
+    return plan
+
+
+def here(environ: Mapping[str, str], lanes: int | None = None) -> Plan:
+    """As `make`, on this machine."""
+    return make(environ, len(nvidia.seen(Machine(environ=environ))), lanes)
+
+
+def on_cpu(environ: Mapping[str, str]) -> bool:
+    """Whether the variables ask for the CPU, whatever GPUs there are.
+
+    Raises:
+        UsageError: a variable has no sense.
+    """
+    device = _asked(environ, 0).device
+    name = environ.get("ACCELERATE", "")
+    return device == "cpu" or (device is None and bool(name) and _read(name).device == "cpu")
+
+
+def too_few(asked: str, wanted: int, visible: int) -> HostError:
+    """More GPUs are asked for than CUDA sees."""
+    look = "check `nvidia-smi` and CUDA_VISIBLE_DEVICES"
+    count = f" asks for {wanted} GPU{'s' * (wanted != 1)}" if "ACCELERATE" in asked else ""
+    return HostError(
+        f"{asked}{count}, and {visible or 'no'} GPU{'s' * (visible != 1)} can be seen here",
+        f"use {f'GPUS={visible}' if visible else 'CPUS=1'}, or {look}",
+    )
+
+
+def _asked(environ: Mapping[str, str], visible: int) -> _Asked:
+    gpus, cpus = environ.get("GPUS", ""), environ.get("CPUS", "")
+    if gpus and cpus:
+        raise UsageError("GPUS and CPUS are both set", "set one of them")
+    if cpus:
+        return _Asked("cpu", _count("CPUS", cpus), f"CPUS={cpus}")
+    if gpus == "all":
+        # None there is no answer to all of them.
+        return _Asked("cuda", max(1, visible), "GPUS=all")
+    if gpus:
+        count = _count("GPUS", gpus)
+        return _Asked("cuda" if count else "cpu", count or None, f"GPUS={gpus}")
+    return _Asked(None, None, "")
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdigit() or (name == "CPUS" and int(text) == 0):
+        wanted = "a number from 1" if name == "CPUS" else "a number or all"
+        raise UsageError(f"{name}={text} is no number of processes", f"give {wanted}")
+    return int(text)
+
+
+def _chosen(asked: _Asked, precision: str, visible: int, lanes: int | None) -> Plan:
+    """The hardware config that fits what is asked for."""
+    device = asked.device or ("cuda" if visible else "cpu")
+    if asked.count is not None:
+        count = asked.count
+    elif device == "cuda":  # as many as can share the lanes
+        fit = [n for n in sharing(lanes) if n <= visible] if lanes else [visible]
+        count = max(fit)
+    else:
+        count = 1
+    kind = precision or "no"
+    extra: list[str] = []
+    if device == "cpu":
+        name = "cpu" if count == 1 else "multi_cpu"
+        extra = [] if kind == "no" else ["--mixed_precision", kind]
+    else:
+        name = kind if kind != "no" else "gpu" if count == 1 else "multi_gpu"
+    told = [] if name in ("cpu", "gpu") else ["--num_processes", str(count)]
+    path = CONFIGS / f"{name}.yaml"
+    return Plan(count, device, kind, path, ("--config_file", str(path), *told, *extra))
+
+
+def _named(name: str, asked: _Asked, precision: str) -> Plan:
+    """The hardware config that ACCELERATE names, and what is asked for beside it."""
+    found = _read(name)
+    if asked.device not in (None, found.device):
+        where = {"cuda": "GPUs", "cpu": "the CPU"}[found.device]
+        raise UsageError(
+            f"{asked.words}, and ACCELERATE={name} computes on {where}", "set one of them"
+        )
+    count = found.processes if asked.count is None else asked.count
+    if count != found.processes and not found.several:
+        raise UsageError(
+            f"{asked.words}, and ACCELERATE={name} starts one process",
+            "leave ACCELERATE out, or name one that starts several, such as multi_"
+            + ("cpu" if found.device == "cpu" else "gpu"),
+        )
+    extra = [] if asked.count is None else ["--num_processes", str(count)]
+    extra += ["--mixed_precision", precision] if precision else []
+    words = ("--config_file", str(found.path), *extra)
+    return Plan(count, found.device, precision or found.precision, found.path, words)
+
+
+def _read(name: str) -> _Hardware:
+    """The lines of a hardware config that matter here; Accelerate reads all of it."""
+    path = CONFIGS / f"{name}.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        known = sorted(p.stem for p in CONFIGS.glob("*.yaml"))
+        raise UsageError(
+            f"there is no hardware config {path}{nearest(name, known)}", f"use one of {known}"
+        ) from None
+    pairs = re.findall(r"^(\w+): *['\"]?([\w,-]+)", text, re.MULTILINE)
+    said = dict(pairs)
+    machines = int(said.get("num_machines", "1"))
+    return _Hardware(
+        path,
+        max(1, int(said.get("num_processes", "1")) // machines),
+        "cpu" if said.get("use_cpu", "false").lower() == "true" else "cuda",
+        said.get("mixed_precision", "no"),
+        said.get("distributed_type", "NO") != "NO",
+    )

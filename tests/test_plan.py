@@ -1,0 +1,137 @@
+"""How many processes, on what, at which precision: one plan, and everybody's the same."""
+
+from pathlib import Path
+
+import pytest
+
+from container import overlay
+from doctor.inside import devices, verify
+from host import cuda, nvidia, plan
+from host.errors import LockstepError
+from host.machine import Machine
+from train.config import Config
+from train.process import memory
+from train.tuning.trials import Trials
+
+# GPUS, CPUS, ACCELERATE, PRECISION, GPUs that CUDA sees → processes, device, precision, the file;
+# or words of the refusal. An experiment of 8 lanes.
+TABLE = [
+    ("", "", "", "", 0, (1, "cpu", "no", "cpu")),
+    ("", "", "", "", 1, (1, "cuda", "no", "gpu")),
+    ("", "", "", "", 2, (2, "cuda", "no", "multi_gpu")),
+    ("", "", "", "", 3, (2, "cuda", "no", "multi_gpu")),
+    ("", "", "", "", 6, (4, "cuda", "no", "multi_gpu")),
+    ("", "", "", "", 16, (8, "cuda", "no", "multi_gpu")),
+    ("", "", "", "no", 2, (2, "cuda", "no", "multi_gpu")),
+    ("", "", "", "bf16", 0, (1, "cpu", "bf16", "cpu")),
+    ("", "", "", "bf16", 1, (1, "cuda", "bf16", "bf16")),
+    ("", "", "", "bf16", 4, (4, "cuda", "bf16", "bf16")),
+    ("", "", "", "fp16", 4, (4, "cuda", "fp16", "fp16")),
+    ("", "", "", "fp16", 0, "FP16 needs a GPU"),
+    ("", "", "", "fp8", 1, "PRECISION=fp8 is none of no, fp16, bf16"),
+    ("0", "", "", "", 0, (1, "cpu", "no", "cpu")),
+    ("0", "", "", "", 4, (1, "cpu", "no", "cpu")),
+    ("0", "", "", "bf16", 4, (1, "cpu", "bf16", "cpu")),
+    ("0", "", "", "fp16", 4, "FP16 needs a GPU"),
+    ("1", "", "", "", 4, (1, "cuda", "no", "gpu")),
+    ("1", "", "", "bf16", 4, (1, "cuda", "bf16", "bf16")),
+    ("2", "", "", "", 4, (2, "cuda", "no", "multi_gpu")),
+    ("3", "", "", "", 4, (3, "cuda", "no", "multi_gpu")),
+    ("4", "", "", "fp16", 4, (4, "cuda", "fp16", "fp16")),
+    ("4", "", "", "", 2, "GPUS=4, and 2 GPUs can be seen here → use GPUS=2"),
+    ("4", "", "", "", 0, "GPUS=4, and no GPUs can be seen here → use CPUS=1"),
+    ("2", "", "", "", 1, "GPUS=2, and 1 GPU can be seen here → use GPUS=1"),
+    ("all", "", "", "", 1, (1, "cuda", "no", "gpu")),
+    ("all", "", "", "", 4, (4, "cuda", "no", "multi_gpu")),
+    ("all", "", "", "bf16", 3, (3, "cuda", "bf16", "bf16")),
+    ("all", "", "", "", 0, "GPUS=all, and no GPUs can be seen here → use CPUS=1"),
+    ("two", "", "", "", 2, "GPUS=two is no number of processes → give a number or all"),
+    ("-1", "", "", "", 2, "GPUS=-1 is no number of processes"),
+    ("", "1", "", "", 0, (1, "cpu", "no", "cpu")),
+    ("", "1", "", "", 4, (1, "cpu", "no", "cpu")),
+    ("", "2", "", "", 0, (2, "cpu", "no", "multi_cpu")),
+    ("", "4", "", "", 2, (4, "cpu", "no", "multi_cpu")),
+    ("", "4", "", "bf16", 2, (4, "cpu", "bf16", "multi_cpu")),
+    ("", "2", "", "fp16", 2, "FP16 needs a GPU"),
+    ("", "0", "", "", 0, "CPUS=0 is no number of processes → give a number from 1"),
+    ("", "many", "", "", 0, "CPUS=many is no number of processes"),
+    ("1", "1", "", "", 1, "GPUS and CPUS are both set"),
+    ("0", "2", "", "", 1, "GPUS and CPUS are both set"),
+    ("", "", "cpu", "", 0, (1, "cpu", "no", "cpu")),
+    ("", "", "cpu", "", 4, (1, "cpu", "no", "cpu")),
+    ("", "", "cpu", "bf16", 4, (1, "cpu", "bf16", "cpu")),
+    ("", "", "cpu", "fp16", 4, "FP16 needs a GPU"),
+    ("", "1", "cpu", "", 4, (1, "cpu", "no", "cpu")),
+    ("", "2", "cpu", "", 4, "CPUS=2, and ACCELERATE=cpu starts one process"),
+    ("2", "", "cpu", "", 4, "GPUS=2, and ACCELERATE=cpu computes on the CPU"),
+    ("all", "", "multi_cpu", "", 4, "GPUS=all, and ACCELERATE=multi_cpu computes on the CPU"),
+    ("0", "", "cpu", "", 4, (1, "cpu", "no", "cpu")),
+    ("", "", "multi_cpu", "", 0, (2, "cpu", "no", "multi_cpu")),
+    ("", "", "multi_cpu", "", 4, (2, "cpu", "no", "multi_cpu")),
+    ("", "4", "multi_cpu", "", 0, (4, "cpu", "no", "multi_cpu")),
+    ("", "", "gpu", "", 4, (1, "cuda", "no", "gpu")),
+    ("", "", "gpu", "bf16", 4, (1, "cuda", "bf16", "gpu")),
+    ("", "", "gpu", "", 0, "ACCELERATE=gpu asks for 1 GPU, and no GPUs can be seen here"),
+    ("2", "", "gpu", "", 4, "GPUS=2, and ACCELERATE=gpu starts one process"),
+    ("", "2", "gpu", "", 4, "CPUS=2, and ACCELERATE=gpu computes on GPUs"),
+    ("0", "", "gpu", "", 4, "GPUS=0, and ACCELERATE=gpu computes on GPUs"),
+    ("", "", "multi_gpu", "", 4, (2, "cuda", "no", "multi_gpu")),
+    ("", "", "multi_gpu", "", 1, "ACCELERATE=multi_gpu asks for 2 GPUs, and 1 GPU can be seen"),
+    ("3", "", "multi_gpu", "", 4, (3, "cuda", "no", "multi_gpu")),
+    ("all", "", "multi_gpu", "bf16", 4, (4, "cuda", "bf16", "multi_gpu")),
+    ("", "", "bf16", "", 4, (1, "cuda", "bf16", "bf16")),
+    ("4", "", "bf16", "", 4, (4, "cuda", "bf16", "bf16")),
+    ("4", "", "bf16", "no", 4, (4, "cuda", "no", "bf16")),
+    ("4", "", "fp16", "", 4, (4, "cuda", "fp16", "fp16")),
+    ("", "", "multi_gpus", "", 4, "no hardware config .*did you mean multi_gpu"),
+]  # fmt: skip
+NAMES = ("GPUS", "CPUS", "ACCELERATE", "PRECISION")
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(TABLE) >= 60
+
+
+@pytest.mark.parametrize(
+    "row", TABLE, ids=lambda r: " ".join(f"{n}={v}" for n, v in zip(NAMES, r, strict=False) if v)
+)
+def test_make_doctor_launcher_and_tuner_agree(row, tmp_path: Path, monkeypatch) -> None:
+    *values, visible, expected = row
+    variables = {n: v for n, v in zip(NAMES, values, strict=True) if v}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    config = Config()
+
+    # The launcher's, the tuner's, and the doctor's: the same plan, or the same refusal.
+    def tuner() -> plan.Plan:
+        return Trials(tmp_path, visible).plan(config)
+
+    monkeypatch.setattr(devices, "count", lambda: visible)
+    monkeypatch.setattr(memory, "fit", lambda *_, **__: None)  # that would ask real GPUs
+    file = tmp_path / "experiment.yaml"
+    file.write_text("data: {holdout: 0.2}\n")
+    seen = {f.name: f for f in verify.examine(file, Machine(environ=variables))}
+    if isinstance(expected, str):
+        for ask in (lambda: plan.make(variables, visible, config.lanes), tuner):
+            with pytest.raises(LockstepError, match=expected):
+                ask()
+        assert seen["lanes"].status == "fail"
+        return
+    made = plan.make(variables, visible, config.lanes)
+    assert (made.processes, made.device, made.precision, made.config.stem) == expected
+    assert tuner() == made
+    if config.lanes % made.processes:
+        assert f"{made.processes} processes cannot share" in seen["lanes"].seen
+    else:
+        assert f"batch 128 = {made.processes} × " in seen["lanes"].seen
+    # Make's side of a container: GPUs only where the plan computes on them.
+    gpus = [
+        nvidia.Gpu({"index": str(n), "uuid": f"GPU-{n}", "name": "NVIDIA A100"})
+        for n in range(visible)
+    ]
+    files, _, _ = overlay.choose(variables, cuda.Driver("580.1", gpus), "nvidia")
+    assert bool(files) == (made.device == "cuda")
+    assert plan.on_cpu(variables) <= (made.device == "cpu")
+    # What Accelerate is told is the plan.
+    words = dict(zip(made.words[::2], made.words[1::2], strict=True))
+    assert int(words.get("--num_processes", made.processes)) == made.processes

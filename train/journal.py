@@ -1,0 +1,154 @@
+"""What is written down of a run on its way, and the clock it is written by."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from host.errors import DivergedError, Stopped
+from train.measure import Metrics
+from train.parts import Parts, State
+from train.process.health import Health
+
+# Seconds and steps of training between looks at the machine.
+_PERIOD, _STEPS = 10.0, 5
+
+
+class Journal:
+    """What is written down of a run on its way: its trace, its evaluations, its checkpoints.
+
+    Figures of a step stay on the device until something is due: reading them waits for it.
+    """
+
+    def __init__(self, parts: Parts, state: State) -> None:
+        self.parts, self.state = parts, state
+        self.clock = Clock(state.seconds)
+        # A resumed run starts from a checkpoint.
+        self._saved = state.step if parts.saver.holds(state.step) else None
+        self._compared = self._saved
+        self._unread: list[Tensor] = []
+        # An overflowing gradient is no harm under FP16: the scaler skips the step.
+        # The first steps start workers and choose kernels: looks begin after them.
+        self._sampled: tuple[int, float] | None = None
+        self._scaled = parts.runtime.accelerator.mixed_precision == "fp16"
+
+    def keep(self, report: Tensor, norm: Tensor) -> None:
+        """Keep the loss and the gradient's norm of the step that was just done."""
+        self._unread.append(torch.stack((report[0], norm)))
+
+    def settle(self) -> None:
+        """Wait for the device, write the trace, and look whether all steps were sound.
+
+        Raises:
+            DivergedError: naming the first step whose loss or gradient is not finite.
+        """
+        self.state.seconds = self.clock.read()
+        if not self._unread:
+            return
+        rows: list[tuple[float, float]] = torch.stack(self._unread).tolist()
+        first = self.state.step - len(rows) + 1
+        self._unread = []
+        if self.parts.recorder:
+            self.parts.recorder.trace(first, rows)
+        for step, (loss, norm) in enumerate(rows, first):
+            if not math.isfinite(loss) or not (self._scaled or math.isfinite(norm)):
+                raise DivergedError(
+                    f"the loss or its gradient is not finite at step {step}",
+                    "lower --optim.lr, warm up longer, or set --optim.clip 1",
+                )
+
+    def health(self, health: Health) -> None:
+        """Write down how the machine fares, now and then, and say what is wrong with it."""
+        parts, state = self.parts, self.state
+        now, last = (state.step, state.seconds), state.step == parts.steps
+        if self._sampled is None:
+            self._sampled = now
+            parts.watch.read()
+            return
+        steps, seconds = now[0] - self._sampled[0], now[1] - self._sampled[1]
+        if parts.recorder and (last or (seconds > _PERIOD and steps >= _STEPS)):
+            self._sampled = now
+            figures = health.take(seconds, parts.watch.read())
+            parts.recorder.health(state.step, figures)
+            judged = seconds > _PERIOD / 2 and steps >= _STEPS
+            text = health.complaint(figures, parts.config) if judged else None
+            if text:
+                parts.recorder.display.say(f"warning: {text}")
+
+    def compare(self) -> None:
+        """Look whether all processes still hold the same bits."""
+        if self.parts.tripwire and self._compared != self.state.step:
+            self.parts.tripwire.check(self.state.step)
+            self._compared = self.state.step
+
+    def measure(self) -> Metrics:
+        """Evaluate, and write the figures down.
+
+        Raises:
+            Stopped: a signal came before the figures were complete.
+        """
+        parts, state = self.parts, self.state
+        try:
+            with self.clock.paused():
+                metrics = parts.measure()
+        except Stopped:
+            self.stop()
+        improved = metrics.top1 > state.best_top1
+        if improved:
+            state.best_step, state.best_top1 = state.step, metrics.top1
+            if self._saved == state.step:  # before a stop; what is whole is not written again
+                with parts.runtime.together():
+                    if parts.runtime.main:
+                        parts.saver.mark_best(state.step)
+        state.measured = state.step
+        if parts.recorder:
+            parts.recorder.evaluation(state.step, metrics.headline(), best=improved)
+        return metrics
+
+    def save(self) -> None:
+        """Write a checkpoint of this step, once the processes agree on what stands in it."""
+        parts, state = self.parts, self.state
+        self.compare()
+        if parts.recorder:
+            parts.recorder.sync()
+        with self.clock.paused():
+            parts.reducer.sync_buffers()
+            with parts.runtime.together():
+                if parts.runtime.main:
+                    parts.saver.save(asdict(state))
+        self._saved = state.step
+
+    def stop(self) -> NoReturn:
+        """Save what there is, and end the run."""
+        self.settle()
+        # Where nothing was done since the last checkpoint, that one says it all.
+        if self._saved != self.state.step:
+            self.save()
+        raise Stopped(f"a signal came; step {self.state.step} is saved", "add --resume to go on")
+
+
+class Clock:
+    """Seconds of training, without the pauses."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: float | None = time.perf_counter()
+
+    def read(self) -> float:
+        """Seconds so far."""
+        running = 0.0 if self._since is None else time.perf_counter() - self._since
+        return self._seconds + running
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the block."""
+        self._seconds, self._since = self.read(), None
+        try:
+            yield
+        finally:
+            self._since = time.perf_counter()

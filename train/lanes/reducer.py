@@ -1,0 +1,41 @@
+"""What sums over lanes: gradients, batch-norm statistics and what the lanes report."""
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from train.config import Config
+
+
+class Reducer(Protocol):
+    """Sums over all lanes of a step, whichever process ran them.
+
+    Attributes:
+        scale: factor to give each lane's loss, so that gradients come out as sums.
+    """
+
+    scale: float
+
+    def lane(self, *, sync: bool) -> AbstractContextManager[Any]:
+        """Around one lane's passes; `sync` on the last lane of a full batch."""
+
+    def add(self, share: float, report: Tensor) -> None:
+        """After a lane: its share of the batch, and a float32 vector to sum."""
+
+    def total(self) -> Tensor:
+        """After the last lane: gradients hold their sums; returns the sum of the reports."""
+
+    def sync_buffers(self) -> None:
+        """Make buffers equal on all processes, before they are read or saved."""
+
+    def close(self) -> None:
+        """Give back what it holds; a training has no need to."""
+
+
+def gradient_copies(config: Config, world: int = 1) -> int:
+    """Copies of all gradients that a process holds at most, besides what is exchanged."""
+    if config.reproducibility != "lockstep":
+        return 1
+    # Two neighbours are one copy; then sums of 2, 4, … lanes wait in the binary counter.
+    return max(1, (max(1, config.lanes // world) - 1).bit_length())

@@ -1,0 +1,209 @@
+"""Where this run computes: the only `Accelerator(...)`, and everything that pins arithmetic.
+
+The launcher decides (accelerate launch, torchrun, plain python); this file finds out what came
+up and compares it with what was asked for, because the launchers do not.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psutil
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import Tensor
+
+from host import launcher, limits
+from host.errors import HostError, LockstepError
+from host.lanes import share
+from train.config import Config
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """This process among its peers.
+
+    Attributes:
+        rank, world: this process's number and how many there are.
+        threads: OpenMP threads of this process, part of what decides the bits.
+        lanes: the lane numbers this process works through at each step.
+        control: a CPU process group for small decisions; None when alone.
+    """
+
+    accelerator: Accelerator
+    rank: int
+    world: int
+    threads: int
+    lanes: range
+    control: dist.ProcessGroup | None
+
+    @property
+    def main(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process's tensors live."""
+        device: torch.device = self.accelerator.device
+        return device
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` holds on any process; each process gets the same answer."""
+        if self.control is None:
+            return flag
+        vote = torch.tensor(int(flag))
+        dist.all_reduce(vote, dist.ReduceOp.MAX, group=self.control)
+        return bool(vote)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Do the block on every process; where it fails on one, all raise the first one's error."""
+        error: LockstepError | None = None
+        try:
+            yield
+        except LockstepError as raised:
+            error = raised
+        if self.control is not None:
+            errors: list[LockstepError | None] = [None] * self.world
+            dist.all_gather_object(errors, error, group=self.control)
+            error = next((e for e in errors if e is not None), None)
+        if error is not None:
+            error.one_rank = False  # now all know: the main process says it for all
+            raise error
+
+    def from_main(self, value: T) -> T:
+        """The main process's `value`, on every process."""
+        held = [value]
+        if self.control is not None:
+            dist.broadcast_object_list(held, src=0, group=self.control)
+        return held[0]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of `values` over all processes.
+
+        Exact where they are integers, or zeros in all but one process; otherwise the bits
+        depend on the number of processes.
+        """
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+
+@contextmanager
+def start(
+    config: Config, *, training: bool = True, precision: str | None = None
+) -> Iterator[Runtime]:
+    """Bring this process up, and down again in order.
+
+    Args:
+        training: whether the processes must share the lanes; any number of them can evaluate.
+        precision: no, fp16 or bf16, whatever the launcher says; None: as it says.
+
+    Raises:
+        HostError: the processes or devices asked for did not come up.
+        UsageError: the number of processes does not fit the lanes.
+    """
+    use_cpu = _use_cpu()
+    threads = _pin(config)
+    try:
+        accelerator = Accelerator(
+            cpu=use_cpu, mixed_precision=precision, kwargs_handlers=[_buckets(config)]
+        )
+    except ValueError as error:
+        raise HostError(str(error), "choose another precision, such as PRECISION=no") from error
+    try:
+        rank, world = accelerator.process_index, accelerator.num_processes
+        _compare(world)
+        # Accelerate would go on in FP32 without a word.
+        if use_cpu and accelerator.mixed_precision == "fp16":
+            raise HostError("FP16 needs a GPU", "use BF16 or no mixed precision on the CPU")
+        lockstep = config.reproducibility == "lockstep"
+        lanes = share(config.lanes, rank, world, lockstep=lockstep) if training else range(0)
+        # Accelerate takes the thread count from its own guess when it starts gloo.
+        torch.set_num_threads(threads)
+        # Small decisions must not wait for the GPU, as a group over NCCL would.
+        control: Any = dist.new_group(backend="gloo") if world > 1 else None
+        yield Runtime(accelerator, rank, world, threads, lanes, control)
+    finally:
+        # Without this, leaving with a process group open now and then ends in SIGABRT.
+        accelerator.end_training()
+
+
+def _compare(came: int) -> None:
+    """Refuse to be one of several trainers that each believe they are alone."""
+    told = launcher.world()
+    wanted = None if told is None else str(told)
+    if wanted is None and _launched() and "MASTER_ADDR" in os.environ:
+        # Accelerate's launcher for one process starts one, however many it was asked for, by flag
+        # or by config; that it was asked for more shows only in its having named an address.
+        with suppress(psutil.Error):
+            if "MASTER_ADDR" not in psutil.Process(os.getppid()).environ():
+                wanted = "several"
+    if wanted is not None and wanted != str(came):
+        raise HostError(
+            f"{wanted} processes were asked for and {came} came up",
+            "use configs/accelerate/multi_gpu.yaml or multi_cpu.yaml, or `make train CPUS=N`",
+        )
+
+
+def _launched() -> bool:
+    """Whether Accelerate's launcher started this process; it always says which precision."""
+    return "ACCELERATE_MIXED_PRECISION" in os.environ
+
+
+def _use_cpu() -> bool:
+    """Whether to compute on the CPU; a hardware config that wants GPUs must not end up there."""
+    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1"):
+        return True
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "-1,-1":  # how multi_cpu.yaml hides all GPUs
+        return True
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    local = launcher.local_world()
+    if (_launched() or gpus) and gpus < local:
+        raise HostError(
+            f"{local} GPU process{'es' * (local > 1)} asked for on this machine, where torch sees"
+            f" {gpus} GPU{'s' * (gpus != 1)}",
+            "use configs/accelerate/cpu.yaml or multi_cpu.yaml, or hide the GPUs from torchrun"
+            " with CUDA_VISIBLE_DEVICES=-1"
+            if gpus == 0 or not _launched()
+            else f"use --num_processes {gpus}",
+        )
+    return gpus == 0
+
+
+def _pin(config: Config) -> int:
+    """Fix whatever may change the arithmetic; returns the number of threads."""
+    exact = config.reproducibility != "fast"
+    # cuBLAS reads this when its first handle is made.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(exact)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.deterministic = exact
+    torch.backends.cudnn.benchmark = not exact
+    torch.backends.cuda.matmul.allow_tf32 = config.tf32
+    torch.backends.cudnn.allow_tf32 = config.tf32
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    # Two threads sum in another order than one, so the number must not follow the machine where
+    # the bits must not. Elsewhere the processes share the CPUs there are.
+    threads = 1 if config.reproducibility == "lockstep" else limits.cpus_each()
+    torch.set_num_threads(threads)
+    return threads
+
+
+def _buckets(config: Config) -> DistributedDataParallelKwargs:
+    """How DDP groups gradients.
+
+    It rebuilds its buckets after a process's first step, which changes the order of its sums: a
+    resumed run would differ from one that was not interrupted. Looking for unused parameters is
+    what keeps it from that.
+    """
+    exact = config.reproducibility == "deterministic"
+    return DistributedDataParallelKwargs(find_unused_parameters=exact)

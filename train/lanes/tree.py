@@ -1,0 +1,182 @@
+"""The sum over lanes whose bits do not depend on how many processes share them.
+
+`LaneTree` sums in a balanced binary tree over lane numbers: inside a process as a binary counter of
+partial sums, across processes by recursive doubling, where each exchange adds two neighbouring
+subtrees of one size (a + b and b + a are the same bits).
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from train.lanes.exchange import Exchange
+
+_BUCKET = 25 * 2**20
+
+
+class LaneTree:
+    """Every process ends with the bits of one process that ran all lanes itself.
+
+    Two neighbouring lanes are added by autograd itself, which adds to the gradients it finds. A
+    bucket of gradients is exchanged as soon as the last lane's backward pass has produced it.
+
+    Args:
+        lanes: how many of a step's lanes this process runs, a power of two.
+        bucket: bytes of gradients that are exchanged at once.
+    """
+
+    scale = 1.0
+
+    def __init__(
+        self, model: nn.Module, rank: int, world: int, lanes: int, *, bucket: int = _BUCKET
+    ) -> None:
+        self._pairs = lanes > 1
+        # Of the first lane of a pair: its averages and report, and its gradients' versions.
+        self._first: tuple[list[Tensor], list[int]] | None = None
+        # Backward passes produce gradients from the last layer to the first, more or less.
+        self.parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
+        # Batch norm's; whatever else a model keeps in buffers stays as it is.
+        named = [(name.rsplit(".", 1)[-1], buffer) for name, buffer in model.named_buffers()]
+        self.averages = [b for name, b in named if name in ("running_mean", "running_var")]
+        self.counters = [b for name, b in named if name == "num_batches_tracked"]
+        self._before: list[Tensor] = []
+        # The binary counter: (height, sum of 2^height neighbouring lanes), heights falling. A sum
+        # is a list: a gradient for each parameter, then the averages, then the report.
+        self._partial: list[tuple[int, list[Tensor]]] = []
+        self._last = False
+        self._buckets: list[list[int]] = []  # numbers in that list
+        self._started = 0
+        self._missing: list[int] = []
+        self._exchange: Exchange | None = None
+        if world > 1:
+            like = [*self.parameters, *self.averages, self.parameters[0].new_zeros(2)]
+            self._split(bucket, len(like))
+            self._exchange = Exchange([[like[n] for n in b] for b in self._buckets], rank, world)
+
+    def _split(self, size: int, count: int) -> None:
+        """Cut the parameters into buckets of at most `size` bytes, or one parameter."""
+        held = size
+        for number, parameter in enumerate(self.parameters):
+            held += parameter.nbytes
+            if held > size:
+                self._buckets.append([])
+                held = parameter.nbytes
+            hook = partial(self._ready, len(self._buckets) - 1)
+            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            self._buckets[-1].append(number)
+        self._missing = [len(bucket) for bucket in self._buckets]
+        self._buckets.append(list(range(len(self.parameters), count)))
+
+    def lane(self, *, sync: bool) -> AbstractContextManager[Any]:
+        """Start the lane from the step's first buffers and from no gradient."""
+        if not self._before:
+            self._before = [b.clone() for b in (*self.averages, *self.counters)]
+        else:
+            torch._foreach_copy_([*self.averages, *self.counters], self._before)
+        if self._first is None:
+            for parameter in self.parameters:
+                parameter.grad = None
+        self._last = sync and self._exchange is not None
+        return nullcontext()
+
+    def _ready(self, bucket: int, _parameter: Tensor) -> None:
+        """A gradient is complete; after the last lane's, a whole bucket may go."""
+        if not self._last:
+            return
+        self._missing[bucket] -= 1
+        # In order, whichever is complete first: the processes must exchange the same.
+        while self._started < len(self._missing) and not self._missing[self._started]:
+            self._start([p.grad for p in self.parameters])
+
+    def _start(self, leaf: Sequence[Tensor | None]) -> None:
+        """Sum the next bucket's part of `leaf` with what the counter holds, and exchange it."""
+        numbers = self._buckets[self._started]
+        node = [tensor for n in numbers if (tensor := leaf[n]) is not None]
+        assert len(node) == len(numbers)
+        assert self._exchange is not None
+        places = self._exchange.views[self._started]
+        if not self._partial:
+            torch._foreach_copy_(places, node)
+        for height, earlier in reversed(self._partial):
+            mine = [earlier[n] for n in numbers]
+            if height == self._partial[0][0]:  # the last join writes where the exchange reads
+                for one, other, place in zip(mine, node, places, strict=True):
+                    torch.add(one, other, out=place)
+            else:
+                torch._foreach_add_(mine, node)
+                node = mine
+        self._exchange.start(self._started)
+        self._started += 1
+
+    def add(self, share: float, report: Tensor) -> None:
+        """Put the lane's leaf on the tree, and join equal subtrees."""
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        rest = [*(b * share for b in self.averages), report]
+        if self._pairs and self._first is None:
+            self._first = rest, [g._version for g in gradients]
+            return
+        height = 0
+        if self._first is not None:
+            height = 1
+            before, versions = self._first
+            self._first = None
+            torch._foreach_add_(rest, before)
+            # Where this lane gave nothing: a leaf of zeros, as between lanes that are further
+            # apart. It is not quite nothing: it makes -0.0 a 0.0.
+            for gradient, version in zip(gradients, versions, strict=True):
+                if gradient._version == version:
+                    gradient.add_(0.0)
+        node = [*gradients, *rest]
+        if self._last:
+            self._start_rest(node)
+            return
+        while self._partial and self._partial[-1][0] == height:
+            earlier = self._partial.pop()[1]
+            torch._foreach_add_(earlier, node)
+            node = earlier
+            height += 1
+        self._partial.append((height, node))
+
+    def _start_rest(self, leaf: Sequence[Tensor]) -> None:
+        """Exchange what no gradient started: unused parameters, and what is no gradient."""
+        while self._started < len(self._buckets):
+            self._start(leaf)
+        self._partial = []
+
+    def total(self) -> Tensor:
+        """Join the processes' subtrees, and put the sums where the leaves came from."""
+        if self._partial:
+            [(_, node)] = self._partial
+            self._partial = []
+            if self._exchange is not None:  # a short batch: nothing was started ahead
+                self._start_rest(node)
+        if self._exchange is not None:
+            self._exchange.finish()
+            node = [view for bucket in self._exchange.views for view in bucket]
+            self._missing = [len(bucket) for bucket in self._buckets[:-1]]
+            self._started = 0
+        *node, report = node
+        for parameter, gradient in zip(self.parameters, node, strict=False):
+            # Of one layout, whichever way it came: the order of later sums may follow the layout.
+            parameter.grad = gradient.contiguous()
+        if self.averages:
+            torch._foreach_copy_(self.averages, node[len(self.parameters) :])
+        for counter, before in zip(self.counters, self._before[len(self.averages) :], strict=True):
+            counter.copy_(before + 1)
+        self._before = []
+        return report.clone()
+
+    def sync_buffers(self) -> None:
+        """Nothing to do: the tree left the same buffers everywhere."""
+
+    def close(self) -> None:
+        """End the exchange between processes."""
+        if self._exchange is not None:
+            self._exchange.close()

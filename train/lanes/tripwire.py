@@ -1,0 +1,105 @@
+"""Finds a process whose weights are not those of the others any more: bad memory, a bad GPU.
+
+Every process is meant to hold the same bits after each update. One that strays would go on
+training something else unnoticed, and spoil all that is saved.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from host.errors import HostError
+from train.lanes.runtime import Runtime
+
+
+class Tripwire:
+    """Compares weights and optimizer state across processes.
+
+    Among three or more a majority tells who strayed. Of two, each also looks whether its weights
+    are before an update what they were after the last one.
+
+    Args:
+        buffers: whether the model's buffers are meant to be equal as well (under DDP, batch
+            norm's are each process's own between synchronisations).
+        watch: whether each of two processes looks at its own weights before every update.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        runtime: Runtime,
+        *,
+        buffers: bool,
+        watch: bool,
+    ) -> None:
+        self.model, self.optimizer, self.runtime, self.buffers = model, optimizer, runtime, buffers
+        watched = watch and runtime.world == 2
+        self._weights = [p.detach() for p in model.parameters()] if watched else []
+        self._seal: Tensor | None = None
+        # The first step before whose update the weights had changed by themselves; 0: none.
+        self._changed = torch.zeros((), dtype=torch.int64, device=runtime.device)
+
+    def before_update(self, step: int) -> None:
+        """Note, without waiting for the device, whether the weights changed by themselves."""
+        if self._seal is not None:
+            differs = (_digests(self._weights) != self._seal).any()
+            self._changed = torch.where((self._changed == 0) & differs, step + 1, self._changed)
+
+    def after_update(self) -> None:
+        """Remember the weights' digests."""
+        if self._weights:
+            self._seal = _digests(self._weights)
+
+    def check(self, step: int) -> None:
+        """Compare what the processes hold after `step` updates. All must call this together.
+
+        Raises:
+            HostError: on every process, naming those that differ and the first tensor that does.
+        """
+        self.before_update(step)
+        tensors = self._tensors()
+        mine = torch.cat([_digests(tensors.values()), self._changed[None]]).cpu()
+        every = [torch.empty_like(mine) for _ in range(self.runtime.world)]
+        dist.all_gather(every, mine, group=self.runtime.control)
+        rows, changed = [tuple(row[:-1].tolist()) for row in every], [int(row[-1]) for row in every]
+        usual, votes = Counter(rows).most_common(1)[0]
+        if votes == len(rows):
+            return
+        others = "the others"
+        astray = [rank for rank, row in enumerate(rows) if row != usual]
+        if 2 * votes <= len(rows):  # no majority
+            if sum(map(bool, changed)) == 1:
+                astray = [rank for rank, at in enumerate(changed) if at]
+            else:
+                others = f"process {rows.index(usual)}, or that one from it,"
+        columns = zip(tensors, *rows, strict=True)
+        tensor = next(name for name, *values in columns if len(set(values)) > 1)
+        raise HostError(
+            f"process {' and '.join(map(str, astray))} strayed from {others} by step {step}, first"
+            f" in {tensor}: their bits should be equal",
+            "suspect that process's memory or GPU; add --resume to go on from the last checkpoint,"
+            " on which all agreed",
+        )
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All that should be equal, by name and in the order of names."""
+        tensors: dict[str, Tensor] = dict(self.model.named_parameters())
+        if self.buffers:
+            tensors |= dict(self.model.named_buffers())
+        names: dict[Tensor, str] = {p: name for name, p in self.model.named_parameters()}
+        for parameter, slots in self.optimizer.state.items():
+            for slot, value in slots.items():
+                if isinstance(value, Tensor):
+                    tensors[f"{names[parameter]}'s {slot}"] = value.to(self.runtime.device)
+        # An optimizer's state stands in the order in which it was made or loaded.
+        return {name: tensors[name].detach() for name in sorted(tensors) if tensors[name].numel()}
+
+
+def _digests(tensors: Iterable[Tensor]) -> Tensor:
+    """The exclusive or of each tensor's elements' bits, int64: one flipped bit changes it."""
+    return torch.stack([torch.hash_tensor(t).view(torch.int64) for t in tensors])

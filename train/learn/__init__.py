@@ -1,0 +1,1 @@
+"""What learns, and how its weights move."""

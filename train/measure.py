@@ -1,0 +1,111 @@
+"""Exact figures on any number of processes: each sample is measured once, in a fixed batch.
+
+Batches are cut the same way on any number of processes, with the same threads a batch's
+arithmetic does not depend on who computes it, and every process ends up with every sample's
+outcome; so all figures, the confusion matrix to the digit, are those of one process.
+"""
+
+import math
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from host.errors import Stopped
+from train.config import Config
+from train.data import Augmenter, ImageData, eval_batches
+from train.lanes.runtime import Runtime
+from train.process.interrupt import StopFlag
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Figures on a validation set; fractions from 0 to 1, loss in nats.
+
+    Attributes:
+        per_class: share of each class's samples that were recognised; None for a class without.
+        confusion: counts; row: truth, column: prediction.
+    """
+
+    loss: float
+    top1: float
+    top5: float
+    samples: int
+    per_class: list[float | None]
+    confusion: list[list[int]]
+
+    def headline(self) -> dict[str, float | None]:
+        """The figures that fit on a line; a loss that is no number becomes None (JSON has none)."""
+        loss = self.loss if math.isfinite(self.loss) else None
+        return {"loss": loss, "top1": self.top1, "top5": self.top5}
+
+    def full(self) -> dict[str, object]:
+        """All figures, for JSON."""
+        return {
+            **self.headline(), "samples": self.samples,
+            "per_class": self.per_class, "confusion": self.confusion,
+        }  # fmt: skip
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    data: ImageData,
+    augmenter: Augmenter,
+    runtime: Runtime,
+    config: Config,
+    *,
+    stop: StopFlag,
+) -> Metrics:
+    """Measure `model` on all of the validation split.
+
+    All processes must call this together; each gets the same figures.
+
+    Raises:
+        Stopped: `stop` was set on one of them before all was measured.
+    """
+    size, classes = len(data.validation), len(data.classes)
+    losses = torch.zeros(size, dtype=torch.float64, device=runtime.device)
+    outcome = torch.zeros(2, size, dtype=torch.int64, device=runtime.device)  # prediction, top-5
+    was_training = model.training
+    model.eval()
+    mine = slice(runtime.rank, None, runtime.world)
+    with closing(eval_batches(data.validation, config, mine, runtime.device)) as batches:
+        # Some processes have a batch less; all must be there to agree.
+        for _ in range(math.ceil(size / config.eval_batch / runtime.world)):
+            if runtime.any(bool(stop)):
+                model.train(was_training)
+                raise Stopped("a signal came in an evaluation", "add --resume to go on")
+            start, batch = next(batches, (0, None))
+            if batch is None:
+                continue
+            span = slice(start, start + len(batch))
+            logits = model(augmenter.normalize(batch.images)).float()
+            losses[span] = functional.cross_entropy(logits, batch.labels, reduction="none").double()
+            best = logits.topk(min(5, classes)).indices
+            outcome[0, span] = best[:, 0]
+            outcome[1, span] = (best == batch.labels[:, None]).any(1).long()
+    model.train(was_training)
+    # Zeros everywhere but in one process: these sums are exact in any order.
+    losses, outcome = runtime.sum(losses).cpu(), runtime.sum(outcome).cpu()
+    return _figures(losses, outcome[0], outcome[1], data.validation.labels, classes)
+
+
+def _figures(
+    losses: Tensor, predicted: Tensor, top5: Tensor, labels: Tensor, classes: int
+) -> Metrics:
+    counts = torch.bincount(labels * classes + predicted, minlength=classes**2)
+    confusion: list[list[int]] = counts.view(classes, classes).tolist()
+    per_class = [row[c] / sum(row) if sum(row) else None for c, row in enumerate(confusion)]
+    hits = sum(row[c] for c, row in enumerate(confusion))
+    return Metrics(
+        # fsum is exact before its one rounding, so the order of samples does not matter either.
+        loss=math.fsum(losses.tolist()) / len(labels),
+        top1=hits / len(labels),
+        top5=int(top5.sum()) / len(labels),
+        samples=len(labels),
+        per_class=per_class,
+        confusion=confusion,
+    )

@@ -1,0 +1,67 @@
+"""Signals that ask a run to stop: they set a flag, and the run looks at it between steps.
+
+Saving inside a handler hangs: the signal may have come in the middle of a collective or a write.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from host.errors import Stopped
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+class StopFlag:
+    """Whether this process was asked to stop, and by which signal."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._breaks = False
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        # A person at the keyboard who asks twice does not want to wait for a save.
+        if number == signal.SIGINT and self.signal == signal.SIGINT:
+            os._exit(128 + number)
+        self.signal = signal.Signals(number)
+        if self._breaks:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def breaks(self) -> Iterator[None]:
+        """Let a signal end the block at once: a long wait in which there is nothing to save.
+
+        Raises:
+            Stopped: a signal came, in the block or before it.
+        """
+        self._breaks = True
+        try:
+            if self:
+                raise KeyboardInterrupt
+            yield
+        except KeyboardInterrupt as error:
+            raise Stopped(
+                "a signal came before the first step; there was nothing to save",
+                "start it again with the same command",
+            ) from error
+        finally:
+            self._breaks = False
+
+
+@contextmanager
+def listen() -> Iterator[StopFlag]:
+    """Catch the stopping signals for as long as the block lasts."""
+    flag = StopFlag()
+    before = {number: signal.signal(number, flag._on_signal) for number in SIGNALS}
+    try:
+        yield flag
+    finally:
+        # Once asked to stop, the process is on its way out: a launcher that asks all its children
+        # when the first one leaves must not cut the others' last words short.
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if flag else handler)

@@ -1,0 +1,151 @@
+"""Whether a training fits into memory, from the model's shapes alone; `tune` measures it."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from host import limits
+from train.config import Config
+from train.lanes.reducer import gradient_copies
+from train.learn import models, optim
+
+PROCESS = 0.7e9
+"""Bytes of a process before its first tensor: torch, Accelerate, TensorBoard and what they need."""
+CONTEXT = 1.0e9
+"""Bytes on a GPU before the first tensor: CUDA's context and its libraries' workspaces."""
+_NEAR = (
+    0.85  # what takes more than this share may fail later: evaluation, fragments, other programs
+)
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that one process needs in training."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a training needs beside what there is.
+
+    Attributes:
+        wanted: bytes, of all processes that share the place.
+        there: bytes.
+        place: what that is the memory of, for people.
+    """
+
+    need: Need
+    wanted: float
+    there: float
+    place: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is as much as it needs."""
+        return self.wanted <= self.there
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it needs almost all there is, or more."""
+        return self.wanted > _NEAR * self.there
+
+
+def fit(
+    config: Config,
+    classes: int,
+    shape: Shape,
+    *,
+    resident: int,
+    world: int,
+    local: int,
+    device: str,
+    half: bool,
+) -> Fit | None:
+    """Whether this machine has the memory for its share of a training.
+
+    Args:
+        shape: (C, H, W) of an image.
+        resident: bytes of images that each process keeps in memory.
+        world, local: processes in all, and on this machine.
+        device: cuda or cpu.
+        half: mixed precision.
+
+    Returns:
+        None where it cannot be told: the model's sizes follow from numbers, or the system is mute.
+    """
+    try:
+        need = needed(config, classes, shape, world, half=half)
+    except RuntimeError:
+        return None
+    if device == "cuda":
+        sizes = (torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count()))
+        least = min(properties.total_memory for properties in sizes)
+        return Fit(need, need.total + CONTEXT, least, "each GPU")
+    limit = limits.memory()
+    there = limit or limits.memory_total()
+    if there is None:
+        return None
+    wanted = local * (need.total + resident + PROCESS)
+    return Fit(need, wanted, there, "the cgroup's limit" if limit else "memory")
+
+
+def needed(config: Config, classes: int, shape: Shape, world: int, *, half: bool) -> Need:
+    """What the experiment's model needs, on images of (C, H, W).
+
+    Raises:
+        RuntimeError: the model cannot do without numbers.
+    """
+    blank = config.model.model_copy(update={"weights": None})
+    with torch.device("meta"):
+        model = models.build(blank, classes, shape)
+    return estimate(model, config, shape, world, half=half)
+
+
+def estimate(model: nn.Module, config: Config, shape: Shape, world: int, *, half: bool) -> Need:
+    """Bytes of one process's training step.
+
+    Args:
+        model: on the meta device: it has shapes, and no memory.
+        shape: (C, H, W) of an image.
+        half: mixed precision: what is kept for the backward pass takes half as much.
+    """
+    weights = sum(p.nbytes for p in model.parameters()) + sum(b.nbytes for b in model.buffers())
+    # Across processes also what is sent and what comes, or DDP's buckets.
+    copies = gradient_copies(config, world) + 2 * (world > 1)
+    kept = saved(model, config.micro_batch, shape)
+    images = config.micro_batch * math.prod(shape) * 4
+    activations = (kept // 2 + weights // 2 if half else kept) + images
+    return Need(weights, weights * copies, weights * optim.moments(config.optim), activations)
+
+
+def saved(model: nn.Module, batch: int, shape: Shape) -> int:
+    """Bytes that the forward pass of `batch` images keeps for the backward pass."""
+    own = {p.untyped_storage()._cdata for p in (*model.parameters(), *model.buffers())}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        number = tensor.untyped_storage()._cdata
+        if number not in own:
+            kept[number] = tensor
+        return tensor
+
+    device = next(model.parameters()).device
+    images = torch.zeros(batch, *shape, device=device)
+    labels = torch.zeros(batch, dtype=torch.long, device=device)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        functional.cross_entropy(model(images), labels)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())

@@ -1,0 +1,64 @@
+"""How a trainer tells the process that launched it what `accelerate launch` does not pass on.
+
+The supervisor names a file in the environment; the first trainer on the machine writes into it that
+training has begun, and any that fails, with which error. Without that variable, nothing is written.
+"""
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from host import launcher
+from host.errors import LockstepError, LostPeers, from_fields
+
+VARIABLE = "LOCKSTEP_OUTCOME"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was said last.
+
+    Attributes:
+        begun: whether anything was: from then on there is something to save.
+        error: how it ended, where it did not end well.
+    """
+
+    begun: bool
+    error: LockstepError | None
+
+    @property
+    def known(self) -> bool:
+        """Whether somebody said why it ended, and not only that another process is gone."""
+        return self.error is not None and not isinstance(self.error, LostPeers)
+
+
+def begun() -> None:
+    """Say that there is something to save from now on."""
+    if launcher.local_rank() == 0:
+        _write({"begun": True})
+
+
+def ended(error: LockstepError) -> None:
+    """Say how it ended; one that only lost the others leaves the word to them."""
+    path = os.environ.get(VARIABLE)
+    if not (path and isinstance(error, LostPeers) and read(Path(path)).error):
+        _write(error.fields())
+
+
+def read(path: Path) -> Outcome:
+    """What was said."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return Outcome(False, None)
+    return Outcome(True, from_fields(found) if "problem" in found else None)
+
+
+def _write(content: dict[str, Any]) -> None:
+    path = os.environ.get(VARIABLE)
+    if path:
+        with suppress(OSError):  # a full disk is what may have to be told
+            Path(path).write_text(json.dumps(content))

@@ -1,0 +1,141 @@
+"""Stands between the terminal and Accelerate's launcher, whose ends it hands on.
+
+Signals reach the trainers (the launcher would leave a single one orphaned, and kill the others),
+and the trainer's exit code comes back (the launcher turns each into 1).
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from host import limits
+from host.errors import LockstepError, OutOfMemory, Stopped
+from host.plan import Plan
+from train.process import outcome, parent
+
+
+def command(plan: Plan, module: str, words: list[str]) -> list[str]:
+    """The command that starts a module of ours as planned."""
+    program = Path(sys.executable).parent / "accelerate"
+    folder = Path.cwd()
+    shown = program.relative_to(folder) if program.is_relative_to(folder) else program
+    return [str(shown), "launch", *plan.words, "--quiet", "-m", module, *words]
+
+
+def supervise(words: list[str]) -> int:
+    """Run the launcher, pass signals on to the trainers, and return the trainer's exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        note = Path(folder) / "outcome.json"
+        # The trainer counts its threads itself: the 1 only spares a warning of Accelerate's.
+        environ = {
+            "OMP_NUM_THREADS": "1", **os.environ,
+            outcome.VARIABLE: str(note), parent.SUPERVISOR: str(os.getpid()),
+        }  # fmt: skip
+        child: subprocess.Popen[bytes] | None = None
+        asked: list[int] = []
+
+        def forward(number: int, _frame: FrameType | None) -> None:
+            # A closed terminal (SIGHUP) is a request to stop like others.
+            number = signal.SIGTERM if number == signal.SIGHUP else number
+            asked.append(number)
+            if child is not None:
+                _send(child.pid, number)
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                signal.signal(number, forward)
+        # A session of its own: Ctrl-C then comes here alone and not to each process at once.
+        child = subprocess.Popen(
+            words, env=environ, start_new_session=True,
+            preexec_fn=partial(parent.signal_on_death, signal.SIGTERM),  # noqa: PLW1509  (a single system call)
+        )  # fmt: skip
+        if asked:
+            child.terminate()
+        killed = limits.oom_kills() or 0
+        code = _wait(child, asked, note)
+        said = outcome.read(note)
+    return _code(
+        code, said, killed=(limits.oom_kills() or 0) > killed, asked=bool(asked), words=words
+    )
+
+
+def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool, words: list[str]) -> int:
+    """The trainer's exit code, and what the launcher does not say printed."""
+    # Nobody is left to say it: those who are only lost the one that the kernel killed.
+    if code != 0 and killed and not said.known:
+        error: LockstepError = out_of_memory()
+        print(error.line(), file=sys.stderr)
+        return error.code
+    if said.error is not None:
+        if "--num_processes" in words:  # the launcher has had its say since: repeat what matters
+            print(said.error.line(), file=sys.stderr)
+        return said.error.code
+    if asked and not said.begun and code != 0:
+        error = too_early()
+        print(error.line(), file=sys.stderr)
+        return error.code
+    return code if code >= 0 else 128 - code  # as shells count deaths by signal
+
+
+def too_early() -> Stopped:
+    """A signal came while there was nothing to save."""
+    return Stopped(
+        "a signal came before training began; there was nothing to save",
+        "start it again with the same command",
+    )
+
+
+def out_of_memory() -> OutOfMemory:
+    """The kernel killed a process of the launch."""
+    limit = limits.memory()
+    allowed = f" (the cgroup's limit is {limit / 2**30:.1f} GiB)" if limit else ""
+    return OutOfMemory(
+        f"the kernel killed a trainer, or its loader, for lack of memory{allowed}",
+        "raise --lanes (other bits) or the limit, lower --batch_size, --data.workers or"
+        " --data.cache; `make tune` finds what fits; add --resume",
+    )
+
+
+def _send(launcher: int, number: int) -> None:
+    """Send a signal to the trainers, or to the launcher while it has none."""
+    with suppress(psutil.NoSuchProcess):
+        # The launcher's own children are the trainers, for one process as for many.
+        trainers = psutil.Process(launcher).children()
+        for process in trainers:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        if not trainers:
+            os.kill(launcher, signal.SIGTERM)
+
+
+def _wait(child: subprocess.Popen[bytes], asked: list[int], note: Path) -> int:
+    """Wait for the launcher; where it was asked to stop before training began, not for long.
+
+    A trainer that dies of the signal while it starts leaves the others waiting for it, and there
+    is nothing yet that they could save.
+    """
+    patience = 10
+    trainers: list[psutil.Process] = []
+    while True:
+        with suppress(psutil.NoSuchProcess):
+            trainers = psutil.Process(child.pid).children() or trainers
+        try:
+            code = child.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            patience -= bool(asked) and not note.exists()
+        else:
+            # A signal to every process ends the launcher at once, while trainers still save.
+            psutil.wait_procs(trainers, timeout=30)
+            return code
+        if patience == 0:
+            for process in [*psutil.Process(child.pid).children(recursive=True), child]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()

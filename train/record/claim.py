@@ -1,0 +1,125 @@
+"""Which run directory a training takes: chosen, locked, and checked to be that of the experiment."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from host.errors import DataError, UsageError
+from train.config import Config
+from train.experiment import differences, load
+from train.lanes.runtime import Runtime
+from train.record import checkpoint, lock, rundir
+from train.record.checkpoint import Checkpoint
+from train.record.facts import Facts
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A run directory that is ours.
+
+    Attributes:
+        continued: whether it holds a run that is to go on.
+        finished: whether that run has come to its end.
+    """
+
+    path: Path
+    continued: bool
+    finished: bool
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where its checkpoints are."""
+        return rundir.checkpoints(self.path)
+
+
+@contextmanager
+def claimed(
+    config: Config, run: Path | None, resume: str | bool | None, runtime: Runtime
+) -> Iterator[Claim]:
+    """The run directory, the main process being its only writer for as long as the block lasts.
+
+    Args:
+        run, resume: as `rundir.choose` takes them.
+
+    Raises:
+        UsageError: there is nothing to continue, or something else, or another writer.
+        HostError: it cannot be written.
+    """
+    with ExitStack() as held:
+        claim = None
+        with runtime.together():
+            if runtime.main:
+                path = rundir.choose(config, run, resume)
+                held.callback(rundir.forget_unused, path)
+                claim = _taken(config, path, resume, held)
+        claim = runtime.from_main(claim)
+        assert claim is not None
+        yield claim
+
+
+def _taken(config: Config, path: Path, resume: str | bool | None, held: ExitStack) -> Claim:
+    if not (resume and rundir.status(path) == "finished"):
+        held.enter_context(lock.hold(path, lock.PATIENCE if resume else 0))
+    continued = rundir.continued(path, resume)
+    if continued:
+        _check_experiment(config, path)
+    # Asked again: it may have come to its end while we waited for the lock.
+    return Claim(path, continued, continued and rundir.status(path) == "finished")
+
+
+def _check_experiment(config: Config, path: Path) -> None:
+    """Refuse to go on with a run under knobs that would have led elsewhere."""
+    if not (path / "config.yaml").exists():
+        return
+    other = differences(config, load(path / "config.yaml"))
+    if other:
+        raise UsageError(
+            f"{path} was started with another {', '.join(name for name, *_ in other)}",
+            "continue with the run's own config.yaml, or start another run",
+        )
+
+
+def last_checkpoint(claim: Claim, facts: Facts, runtime: Runtime) -> Checkpoint | None:
+    """The newest whole checkpoint of a run that goes on, on every process; None: from the start.
+
+    Raises:
+        CheckpointError: there are some, and none is whole.
+        DataError, UsageError: it is of other data, or this training would not go on to its bits.
+    """
+    if not claim.continued:
+        return None
+    found = None
+    with runtime.together():
+        if runtime.main:
+            found, damage = checkpoint.newest(claim.checkpoints)
+            for error in damage:
+                print(f"warning: {error.problem}; going on from an older checkpoint", flush=True)
+            if found is not None:
+                _check_facts(claim.path, found.facts, facts)
+    path = runtime.from_main(found.path if found is not None else None)
+    with runtime.together():  # the main process has read it already
+        if path is not None and found is None:
+            found = checkpoint.read(path)
+    return found
+
+
+def _check_facts(run: Path, before: Facts, now: Facts) -> None:
+    if before.data_sha256 != now.data_sha256:
+        raise DataError(
+            f"the data is not what {run} was started on", "restore it, or start another run"
+        )
+    if before.mixed_precision != now.mixed_precision:
+        raise UsageError(
+            f"{run} was started with mixed precision {before.mixed_precision}, and this is"
+            f" {now.mixed_precision}",
+            f"use PRECISION={before.mixed_precision}, or start another run",
+        )
+    level = now.config["reproducibility"]
+    if level == "deterministic" and before.world_size != now.world_size:
+        count = before.world_size
+        raise UsageError(
+            f"{run} was started on {count} process{'es' * (count > 1)}, and this is"
+            f" {now.world_size}: at `deterministic` another number gives other bits",
+            f"use {count}; a run at `lockstep` may go on with any number",
+        )

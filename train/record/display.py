@@ -1,0 +1,71 @@
+"""What a person sees while it trains: a bar on a terminal, a line now and then elsewhere."""
+
+import math
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+# Without a terminal, seconds between lines of training.
+_QUIET = 10.0
+
+
+class Display:
+    """Shows a run's course; of use to the main process."""
+
+    def __init__(self, epochs: float, steps: int) -> None:
+        self.epochs, self.steps = epochs, steps
+        self.terminal = sys.stdout.isatty()
+        self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"), TimeElapsedColumn(), TextColumn("left"),
+            TimeRemainingColumn(), console=self._console, disable=not self.terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("epoch 0", total=steps, figures="")
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> "Display":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def begin(self, step: int) -> None:
+        """Say that `step` steps were done before: they do not count for the time left."""
+        self._bar.reset(self._task, completed=step)
+
+    def say(self, text: str) -> None:
+        """One line, above the bar."""
+        self._console.print(text, markup=False)
+        sys.stdout.flush()
+
+    def train(self, step: int, epoch: float, loss: float, accuracy: float, speed: float) -> None:
+        """The figures of a training step; `speed` in samples per second."""
+        figures = f"loss {loss:.4f}  acc {100 * accuracy:5.1f} %  {speed:,.0f} samples/s"
+        where = f"epoch {epoch:.1f}/{self.epochs:g}"
+        self._bar.update(self._task, completed=step, description=where, figures=figures)
+        now = time.monotonic()
+        if not self.terminal and now - self._last_line > _QUIET:
+            self._last_line = now
+            self.say(f"{where}  step {step}/{self.steps}  {figures}")
+
+    def evaluation(
+        self, step: int, epoch: float, figures: dict[str, float | None], *, best: bool
+    ) -> None:
+        """The figures of an evaluation: loss and top1 are shown."""
+        loss, top1 = (math.nan if v is None else v for v in (figures["loss"], figures["top1"]))
+        self._last_line = time.monotonic()
+        self.say(
+            f"epoch {epoch:5.1f}/{self.epochs:g}  step {step:>5}/{self.steps}"
+            f"  validation loss {loss:.4f}  top-1 {100 * top1:6.2f} %{'  best' * best}"
+        )

@@ -1,0 +1,93 @@
+"""One writer for a run directory: a lock that names its holder and goes when the holder dies.
+
+The lock is a POSIX record lock (fcntl): the kernel drops it when the process ends, however that
+comes about; children do not inherit it; NFS carries it between hosts.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from host.errors import HostError, UsageError
+
+NAME = ".lock"
+# A holder that was just orphaned has this long to save and go.
+PATIENCE = 5.0
+
+
+@contextmanager
+def hold(run: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Be the only writer of the run directory `run` for as long as the block lasts.
+
+    Args:
+        patience: seconds to wait for another holder to go.
+
+    Raises:
+        UsageError: another process holds it.
+        HostError: the lock file cannot be written.
+    """
+    path = run / NAME
+    handle = _acquire(path, time.monotonic() + patience)
+    try:
+        since = datetime.now().isoformat(sep=" ", timespec="seconds")
+        about = {"pid": os.getpid(), "host": platform.node(), "since": since}
+        with suppress(OSError):  # a full disk: the lock holds without its holder's name
+            os.ftruncate(handle, 0)
+            os.write(handle, json.dumps(about).encode())
+        yield
+    finally:
+        if _named(path, handle):
+            path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _acquire(path: Path, deadline: float) -> int:
+    """A handle of the file `path`, locked."""
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise HostError(
+                f"cannot write {path}: {error.strerror}", "choose another --run"
+            ) from error
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                return handle  # a file system without locks: no worse than before
+            holder = _holder(path)
+            os.close(handle)
+            if time.monotonic() > deadline:
+                raise UsageError(
+                    f"{path.parent} is being written by {holder}",
+                    "wait for it, stop it (kill -TERM, and it saves), or choose another --run",
+                ) from None
+            time.sleep(0.2)
+            continue
+        # The last holder may have removed the file between our open and our lock.
+        if _named(path, handle):
+            return handle
+        os.close(handle)
+
+
+def _named(path: Path, handle: int) -> bool:
+    """Whether `path` is still the file of `handle`."""
+    try:
+        return path.stat().st_ino == os.fstat(handle).st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _holder(path: Path) -> str:
+    try:
+        about = json.loads(path.read_text())
+        return f"process {about['pid']} on {about['host']} since {about['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,98 @@
+"""What a run leaves in writing beside its checkpoints: run.json, config.yaml, result.json."""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from host.errors import LockstepError, Stopped
+from train.experiment import dump, parse
+from train.record import checkpoint, provenance, rundir
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run that was written down.
+
+    Attributes:
+        id: its own, which it keeps when it goes on.
+        changed: what is not as it was when the run was last started, for one that goes on.
+    """
+
+    id: str
+    changed: list[str]
+
+
+def start(manifest: Mapping[str, Any], path: Path, step: int) -> Started:
+    """Write what is about to run, from `step` on."""
+    before = rundir.read_json(path / "run.json") or {}
+    attempts = before.get("attempts", [])
+    changed = provenance.differences(before, manifest) if attempts else []
+    attempt = {
+        "started": _now(), "from_step": step, "world_size": manifest["world_size"],
+        "changed": changed,
+    }  # fmt: skip
+    whole = {
+        "id": before.get("id") or secrets.token_hex(8),
+        **manifest,
+        "started": attempts[0]["started"] if attempts else attempt["started"],
+        "ended": None, "exit_code": None,
+        "attempts": [*attempts, attempt],
+    }  # fmt: skip
+    rundir.write_json(path / "run.json", whole)
+    config = parse(manifest["config"], "run.json")
+    rundir.write(path / "config.yaml", dump(config))
+    return Started(str(whole["id"]), changed)
+
+
+def finish(path: Path, result: Mapping[str, Any]) -> None:
+    """Write the result of a run that came to its end."""
+    rundir.write_json(path / "result.json", {"status": "finished", **result})
+    _end(path, 0)
+
+
+@contextmanager
+def ending(path: Path, *, main: bool) -> Iterator[None]:
+    """Leave word of how the block ended where it did not end well. Checkpoints stay.
+
+    Args:
+        main: whether this process is the one that writes.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if main and (path / "run.json").exists():  # else it did not even start
+            _close(path, error)
+        raise
+
+
+def _close(path: Path, error: BaseException) -> None:
+    code = error.code if isinstance(error, LockstepError) else 1
+    code = 130 if isinstance(error, KeyboardInterrupt) else code
+    last = checkpoint.steps(rundir.checkpoints(path))
+    result = {
+        "status": "stopped" if isinstance(error, Stopped) else "failed",
+        "steps": int(last[0].name.removeprefix("step-")) if last else 0,
+        "error": str(error) or type(error).__name__,
+    }
+    # The disk may be what failed; the error that is on its way says more.
+    with suppress(LockstepError):
+        rundir.write_json(path / "result.json", result)
+        _end(path, code)
+
+
+def _end(path: Path, code: int) -> None:
+    manifest = rundir.read_json(path / "run.json")
+    if manifest is not None:
+        how = {"ended": _now(), "exit_code": code}
+        *earlier, last = manifest["attempts"]
+        rundir.write_json(
+            path / "run.json", {**manifest, **how, "attempts": [*earlier, {**last, **how}]}
+        )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

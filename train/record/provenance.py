@@ -1,0 +1,182 @@
+"""What ran: the record that makes a result checkable later."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from host import HOME, git, limits
+from train.config import Config
+from train.lanes.runtime import Runtime
+
+Manifest = Mapping[str, Any]
+
+_DECIDES = ("host", "train")
+_IMAGE = Path("/etc/lockstep-image.json")
+# Beginnings of the names of variables that libraries read when they choose how to compute.
+_NUMERIC = (
+    "ACCELERATE_", "ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "FSDP_", "GLOO_", "GOMP_", "KMP_",
+    "MKL_", "NCCL_", "NVIDIA_TF32", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_",
+    "TORCHINDUCTOR_", "TORCH_",
+)  # fmt: skip
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
+# What follows from the launcher and the number of processes, or stands in `threads` already.
+_PLACE = re.compile(
+    "ACCELERATE_|FSDP_|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|TORCH_NCCL"
+    "|KMP_AFFINITY|KMP_BLOCKTIME|.*_(DIR|HOME|PATH)$"
+)
+
+
+def describe(config: Config, runtime: Runtime, data_sha256: str | None) -> dict[str, Any]:
+    """The manifest of a run that is about to start, ready for JSON. Holds no secrets."""
+    commit, different = git.state()
+    return {
+        "command": ["python", "-m", "train", *sys.argv[1:]],
+        "seed": config.seed,
+        "world_size": runtime.world,
+        "lanes": config.lanes,
+        "micro_batch": config.micro_batch,
+        "accumulation": len(runtime.lanes),
+        "reproducibility": config.reproducibility,
+        "config": config.model_dump(mode="json"),
+        "hardware": hardware(runtime),
+        "environment": environment(os.environ),
+        "git": {"commit": commit, "diff_sha256": different},
+        "code": code(),
+        "lock_sha256": lock_sha256(),
+        "image": image(),
+        "data_sha256": data_sha256,
+        "versions": versions(),
+    }
+
+
+def differences(recorded: Manifest, now: Manifest) -> list[str]:
+    """Each factor that may change the bits and is not what was recorded, with both values."""
+    one, other = _factors(recorded), _factors(now)
+    found = []
+    for name in sorted(one.keys() | other.keys(), key=lambda name: (name.split()[0], name)):
+        before, after = one.get(name, "none"), other.get(name, "none")
+        if before != after:
+            found.append(f"{name}: {_short(before)} recorded, {_short(after)} now")
+    return found
+
+
+def _factors(manifest: Manifest) -> dict[str, Any]:
+    hardware = manifest.get("hardware", {})
+    factors: dict[str, Any] = {"data": manifest.get("data_sha256")}
+    factors["image"] = (manifest.get("image") or {}).get("identity")
+    factors |= {f"code {name}": digest for name, digest in manifest.get("code", {}).items()}
+    factors |= {f"package {name}": v for name, v in manifest.get("versions", {}).items()}
+    for name in ("device", "mixed_precision", "threads", "cpu_capability", "driver"):
+        factors[name] = hardware.get(name)
+    variables = manifest.get("environment", {})
+    factors |= {f"variable {n}": v for n, v in variables.items() if not _PLACE.match(n)}
+    if manifest.get("reproducibility") != "lockstep":
+        factors["processes"] = manifest.get("world_size")
+    return factors
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text[:12] if re.fullmatch("[0-9a-f]{64}", text) else text
+
+
+def hardware(runtime: Runtime) -> dict[str, Any]:
+    """Devices, precision and threads."""
+    gpu = runtime.device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(runtime.device) if gpu else _cpu_model(),
+        "type": runtime.device.type,
+        "distributed": str(runtime.accelerator.distributed_type.value),
+        "mixed_precision": runtime.accelerator.mixed_precision,
+        "threads": runtime.threads,
+        "cpus": limits.cpus(),
+        "cpu": _cpu_model(),
+        # Which vector instructions torch's kernels were chosen for.
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "gpus": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
+        "driver": _text(Path("/sys/module/nvidia/version")),
+        "system": platform.platform(),
+        "tf32": torch.backends.cuda.matmul.allow_tf32,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+    }
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables that may change how libraries compute; never a secret."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if name.startswith(_NUMERIC) and not _SECRET.search(name)
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Python, every installed package that the lock names, CUDA, cuDNN and NCCL."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    lock = _lock()
+    text = lock.read_text() if lock.exists() else "torch==\ntorchvision==\naccelerate==\n"
+    named = {_normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)}
+    installed = {
+        _normal(d.name): d.version for d in importlib.metadata.distributions() if d.name
+    }  # fmt: skip
+    found |= {name: installed[name] for name in sorted(named & installed.keys())}
+    found["cuda"] = torch.version.cuda
+    if torch.cuda.is_available():
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return found
+
+
+def code() -> dict[str, str]:
+    """SHA-256 of each file that may decide bits; it is there in an image without git as well."""
+    files = sorted(path for folder in _DECIDES for path in (HOME / folder).rglob("*.py"))
+    return {
+        str(path.relative_to(HOME)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
+
+
+def image() -> dict[str, Any] | None:
+    """What the container's image says it is made of; None outside of one.
+
+    `identity` is SHA-256 over the rest: base, system packages, Python and lock.
+    """
+    text = _text(_IMAGE)
+    return json.loads(text) if text else None
+
+
+def lock_sha256() -> str | None:
+    """SHA-256 of the lock that belongs to the installed torch's CUDA line."""
+    path = _lock()
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+
+def _lock() -> Path:
+    line = (torch.version.cuda or "").split(".")[0]
+    return HOME / "requirements" / f"cuda{line}.txt"
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _cpu_model() -> str:
+    lines = (_text(Path("/proc/cpuinfo")) or "").splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,215 @@
+"""Figures over time: metrics.jsonl and TensorBoard always, Weights & Biases when asked."""
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from host.errors import CheckpointError, UsageError
+from train.config import Config
+from train.lanes.order import consumed
+from train.record import trace
+from train.record.display import Display
+from train.record.files import write_whole
+
+
+class Recorder:
+    """Writes and shows a run's figures. Use it in a `with`, on the main process only.
+
+    Args:
+        run: the run directory.
+        run_id: a name of the run that is its own, the same when it goes on.
+        step, seconds: updates done already, and training time so far; records of later steps,
+            from an earlier attempt, are dropped.
+        measured: step of the last evaluation that counts; records of later ones are dropped.
+        per_epoch, samples: training samples in an epoch, and in the whole run.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        run_id: str,
+        config: Config,
+        display: Display,
+        *,
+        step: int,
+        seconds: float,
+        measured: int,
+        per_epoch: int,
+        samples: int,
+    ) -> None:
+        self.config, self.display = config, display
+        self.per_epoch, self.samples = per_epoch, samples
+        with ExitStack() as stack:
+            self._wandb = _start_wandb(run, run_id, config, stack)
+            path = run / "metrics.jsonl"
+            try:
+                _cut(path, step, measured)
+                trace.cut(run, step)
+                self._file = stack.enter_context(path.open("a", encoding="utf-8"))
+                self._trace = stack.enter_context((run / trace.NAME).open("a", encoding="utf-8"))
+                self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+            except OSError as error:
+                raise _full(str(path), error) from error
+            stack.enter_context(_quiet_writer())
+            stack.callback(self._board.close)
+            display.begin(step)
+            self._stack = stack.pop_all()  # all is open: closing is __exit__'s business now
+        self._last = (self._place(step)[0], seconds)  # samples and seconds at the last record
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        try:
+            self._stack.close()
+        except OSError as error:
+            if kind is None:  # else the first error says it, and closing only met it again
+                raise _full(self._file.name, error) from error
+
+    def train(
+        self, step: int, seconds: float, lr: float, report: list[float], grad_norm: float
+    ) -> None:
+        """Record step `step`: seconds of training so far, and [loss, accuracy] of its batch."""
+        samples, epoch = self._place(step)
+        before, self._last = self._last, (samples, seconds)
+        speed = (samples - before[0]) / max(seconds - before[1], 1e-9)
+        loss, accuracy = report
+        self._write(
+            "train", step, epoch, samples, loss=loss, accuracy=accuracy, lr=lr,
+            grad_norm=grad_norm, samples_per_second=speed,
+        )  # fmt: skip
+        self.display.train(step, epoch, loss, accuracy, speed)
+
+    def health(self, step: int, figures: dict[str, float]) -> None:
+        """Record how the machine fared until step `step`."""
+        samples, epoch = self._place(step)
+        self._write("health", step, epoch, samples, **figures)
+
+    def trace(self, first: int, rows: list[tuple[float, float]]) -> None:
+        """Record the [loss, gradient norm] of each step from `first` on."""
+        try:
+            self._trace.write(trace.lines(first, rows))
+            self._trace.flush()
+        except OSError as error:
+            raise _full(self._trace.name, error) from error
+
+    def sync(self) -> None:
+        """Make what was written durable: a checkpoint must not be ahead of it."""
+        try:
+            for file in (self._file, self._trace):
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _full(self._file.name, error) from error
+
+    def evaluation(self, step: int, figures: dict[str, float | None], *, best: bool) -> None:
+        """Record the validation figures after `step` updates."""
+        samples, epoch = self._place(step)
+        self._write("eval", step, epoch, samples, **figures)
+        self.display.evaluation(step, epoch, figures, best=best)
+
+    def _place(self, step: int) -> tuple[int, float]:
+        samples = consumed(step, self.config.batch_size, self.samples)
+        return samples, samples / self.per_epoch
+
+    def _write(
+        self, kind: str, step: int, epoch: float, samples: int, **figures: float | None
+    ) -> None:
+        """One record of `kind` train, eval or health; `time` is seconds since 1970."""
+        line = {
+            "kind": kind, "step": step, "epoch": epoch, "samples": samples, "time": time.time(),
+            **{name: _finite(value) for name, value in figures.items()},
+        }  # fmt: skip
+        points = {f"{kind}/{name}": value for name, value in figures.items() if value is not None}
+        try:
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+            self._file.flush()
+            for name, value in points.items():
+                self._board.add_scalar(name, value, step)
+        except OSError as error:
+            raise _full(self._file.name, error) from error
+        if self._wandb is not None:
+            self._wandb.log({**points, "epoch": epoch}, step=step)
+
+
+def _full(name: str, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"cannot write {name}: {error.strerror}",
+        "make room or mend the disk, then add --resume; earlier checkpoints are whole",
+    )
+
+
+def check_key(config: Config) -> None:
+    """Say before a run starts that W&B would refuse it.
+
+    Raises:
+        UsageError: wandb.mode is online, and there is no key.
+    """
+    if config.wandb.mode == "online" and not (os.environ.get("WANDB_API_KEY") or _netrc()):
+        raise UsageError(
+            "wandb.mode is online and there is no WANDB_API_KEY",
+            "put the key into .env, or use --wandb.mode offline and `wandb sync` later",
+        )
+
+
+def _start_wandb(run: Path, run_id: str, config: Config, stack: ExitStack) -> Any:
+    if config.wandb.mode == "off":
+        return None
+    import wandb  # half a second of imports that most runs need not pay
+
+    stack.callback(wandb.finish)
+    return wandb.init(
+        project=config.wandb.project, entity=config.wandb.entity, mode=config.wandb.mode,
+        dir=run, id=run_id, name=f"{config.name}/{run.resolve().name}", resume="allow",
+        config=config.model_dump(mode="json"), settings=wandb.Settings(silent=True),
+    )  # fmt: skip
+
+
+@contextmanager
+def _quiet_writer() -> Iterator[None]:
+    """No traceback from TensorBoard's thread: its error is raised again where it is next used."""
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, OSError):
+            before(args)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity: FP16 may overflow a gradient, and the scaler then skips the step."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _netrc() -> bool:
+    return Path(os.environ.get("NETRC", "~/.netrc")).expanduser().exists()
+
+
+def _cut(path: Path, step: int, measured: int) -> None:
+    """Drop what came after `step`, and a last line that a crash left half written.
+
+    An evaluation may have been written down, and no checkpoint that knows of it.
+    """
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+            if record["step"] <= (measured if record["kind"] == "eval" else step):
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue
+    write_whole(path, "".join(kept).encode())

@@ -1,0 +1,167 @@
+"""The run directory: which one, whether it may be used, and the JSON files in it."""
+
+import json
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from host.errors import CheckpointError, HostError, UsageError
+from train.config import Config
+from train.experiment import signature
+from train.record import checkpoint, files
+
+RUNS = Path("runs")
+
+
+def choose(config: Config, run: Path | None, resume: str | bool | None) -> Path:
+    """The run directory to use; it is made where it is not there yet.
+
+    Args:
+        run: the directory that --run names, if any.
+        resume: --resume's value: a directory, True without one, None where it was not given.
+
+    Raises:
+        UsageError: there is nothing to continue.
+        HostError: the directory cannot be written.
+    """
+    if isinstance(resume, str):
+        if run is not None and run.resolve() != Path(resume).resolve():
+            raise UsageError(f"--run {run} and --resume {resume} differ", "name one of them")
+        run = Path(resume)
+        if not (run / "run.json").exists():
+            raise UsageError(
+                f"there is no run in {run} to continue", "start one with --run, without --resume"
+            )
+        return run
+    if run is not None:
+        return run if (run / "run.json").exists() else _writable(run)
+    if resume:
+        return _newest_unfinished(RUNS / config.name)
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    new = RUNS / config.name / f"{stamp}-{signature(config)}"
+    while True:
+        try:
+            return _writable(new, fresh=True)
+        except FileExistsError:  # another start in the same second
+            new = new.with_name(f"{new.name}+")
+
+
+def continued(run: Path, resume: str | bool | None) -> bool:
+    """Whether `run` holds a run that is to be continued. To be asked while holding its lock.
+
+    Raises:
+        UsageError: it holds one that is not.
+    """
+    held = (run / "run.json").exists()
+    if held and not resume:
+        done = status(run) == "finished"
+        raise UsageError(
+            f"{run} already holds {'a finished' if done else 'an unfinished'} run",
+            f"{'' if done else 'add --resume to go on, or '}choose another --run",
+        )
+    return held
+
+
+def status(run: Path) -> str | None:
+    """finished, stopped or failed, as the run's result says; None before there is one."""
+    result = read_json(run / "result.json")
+    return result.get("status") if result else None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The mapping in a JSON file; None where there is no such file, or none that can be read."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file whole.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text file whole.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    try:
+        files.write_whole(path, text.encode())
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write {path}: {error.strerror}",
+            "make room or mend the disk, then add --resume",
+        ) from error
+
+
+def forget_unused(run: Path) -> None:
+    """Remove a directory that we named and nothing was written into."""
+    if run.parent.parent == RUNS:
+        with suppress(OSError):  # it is not empty
+            run.rmdir()
+            run.parent.rmdir()
+
+
+def newest() -> Path:
+    """The run that was started last, of any name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    held = [path.parent for path in RUNS.glob("**/run.json")]
+    if not held:
+        raise UsageError(f"there is no run in {RUNS}", "train one, or name its directory: --run")
+    return max(held, key=lambda run: (run / "run.json").stat().st_mtime)
+
+
+def _newest_unfinished(runs: Path) -> Path:
+    held = sorted((p.parent for p in runs.glob("*/run.json")), key=lambda p: p.name, reverse=True)
+    for run in held:
+        if status(run) != "finished":
+            return run
+    raise UsageError(
+        f"there is no unfinished run in {runs}", "start one without --resume, or name its directory"
+    )
+
+
+def _writable(run: Path, *, fresh: bool = False) -> Path:
+    try:
+        run.mkdir(parents=True, exist_ok=not fresh)
+        probe = run / ".probe"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except FileExistsError:
+        if fresh:
+            raise
+        raise UsageError(f"{run} is a file", "choose another --run") from None
+    except OSError as error:
+        raise HostError(
+            f"the run directory {run} cannot be written: {error.strerror}",
+            "choose another --run, or mend its permissions",
+        ) from error
+    return run
+
+
+def checkpoints(run: Path) -> Path:
+    """Where a run keeps its checkpoints."""
+    return run / "checkpoints"
+
+
+def final_checkpoint(run: Path) -> Path:
+    """The newest checkpoint directory of a run, whole or not.
+
+    Raises:
+        UsageError: the directory holds no run, or one without checkpoints.
+    """
+    found = checkpoint.steps(checkpoints(run))
+    if not found:
+        raise UsageError(f"there is no run with checkpoints in {run}", "name a run directory")
+    return found[0]

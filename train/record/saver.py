@@ -1,0 +1,78 @@
+"""What saves a run on its way: everything with state, by name, and the directory it goes to."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from host.errors import CheckpointError
+from train.record import files
+from train.record.checkpoint import Checkpoint, name_of, prune, write
+from train.record.facts import Facts
+from train.record.stateful import Stateful
+
+
+class Saver:
+    """Writes a run's checkpoints, and puts one's content in place.
+
+    A thing with state registers by name; it then stands in each checkpoint, and is restored from it.
+
+    Args:
+        root: where checkpoints go.
+        keep: how many of the newest stay.
+        facts: what each checkpoint says beside the run's state.
+    """
+
+    def __init__(self, root: Path, keep: int, model: nn.Module, facts: Facts) -> None:
+        self.root, self.keep, self.model, self.facts = root, keep, model, facts
+        self._parts: dict[str, Stateful] = {}
+
+    def register(self, name: str, part: Stateful) -> None:
+        """Keep the state of `part` in checkpoints, as `name`."""
+        assert name not in self._parts
+        self._parts[name] = part
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint of `state` (it holds `step` and `best_step`), then prune.
+
+        Raises:
+            CheckpointError: it could not be written; earlier checkpoints are untouched.
+        """
+        parts = {name: part.state_dict() for name, part in self._parts.items()}
+        content = {**state, **self.facts.written()}
+        write(self.root, state["step"], self.model.state_dict(), parts, content)
+        prune(self.root, self.keep)
+
+    def restore(self, found: Checkpoint) -> None:
+        """Put the weights and all registered state in place.
+
+        Raises:
+            CheckpointError: the model is another one, or other things had state.
+        """
+        found.restore_model(self.model)
+        if found.parts.keys() != self._parts.keys():
+            has, wants = (", ".join(sorted(names)) for names in (found.parts, self._parts))
+            raise CheckpointError(
+                f"{found.path} holds the state of {has}, and this run has {wants}",
+                "use the experiment and the precision it was made with",
+            )
+        for name, part in self._parts.items():
+            part.load_state_dict(found.parts[name])
+
+    def holds(self, step: int) -> bool:
+        """Whether there is a checkpoint of `step`."""
+        return (self.root / name_of(step)).exists()
+
+    def mark_best(self, step: int) -> None:
+        """Move `best` to the checkpoint of `step`.
+
+        Raises:
+            CheckpointError: the link could not be written.
+        """
+        try:
+            files.point(self.root / "best", name_of(step))
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write {self.root / 'best'}: {error.strerror}", "make room or mend the disk"
+            ) from error

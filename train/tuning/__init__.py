@@ -1,0 +1,1 @@
+"""What an experiment can do on this machine, measured by real steps."""

@@ -1,0 +1,76 @@
+"""What this experiment can do on this machine, measured.
+
+The global batch decides the result, the micro-batch only the speed. What cannot change the bits
+goes into the experiment that is written; what would is measured and named, and goes into it only
+where `reproducibility` is `fast`, or where the training would not fit otherwise.
+"""
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from host import nvidia
+from host.errors import HostError
+from host.machine import Machine
+from train import experiment
+from train.config import Config
+from train.tuning import loaders, rates, sizes, variants
+from train.tuning.trials import Trials
+
+
+def tune(file: Path | None, config: Config, what: list[str]) -> Path:
+    """Measure `what`, and write an experiment that may be used as it is; returns its path.
+
+    Raises:
+        LockstepError: the experiment cannot be trained here at all.
+    """
+    folder = _folder(config)
+    trials = Trials(folder, len(nvidia.seen(Machine())))
+    found: dict[str, Any] = {"experiment": str(file), "command": sys.argv[1:]}
+    said: list[str] = []
+    tuned = config
+    if "batch" in what:
+        print("the largest micro-batch:", flush=True)
+        found["batch"] = sizes.largest(config, trials, folder)
+        tuned = sizes.lanes(tuned, found["batch"], said)
+    if "workers" in what:
+        print("loader processes:", flush=True)
+        found["workers"] = loaders.workers(tuned, trials)
+        best = found["workers"]["best"]
+        chosen = {"workers": best["workers"], "prefetch": best["prefetch"]}
+        data = tuned.data.model_copy(update=chosen)
+        tuned = tuned.model_copy(update={"data": data})
+        said.append(loaders.about(found["workers"]))
+    variables = ""
+    if "speed" in what:
+        print("precision, memory format, compilation:", flush=True)
+        found["speed"] = variants.measured(tuned, trials)
+        tuned, variables = variants.fastest(tuned, trials, found["speed"], said)
+    if "lr" in what:
+        print("learning rates:", flush=True)
+        found["lr"] = rates.tested(tuned, trials, folder)
+        said.append(
+            f"the loss falls fastest at lr {found['lr']['steepest']:.2g} (now {config.optim.lr:g});"
+            " another rate is another result, so that is left to you"
+        )
+    path = folder / "experiment.yaml"
+    head = "".join(f"# {line}\n" for line in ["Written by tune, from measurements:", *said])
+    path.write_text(f"{head}\n{experiment.dump(tuned)}", encoding="utf-8")
+    (folder / "tune.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print("\n".join(said))
+    print(f"train with it: make train CONFIG={path}{variables}")
+    return path
+
+
+def _folder(config: Config) -> Path:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = Path("runs") / config.name / f"tune-{stamp}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise HostError(
+            f"{folder} cannot be made: {error.strerror}", "mend the permissions of runs/"
+        ) from error
+    return folder

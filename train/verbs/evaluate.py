@@ -1,0 +1,89 @@
+"""measure a run's final weights, or one checkpoint, on the validation set"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from host import launcher
+from host.errors import DataError
+
+LAUNCHED = True
+KNOBS = False
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Which weights, on which data."""
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--run",
+        type=Path,
+        metavar="DIR",
+        help="a run directory: its newest weights (default: the newest run)",
+    )
+    what.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint directory")
+    parser.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
+
+
+def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
+    """Measure, and print the figures as JSON.
+
+    Raises:
+        LockstepError: what went wrong, for the user to mend.
+    """
+    import torch
+
+    from train.data import Augmenter, load
+    from train.experiment import parse
+    from train.lanes import runtime as runtimes
+    from train.learn import models
+    from train.measure import evaluate
+    from train.process.failures import explained
+    from train.process.interrupt import StopFlag
+    from train.record import checkpoint, rundir
+
+    path = options.checkpoint or rundir.final_checkpoint(options.run or rundir.newest())
+    found = checkpoint.read(path)
+    facts = found.facts
+    config = parse(facts.config, str(path))
+    # In the precision of the training, or its figures would not come out again.
+    precision = facts.mixed_precision
+    if precision == "fp16" and not torch.cuda.is_available():
+        _warn("trained in FP16, which needs a GPU: measured in FP32, figures may differ slightly")
+        precision = "no"
+    with (
+        explained(config),
+        runtimes.start(config, training=False, precision=precision) as runtime,
+    ):
+        root = {} if options.root is None else {"root": options.root}
+        with runtime.together():
+            data = load(config.data.model_copy(update=root), fingerprint=runtime.main)
+        if data.classes != facts.classes or data.train.shape != facts.shape:
+            raise DataError(
+                "the data has other classes or another size than the weights were trained on",
+                "name the right data with --data.root",
+            )
+        # A large data set that was trained on at `fast` was not hashed.
+        if runtime.main and facts.data_sha256 not in (None, data.sha256):
+            _warn("the data is not what the weights were trained on")
+        # The weights come from the checkpoint, whatever the training started from.
+        blank = config.model.model_copy(update={"weights": None})
+        model = models.build(blank, len(data.classes), data.train.shape)
+        found.restore_model(model)
+        model = runtime.accelerator.prepare_model(model.to(runtime.device), evaluation_mode=True)
+        augmenter = Augmenter(config.augment, facts.mean, facts.std, runtime.device)
+        metrics = evaluate(model, data, augmenter, runtime, config, stop=StopFlag())
+    if runtime.main:
+        step = found.state["step"]
+        print(
+            f"top-1 {100 * metrics.top1:.2f} %, loss {metrics.loss:.4f} on {metrics.samples}"
+            f" images, after step {step}",
+            file=sys.stderr,
+        )
+        print(json.dumps({"checkpoint": str(path), "step": step, **metrics.full()}))
+
+
+def _warn(text: str) -> None:
+    if launcher.rank() == 0:
+        print(f"warning: {text}", file=sys.stderr)

@@ -1,0 +1,59 @@
+"""train an experiment; the script that every hardware config launches"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from train import experiment
+from train.config import Config
+from train.process import interrupt
+
+LAUNCHED = True
+KNOBS = True
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Which experiment, and where its run is kept."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the experiment, a YAML file")
+    parser.add_argument(
+        "--run",
+        type=Path,
+        metavar="DIR",
+        help="the run directory (default: runs/<name>/<time>-<signature>)",
+    )
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=True,
+        metavar="DIR",
+        help="continue DIR, or --run's directory, or the newest unfinished run of this name; "
+        "with --run, start where there is nothing to continue",
+    )
+
+
+def resolved(options: argparse.Namespace, knobs: dict[str, Any]) -> Config:
+    """The experiment: --config, or what a run that is continued was started with; and knobs.
+
+    Raises:
+        UsageError: naming the first knob that is wrong, and where it was set.
+    """
+    file: Path | None = options.config
+    if file is None and options.resume:
+        run = options.resume if isinstance(options.resume, str) else options.run
+        own = Path(run) / "config.yaml" if run is not None else None
+        file = own if own is not None and own.exists() else None
+    return experiment.load(file, knobs)
+
+
+def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
+    """Train."""
+    with interrupt.listen() as stop:
+        config = resolved(options, knobs)
+        if config.reproducibility == "deterministic":
+            # DDP warns that it looks for unused parameters, which is what keeps its sums in one
+            # order (see runtime). Read when torch is loaded.
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        from train.run import fit
+
+        fit(config, options.run, options.resume, stop)
