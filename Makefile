@@ -93,7 +93,7 @@ tensorboard:
 shell:
 	$(COMPOSE) run --rm dev
 
-test test-slow test-fault bench conformance coverage lint format schema lock:
+test test-slow test-fault test-gpu bench conformance coverage lint format schema lock:
 	$(COMPOSE) run --rm dev make $@ $(if $(ARGS),ARGS='$(subst ','\'',$(ARGS))')
 
 else
@@ -113,10 +113,17 @@ shell: $(DEV)  ## a shell in the environment
 	@PATH="$(if $(inside),,$$PWD/)$(BIN):$$PATH" VIRTUAL_ENV="$(if $(inside),,$$PWD/)$(VENV)" $${SHELL:-sh}
 
 test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
-	@$(BIN)/python -m pytest -m 'not slow and not container' $(ARGS)
+	@$(BIN)/python -m pytest -m 'not slow and not container and not gpu' $(ARGS)
 
 test-slow: $(DEV)  ## run the tests that take minutes
-	@$(BIN)/python -m pytest -m 'slow and not container' $(ARGS)
+	@$(BIN)/python -m pytest -m 'slow and not container and not alone' -n 3 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -m 'slow and not container and alone' $(ARGS)
+
+# A machine with a GPU may have a torch of its own and no network: that one will do.
+has_torch = $(if $(filter test-gpu,$(goals)),$(shell $(PYTHON) -c 'import torch, pytest; print("yes")' 2>/dev/null))
+test-gpu: $(if $(has_torch),,$(DEV))  ## prove it on a GPU: bits, models, waits; benchmarks/gpu.py writes the table
+	@$(if $(has_torch),$(PYTHON),$(BIN)/python) benchmarks/gpu.py --check
+	@$(if $(has_torch),$(PYTHON),$(BIN)/python) -m pytest -m gpu tests/gpu $(ARGS)
 
 test-fault: $(DEV)  ## kill and resume hundreds of times; half an hour
 	@FAULT_KILLS=200 FAULT_SCHEDULES=50 $(BIN)/python -m pytest -s tests/fault $(ARGS)
@@ -136,7 +143,7 @@ conformance: $(PEERS)  ## kill and resume this trainer and others alike; who rep
 	@$(OTHERS)/bin/python benchmarks/conformance.py
 
 coverage: $(DEV)  ## run all tests and say which lines of train/ they do not reach
-	@$(BIN)/python -m pytest -m 'not container' --cov --cov-report=term-missing $(ARGS)
+	@$(BIN)/python -m pytest -m 'not container and not gpu' --cov --cov-report=term-missing $(ARGS)
 
 ready: $(DEV)
 

@@ -23,29 +23,29 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from host import limits  # noqa: E402
-from train import loop  # noqa: E402
-from train.config import Config  # noqa: E402
+from host import limits
+from train import loop
+from train.config import Config
 from train.data import (
-    Augmenter,  # noqa: E402
-    lane_batches,  # noqa: E402
-    load,  # noqa: E402
+    Augmenter,
+    lane_batches,
+    load,
 )
-from train.lanes import runtime  # noqa: E402
-from train.lanes.allreduce import AllReduce  # noqa: E402
-from train.lanes.tree import LaneTree  # noqa: E402
-from train.lanes.tripwire import Tripwire  # noqa: E402
+from train.lanes import runtime
+from train.lanes.allreduce import AllReduce
+from train.lanes.tree import LaneTree
+from train.lanes.tripwire import Tripwire
 from train.learn import (
-    models,  # noqa: E402
-    optim,  # noqa: E402
+    models,
+    optim,
 )
-from train.parts import Parts  # noqa: E402
-from train.process.interrupt import StopFlag  # noqa: E402
-from train.process.stopwatch import Stopwatch  # noqa: E402
+from train.parts import Parts
+from train.process.interrupt import StopFlag
+from train.process.stopwatch import Stopwatch
 
 # Name: model and its knobs, and steps in a turn.
 MODELS: dict[str, tuple[dict[str, Any], int]] = {

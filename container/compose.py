@@ -28,9 +28,12 @@ _VERBS = HOME / "train" / "verbs"
 _SERVICES = ("train", "evaluate", "tensorboard", "dev")
 # What a container sees of the checkout: flags whose value is a path, and the folder it must be in.
 _FOLDERS = {
-    "--config": ("configs", "runs"), "--verify": ("configs", "runs"), "--run": ("runs",),
-    "--resume": ("runs",), "--data.root": ("data",),
-}  # fmt: skip
+    "--config": ("configs", "runs"),
+    "--verify": ("configs", "runs"),
+    "--run": ("runs",),
+    "--resume": ("runs",),
+    "--data.root": ("data",),
+}
 
 
 def variables(environ: Mapping[str, str], line: table.Line) -> dict[str, str]:

@@ -55,9 +55,14 @@ def _read(stream: IO[bytes] | None) -> Tree:
             while content and (block := content.read(1 << 20)):
                 digest.update(block)
             found[member.name] = (
-                member.type, oct(member.mode & 0o7777), member.uid, member.gid, date,
-                member.linkname, digest.hexdigest(),
-            )  # fmt: skip
+                member.type,
+                oct(member.mode & 0o7777),
+                member.uid,
+                member.gid,
+                date,
+                member.linkname,
+                digest.hexdigest(),
+            )
     return found
 
 

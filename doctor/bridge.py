@@ -60,9 +60,13 @@ def examine(machine: Machine, verify: str | None, known: list[Finding]) -> list[
 
 def _started(command: list[str], machine: Machine) -> list[Finding]:
     with subprocess.Popen(
-        command, cwd=machine.home, env={**machine.environ}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as done:  # fmt: skip
+        command,
+        cwd=machine.home,
+        env={**machine.environ},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as done:
         try:
             out, err = done.communicate(timeout=_LIMIT)
         except subprocess.TimeoutExpired:

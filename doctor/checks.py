@@ -9,20 +9,49 @@ from host.machine import Machine
 
 # What takes milliseconds, and stands in the way of this training: `make train` runs these first.
 _QUICK = (
-    driver.driver, driver.line, gpus.memory_errors, gpus.neighbours, driver.wsl,
-    system.disk, system.clock, system.owner,
-)  # fmt: skip
+    driver.driver,
+    driver.line,
+    gpus.memory_errors,
+    gpus.neighbours,
+    driver.wsl,
+    system.disk,
+    system.clock,
+    system.owner,
+)
 _ALL = (
-    driver.driver, driver.line, gpus.models, gpus.equal, gpus.memory_errors, gpus.mig, gpus.slowed,
-    gpus.neighbours, gpus.persistence, link.slots, link.external,
-    engine.engine, engine.toolkit, engine.in_container, engine.room, engine.environment,
-    driver.wsl, system.processors, system.memory, system.shared_memory, system.user_limits,
-    system.disk, system.clock, system.synchronised, system.owner,
-)  # fmt: skip
+    driver.driver,
+    driver.line,
+    gpus.models,
+    gpus.equal,
+    gpus.memory_errors,
+    gpus.mig,
+    gpus.slowed,
+    gpus.neighbours,
+    gpus.persistence,
+    link.slots,
+    link.external,
+    engine.engine,
+    engine.toolkit,
+    engine.in_container,
+    engine.room,
+    engine.environment,
+    driver.wsl,
+    system.processors,
+    system.memory,
+    system.shared_memory,
+    system.user_limits,
+    system.disk,
+    system.clock,
+    system.synchronised,
+    system.owner,
+)
 # These see to GPUs; who trains on the CPU need not hear of them.
 _GPU = (
-    driver.driver, driver.line, gpus.memory_errors, gpus.neighbours,
-)  # fmt: skip
+    driver.driver,
+    driver.line,
+    gpus.memory_errors,
+    gpus.neighbours,
+)
 
 
 def examine(machine: Machine) -> list[Finding]:

@@ -37,7 +37,7 @@ _COMPLAINTS = (
         "the devices were taken away from this container (systemctl daemon-reload does it)",
         "start it anew; for good, native.cgroupdriver=cgroupfs in the engine's daemon.json, or CDI",
     ),
-)  # fmt: skip
+)
 
 
 def driver(machine: Machine) -> Finding:
@@ -51,10 +51,11 @@ def driver(machine: Machine) -> Finding:
         library = re.search(r"NVML library version: ([\d.]+)", said)
         loaded = machine.read("/sys/module/nvidia/version") or "another"
         return fail(
-            "driver", f"library {library.group(1) if library else 'new'}, kernel module {loaded}",
+            "driver",
+            f"library {library.group(1) if library else 'new'}, kernel module {loaded}",
             "the driver was upgraded and the old module is still loaded: nothing starts on a GPU",
             f"{_REBOOT}   # {_CPU}",
-        )  # fmt: skip
+        )
     if "no devices were found" in said.lower() and not _devices(machine):
         return skip("driver", "this job or container was given no GPU")
     for sign, why, fix in _COMPLAINTS:
@@ -70,53 +71,62 @@ def driver(machine: Machine) -> Finding:
 
 def _not_loaded(machine: Machine, cards: list[pci.Card]) -> Finding:
     """A GPU is on the bus, and NVIDIA's module does not hold it."""
-    here = f"{len(cards)} GPU{'s' * (len(cards) != 1)} on the bus"
+    on_bus = f"{len(cards)} GPU{'s' * (len(cards) != 1)} on the bus"
     # Whoever did not ask for GPUs trains on the CPU then, as on any machine without.
     unwell = fail if machine.environ.get("GPUS") else warn
     if any(card.driver == "nouveau" for card in cards):
         return unwell(
-            "driver", f"{here}, held by nouveau", "nouveau cannot compute: it trains on the CPU",
+            "driver",
+            f"{on_bus}, held by nouveau",
+            "nouveau cannot compute: it trains on the CPU",
             "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/no-nouveau.conf;"
             " sudo update-initramfs -u; sudo ubuntu-drivers install --gpgpu && sudo reboot",
-        )  # fmt: skip
+        )
     if any(card.driver == "vfio-pci" for card in cards):
         return unwell(
-            "driver", f"{here}, held by vfio-pci", "set aside for a virtual machine",
+            "driver",
+            f"{on_bus}, held by vfio-pci",
+            "set aside for a virtual machine",
             f"sudo driverctl unset-override {cards[0].address}",
-        )  # fmt: skip
+        )
     held = any(card.driver == "nvidia" for card in cards)
     if not machine.has("nvidia-smi"):
         if held:  # sysfs shows the host's cards in every container
             return skip("driver", "the host's GPUs are not given to this container")
         return unwell(
-            "driver", f"{here}, and no driver installed", "without it, it trains on the CPU",
+            "driver",
+            f"{on_bus}, and no driver installed",
+            "without it, it trains on the CPU",
             "sudo ubuntu-drivers install --gpgpu   # or your distribution's package",
-        )  # fmt: skip
-    return _silent(machine, here, held)
+        )
+    return _silent(machine, on_bus, held)
 
 
-def _silent(machine: Machine, here: str, held: bool) -> Finding:
+def _silent(machine: Machine, on_bus: str, held: bool) -> Finding:
     """The driver is installed, and does not answer."""
     if held:
         answer, _ = nvidia.ask(machine)
         rows = [row for row in answer.said.splitlines() if row.strip()]
         return fail(
-            "driver", f"{here}, and nvidia-smi says: {(rows or ['nothing'])[-1][:120]}",
+            "driver",
+            f"{on_bus}, and nvidia-smi says: {(rows or ['nothing'])[-1][:120]}",
             "the driver is loaded and does not answer, as with a GPU that hangs",
             f"sudo dmesg | grep -iE 'nvrm|xid'; then {_REBOOT}; {_CPU}",
-        )  # fmt: skip
+        )
     if _secure_boot(machine):
         return fail(
-            "driver", f"{here}; installed, not loaded, and Secure Boot is on",
+            "driver",
+            f"{on_bus}; installed, not loaded, and Secure Boot is on",
             "the kernel refuses a module whose key it does not know",
             "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der && sudo reboot   # and enrol"
             f" the key in the blue screen; {_CPU}",
-        )  # fmt: skip
+        )
     return fail(
-        "driver", f"{here}; installed, and not loaded",
+        "driver",
+        f"{on_bus}; installed, and not loaded",
         "after a kernel upgrade its module may not have been built",
         f"sudo modprobe nvidia || dkms status   # {_CPU}",
-    )  # fmt: skip
+    )
 
 
 def _devices(machine: Machine) -> bool:
@@ -158,18 +168,23 @@ def wsl(machine: Machine) -> Finding:
         return skip("WSL", "not Windows")
     if "wsl2" not in release.lower() and not machine.exists("/dev/dxg"):
         return fail(
-            "WSL", "version 1", "it has no GPUs, no cgroups and no containers",
+            "WSL",
+            "version 1",
+            "it has no GPUs, no cgroups and no containers",
             "in Windows: wsl --set-version <distribution> 2",
-        )  # fmt: skip
+        )
     if not machine.has("nvidia-smi") and machine.exists(f"{_WSL}/nvidia-smi"):
         return warn(
-            "WSL", f"Windows' driver is here, and {_WSL} is not in PATH",
-            "programs do not find the GPU, and train on the CPU", f"export PATH=$PATH:{_WSL}",
-        )  # fmt: skip
+            "WSL",
+            f"Windows' driver is here, and {_WSL} is not in PATH",
+            "programs do not find the GPU, and train on the CPU",
+            f"export PATH=$PATH:{_WSL}",
+        )
     if re.match(r"/mnt/[a-z]/", machine.home):
         return warn(
-            "WSL", f"the checkout is on Windows' disk: {machine.home}",
+            "WSL",
+            f"the checkout is on Windows' disk: {machine.home}",
             "each file takes ten times as long there, and permissions are not kept",
             "git clone it again under ~",
-        )  # fmt: skip
+        )
     return ok("WSL", "version 2: the driver is Windows'; install none inside")

@@ -52,9 +52,11 @@ def toolkit(machine: Machine) -> Finding:
     way = docker.handover(machine)
     if way is None:
         return fail(
-            "toolkit", "Docker has no NVIDIA Container Toolkit",
-            "containers train on the CPU, without an error", _configure(machine),
-        )  # fmt: skip
+            "toolkit",
+            "Docker has no NVIDIA Container Toolkit",
+            "containers train on the CPU, without an error",
+            _configure(machine),
+        )
     said = machine.run("nvidia-ctk", "--version").out
     found = re.search(r"version (\d+)\.(\d+)\.(\d+)", said)
     word = {"nvidia": "runtime", "cdi": "CDI"}[way]
@@ -63,10 +65,11 @@ def toolkit(machine: Machine) -> Finding:
     version = ".".join(found.groups())
     if tuple(int(part) for part in found.groups()) < _SAFE_TOOLKIT:
         return warn(
-            "toolkit", f"{version} ({word})",
+            "toolkit",
+            f"{version} ({word})",
             "before 1.19.1 a container can get at the host: CVE-2025-23266, CVE-2026-24260",
             "sudo apt-get update && sudo apt-get install --only-upgrade nvidia-container-toolkit",
-        )  # fmt: skip
+        )
     return ok("toolkit", f"{version} ({word})")
 
 
@@ -122,9 +125,11 @@ def room(machine: Machine) -> Finding:
     seen = f"{free / 1e9:.0f} GB free in {root}"
     if free < images.ROOM and _image(machine) is None:
         return fail(
-            "engine's disk", seen, f"building the image takes {images.ROOM / 1e9:.0f} GB",
+            "engine's disk",
+            seen,
+            f"building the image takes {images.ROOM / 1e9:.0f} GB",
             "docker system prune, or give Docker a larger disk (data-root in daemon.json)",
-        )  # fmt: skip
+        )
     if free < 2e9:
         return warn("engine's disk", seen, "containers cannot write", "docker system prune")
     return ok("engine's disk", seen)
@@ -143,9 +148,11 @@ def environment(machine: Machine) -> Finding:
         if found and (int(found.group(1)), int(found.group(2))) >= (3, 11):
             return ok("local environment", f"{found.group()} makes it")
     return fail(
-        "local environment", "neither Docker, nor uv, nor Python 3.11", "nothing to train in",
+        "local environment",
+        "neither Docker, nor uv, nor Python 3.11",
+        "nothing to train in",
         "install Docker Engine, or uv: https://docs.astral.sh/uv",
-    )  # fmt: skip
+    )
 
 
 def _image(machine: Machine) -> str | None:

@@ -45,9 +45,11 @@ def equal(machine: Machine) -> Finding:
     best = max(kinds.values(), key=lambda same: (len(same), same[0].number("memory.total") or 0))
     seen = " and ".join(sorted(names)) if len(names) > 1 else "different maximum clocks"
     return warn(
-        "equal GPUs", seen, "each step waits for the slowest, and the smallest memory decides",
+        "equal GPUs",
+        seen,
+        "each step waits for the slowest, and the smallest memory decides",
         f"make train GPUS={','.join(gpu.row['index'] for gpu in best)},",
-    )  # fmt: skip
+    )
 
 
 def memory_errors(machine: Machine) -> Finding:
@@ -62,11 +64,12 @@ def memory_errors(machine: Machine) -> Finding:
         return ok("GPU memory errors", "none uncorrected")
     first = bad[0][0]
     return fail(
-        "GPU memory errors", ", ".join(f"{g.label}: {count} uncorrected" for g, count in bad),
+        "GPU memory errors",
+        ", ".join(f"{g.label}: {count} uncorrected" for g, count in bad),
         "weights may be wrong without a word; it gets worse with time",
         f"sudo nvidia-smi --gpu-reset -i {first.row['index']}; if they come back, have it replaced;"
         " until then hide it with CUDA_VISIBLE_DEVICES",
-    )  # fmt: skip
+    )
 
 
 def mig(machine: Machine) -> Finding:
@@ -78,11 +81,12 @@ def mig(machine: Machine) -> Finding:
     if not cut:
         return ok("MIG", "off")
     return warn(
-        "MIG", f"on: {', '.join(g.label for g in cut)}",
+        "MIG",
+        f"on: {', '.join(g.label for g in cut)}",
         "a process gets one instance, a part of the GPU, and instances cannot train together",
         "train on one: CUDA_VISIBLE_DEVICES=MIG-… (nvidia-smi -L); or, with nothing running,"
         f" sudo nvidia-smi -i {cut[0].row['index']} -mig 0",
-    )  # fmt: skip
+    )
 
 
 def slowed(machine: Machine) -> Finding:
@@ -97,18 +101,20 @@ def slowed(machine: Machine) -> Finding:
         if reasons or (heat is not None and heat >= _HOT):
             seen = f"{gpu.label}: {heat:.0f} °C" if heat is not None else gpu.label
             return warn(
-                "heat and power", f"{seen}{', slowed by ' * bool(reasons)}{', '.join(reasons)}",
+                "heat and power",
+                f"{seen}{', slowed by ' * bool(reasons)}{', '.join(reasons)}",
                 "it computes slower than it could, and the others wait for it",
                 "check fans, dust, airflow and the power plugs; nvidia-smi -q -d PERFORMANCE",
-            )  # fmt: skip
+            )
     for gpu in gpus:
         limit, usual = gpu.number("power.limit"), gpu.number("power.default_limit")
         if limit and usual and limit < 0.9 * usual:
             return warn(
-                "heat and power", f"{gpu.label} is limited to {limit:.0f} of {usual:.0f} W",
+                "heat and power",
+                f"{gpu.label} is limited to {limit:.0f} of {usual:.0f} W",
                 "it computes slower than it could",
                 f"sudo nvidia-smi -i {gpu.row['index']} -pl {usual:.0f}   # unless that is meant",
-            )  # fmt: skip
+            )
     heats = [heat for heat in (g.number("temperature.gpu") for g in gpus) if heat is not None]
     return ok("heat and power", f"{max(heats):.0f} °C at most" if heats else "nothing slows them")
 
@@ -132,9 +138,11 @@ def neighbours(machine: Machine) -> Finding:
     if not used:
         return ok("busy GPUs", "none")
     return warn(
-        "busy GPUs", "; ".join(used), "they share memory and time with this training",
+        "busy GPUs",
+        "; ".join(used),
+        "they share memory and time with this training",
         "train on the others: GPUS=free; or stop them",
-    )  # fmt: skip
+    )
 
 
 def persistence(machine: Machine) -> Finding:
@@ -147,7 +155,8 @@ def persistence(machine: Machine) -> Finding:
     if "Disabled" not in modes or any(g.text("display_active") == "Enabled" for g in gpus):
         return ok("persistence", "the driver stays loaded")
     return warn(
-        "persistence", "off, and no screen is attached",
+        "persistence",
+        "off, and no screen is attached",
         "each start loads the driver anew, which takes seconds, and counters of errors are lost",
         "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1",
-    )  # fmt: skip
+    )

@@ -27,9 +27,11 @@ def slots(machine: Machine) -> Finding:
         assert card.best is not None
         if link.rate < 0.45 * card.best.rate:
             return warn(
-                "PCIe", f"{card.address}: {link}, and the card can do {card.best}",
-                f"about {link.rate:.1f} GB/s instead of {card.best.rate:.0f}", _mend(card, link),
-            )  # fmt: skip
+                "PCIe",
+                f"{card.address}: {link}, and the card can do {card.best}",
+                f"about {link.rate:.1f} GB/s instead of {card.best.rate:.0f}",
+                _mend(card, link),
+            )
     kinds = sorted({f"{link}, about {link.rate:.0f} GB/s" for _, link in links})
     return ok("PCIe", "; ".join(kinds))
 
@@ -52,10 +54,11 @@ def external(machine: Machine) -> Finding:
         name = _name(machine, waiting[0])
         unique = machine.read(f"{_BUS}/{waiting[0]}/unique_id") or "UUID"
         return warn(
-            "external GPU", f"{name} is connected, and not authorised",
+            "external GPU",
+            f"{name} is connected, and not authorised",
             "a card in it stays invisible until then",
             f"sudo boltctl enroll --policy auto {unique}",
-        )  # fmt: skip
+        )
     if not outside:
         return skip("external GPU", "no GPU outside of the case")
     if not docks:  # OCuLink and ExpressCard are PCIe as it is
@@ -68,8 +71,9 @@ def external(machine: Machine) -> Finding:
     return warn(
         "external GPU",
         f"{outside[0].address} in {_name(machine, docks[0])}, by {carried} Gb/s of Thunderbolt",
-        f"about {rate:g} GB/s, where a slot has 13 to 52", _ADVICE,
-    )  # fmt: skip
+        f"about {rate:g} GB/s, where a slot has 13 to 52",
+        _ADVICE,
+    )
 
 
 def _gigabits(machine: Machine, dock: str) -> int:

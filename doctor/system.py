@@ -17,10 +17,11 @@ def processors(machine: Machine) -> Finding:
     if quota is None or quota >= there:
         return ok("CPUs", f"{there}")
     return warn(
-        "CPUs", f"{quota:g} of {there}, by cgroup quota",
+        "CPUs",
+        f"{quota:g} of {there}, by cgroup quota",
         "loaders and CPU training get no more; nproc and os.cpu_count say otherwise",
         f"docker run --cpus {there}, or resources.limits.cpu, or --cpus-per-task",
-    )  # fmt: skip
+    )
 
 
 def memory(machine: Machine) -> Finding:
@@ -33,10 +34,12 @@ def memory(machine: Machine) -> Finding:
         seen = f"{limit / 2**30:.1f} of {seen}, by cgroup limit"
     if (limit or total) < 4 << 30:
         return warn(
-            "memory", seen, "torch alone takes 1 GiB a process; what takes more is killed",
+            "memory",
+            seen,
+            "torch alone takes 1 GiB a process; what takes more is killed",
             "docker run --memory 16g, or resources.limits.memory, or --mem; or fewer processes"
             " and workers",
-        )  # fmt: skip
+        )
     return ok("memory", seen)
 
 
@@ -48,9 +51,11 @@ def shared_memory(machine: Machine) -> Finding:
     seen = f"{size / 2**30:.2f} GiB"
     if size < 1 << 30:
         return warn(
-            "shared memory", seen, "loader processes die (Bus error) or hang, NCCL does not start",
+            "shared memory",
+            seen,
+            "loader processes die (Bus error) or hang, NCCL does not start",
             "SHM_SIZE=8gb make train; docker run --shm-size=8g; or --data.workers 0",
-        )  # fmt: skip
+        )
     return ok("shared memory", seen)
 
 
@@ -71,15 +76,18 @@ def user_limits(machine: Machine) -> Finding:
     fabric = machine.names("/sys/class/infiniband") and not machine.has("docker")
     if fabric and locked != "unlimited":
         return warn(
-            "limits", f"memlock {int(locked) >> 10} KiB, with InfiniBand here",
+            "limits",
+            f"memlock {int(locked) >> 10} KiB, with InfiniBand here",
             "NCCL cannot register memory: it fails, or takes the slow way",
             "docker run --ulimit memlock=-1; in /etc/security/limits.conf: * - memlock unlimited",
-        )  # fmt: skip
+        )
     if stack != "unlimited" and int(stack) < 8 << 20:
         return warn(
-            "limits", f"stack {int(stack) >> 10} KiB", "deep calls crash without a word",
+            "limits",
+            f"stack {int(stack) >> 10} KiB",
+            "deep calls crash without a word",
             "ulimit -s 65536; docker run --ulimit stack=67108864",
-        )  # fmt: skip
+        )
     if files != "unlimited" and int(files) < 1024:
         return warn(
             "limits", f"{files} open files", "loader processes run out of them", "ulimit -n 65536"
@@ -113,9 +121,11 @@ def clock(machine: Machine) -> Finding:
         return skip("clock", "not known on this system")
     if int(said) < _YOUNGEST:
         return fail(
-            "clock", "it is years behind", "certificates look as if they were not valid yet",
+            "clock",
+            "it is years behind",
+            "certificates look as if they were not valid yet",
             "sudo timedatectl set-ntp true",
-        )  # fmt: skip
+        )
     return ok("clock", "right")
 
 
@@ -128,9 +138,11 @@ def synchronised(machine: Machine) -> Finding:
     if said == "yes":
         return ok("clock's server", "followed")
     return warn(
-        "clock's server", "not followed", "figures of several machines cannot be compared",
+        "clock's server",
+        "not followed",
+        "figures of several machines cannot be compared",
         "sudo timedatectl set-ntp true",
-    )  # fmt: skip
+    )
 
 
 def owner(machine: Machine) -> Finding:
@@ -142,8 +154,9 @@ def owner(machine: Machine) -> Finding:
             continue
         user = machine.run("stat", "-c", "%u", path).out.strip() or "somebody else"
         return fail(
-            "owner", f"{name}/ belongs to UID {user}, and cannot be written by {me}",
+            "owner",
+            f"{name}/ belongs to UID {user}, and cannot be written by {me}",
             "nothing can be saved there; a container that ran as root leaves this",
             f"sudo chown -R $(id -u):$(id -g) {name}   # if it is yours",
-        )  # fmt: skip
+        )
     return ok("owner", f"UID {me}" if me else "the caller")

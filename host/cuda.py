@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import List, Mapping
+from typing import Mapping
 
 from host import lines as table
 from host import nvidia, plan
@@ -25,7 +25,7 @@ class Driver:
     """The NVIDIA driver of this host, and the GPUs that CUDA sees."""
 
     version: str
-    gpus: List[Gpu]
+    gpus: list[Gpu]
 
     @property
     def major(self) -> int:

@@ -7,7 +7,7 @@ environment · 7 not reproduced · 75 stopped by a signal after saving.
 from __future__ import annotations
 
 import difflib
-from typing import Any, ClassVar, Dict, Iterable, Mapping, Type
+from typing import Any, ClassVar, Iterable, Mapping
 
 
 class LockstepError(Exception):
@@ -108,7 +108,7 @@ _KINDS = (
     NotReproduced,
     Stopped,
 )
-_BY_NAME: Dict[str, Type[LockstepError]] = {kind.__name__: kind for kind in _KINDS}
+_BY_NAME: dict[str, type[LockstepError]] = {kind.__name__: kind for kind in _KINDS}
 
 
 def of(code: int) -> type[LockstepError]:

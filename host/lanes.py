@@ -1,4 +1,4 @@
-"""The arithmetic of lanes: which numbers of them cut a batch, who can share them, whose are which."""
+"""The arithmetic of lanes: which numbers of them cut a batch, and who can share them."""
 
 from __future__ import annotations
 

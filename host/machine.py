@@ -129,9 +129,14 @@ class Machine:
             self.read(path)
         told = {name: self.environ[name] for name in _TOLD if name in self.environ}
         seen = {
-            "home": self.home, "environ": told, "files": self._files, "folders": self._folders,
-            "links": self._links, "programs": sorted(self._programs), "commands": answers,
-        }  # fmt: skip
+            "home": self.home,
+            "environ": told,
+            "files": self._files,
+            "folders": self._folders,
+            "links": self._links,
+            "programs": sorted(self._programs),
+            "commands": answers,
+        }
         return json.dumps(seen, indent=1, ensure_ascii=False) + "\n"
 
     def _place(self, path: str) -> Path:
@@ -146,9 +151,13 @@ def _run(words: tuple[str, ...], environ: Mapping[str, str], seconds: float) -> 
         return Answer(127, "", f"{words[0]}: not found")
     try:
         done = subprocess.run(
-            [program, *words[1:]], env=known, capture_output=True, timeout=seconds, check=False,
+            [program, *words[1:]],
+            env=known,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return Answer(124, "", f"{words[0]}: no answer in {seconds:g} s")
     except OSError as error:

@@ -9,16 +9,29 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Sequence, Tuple
 
 from host.machine import Answer, Machine
 
 _FIELDS = (
-    "index uuid pci.bus_id name driver_version memory.total memory.used compute_cap"
-    " ecc.errors.uncorrected.volatile.total mig.mode.current temperature.gpu power.limit"
-    " power.default_limit persistence_mode display_active clocks.max.sm"
-    " clocks_throttle_reasons.active"
-).split()
+    "index",
+    "uuid",
+    "pci.bus_id",
+    "name",
+    "driver_version",
+    "memory.total",
+    "memory.used",
+    "compute_cap",
+    "ecc.errors.uncorrected.volatile.total",
+    "mig.mode.current",
+    "temperature.gpu",
+    "power.limit",
+    "power.default_limit",
+    "persistence_mode",
+    "display_active",
+    "clocks.max.sm",
+    "clocks_throttle_reasons.active",
+)
 _APPS = ("gpu_uuid", "pid", "process_name", "used_memory")
 
 SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
@@ -31,7 +44,7 @@ Capability = Tuple[int, int]
 class Gpu:
     """A GPU as the driver lists it."""
 
-    row: Dict[str, str]
+    row: dict[str, str]
 
     def text(self, field: str) -> str | None:
         """A field's value; None for [N/A] and its like."""
@@ -64,7 +77,7 @@ class Gpu:
         return f"GPU {self.index}"
 
     @property
-    def capability(self) -> Optional[Capability]:
+    def capability(self) -> Capability | None:
         """Compute capability, 8.6 as (8, 6); None where the driver is too old to tell."""
         found = re.fullmatch(r"(\d+)\.(\d+)", self.text("compute_cap") or "")
         return (int(found.group(1)), int(found.group(2))) if found else None

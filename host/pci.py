@@ -61,12 +61,12 @@ def cards(machine: Machine) -> list[Card]:
     """All of NVIDIA's GPUs (class 0300 and 0302) on the bus."""
     found = []
     for address in machine.names(_DEVICES):
-        here = f"{_DEVICES}/{address}"
+        folder = f"{_DEVICES}/{address}"
         # Class first: on most devices that is all that has to be read.
-        kind = machine.read(f"{here}/class") or ""
-        if kind[:6] not in ("0x0300", "0x0302") or machine.read(f"{here}/vendor") != "0x10de":
+        kind = machine.read(f"{folder}/class") or ""
+        if kind[:6] not in ("0x0300", "0x0302") or machine.read(f"{folder}/vendor") != "0x10de":
             continue
-        path = machine.real(here)
+        path = machine.real(folder)
         above = path.rsplit("/", 1)[0]
         holds = machine.exists(f"{path}/driver")
         driver = machine.real(f"{path}/driver").rsplit("/", 1)[1] if holds else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping, Optional, Tuple
+from typing import Mapping
 
 from host import nvidia
 from host.errors import HostError, UsageError, nearest
@@ -37,7 +37,7 @@ class Plan:
     device: str
     precision: str
     config: Path
-    words: Tuple[str, ...]
+    words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class _Hardware:
 class _Asked:
     """What GPUS and CPUS ask for; None: whatever there is."""
 
-    device: Optional[str]
-    count: Optional[int]
+    device: str | None
+    count: int | None
     words: str
 
 
@@ -83,7 +83,7 @@ def make(environ: Mapping[str, str], visible: int, lanes: int | None = None) -> 
     return plan
 
 
-def here(environ: Mapping[str, str], lanes: int | None = None) -> Plan:
+def for_machine(environ: Mapping[str, str], lanes: int | None = None) -> Plan:
     """As `make`, on this machine."""
     return make(environ, len(nvidia.seen(Machine(environ=environ))), lanes)
 

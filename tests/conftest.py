@@ -2,6 +2,7 @@
 
 import os
 
+VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")  # for tests/gpu, which are not
 # The suite is about the CPU on every machine; this must be set before torch looks.
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 # And about this environment; tests/container is about the other engine.

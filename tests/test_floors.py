@@ -10,9 +10,7 @@ from conftest import ROOT
 
 PACKAGE = ROOT / "train"
 # What runs before anything is installed.
-BARE = [
-    *(ROOT / "host").glob("*.py"), *(ROOT / "container").glob("*.py"), *(ROOT / "doctor").glob("*.py")
-]  # fmt: skip
+BARE = [path for name in ("host", "container", "doctor") for path in (ROOT / name).glob("*.py")]
 
 
 def imports(path: Path) -> set[str]:

@@ -72,7 +72,7 @@ def finish(child: subprocess.Popen[str]) -> tuple[int, str]:
 def test_a_signal_to_the_launch_saves_and_stops(tmp_path, cpus, number) -> None:
     """Ctrl-C in `make train`, the stop of a container, or a terminal that was closed."""
     run = tmp_path / "run"
-    launch = ["-m", "train.process.launch", "fit", *DIGITS, "--run", str(run)]
+    launch = ["-m", "train.launch", "fit", *DIGITS, "--run", str(run)]
     child = start(*launch, CPUS=cpus)
     wait_for(run / "checkpoints" / "step-00000045")
     before = psutil.Process(child.pid).children(recursive=True)
@@ -90,7 +90,7 @@ def test_a_signal_to_the_launch_saves_and_stops(tmp_path, cpus, number) -> None:
 @pytest.mark.parametrize("seconds", [0.8, 3, 5])
 def test_an_early_signal_ends_the_launch_and_leaves_nothing_running(tmp_path, seconds) -> None:
     """While Accelerate is imported, while torch is, or while data is loaded."""
-    child = start("-m", "train.process.launch", "fit", *DIGITS, "--run", str(tmp_path / "run"))
+    child = start("-m", "train.launch", "fit", *DIGITS, "--run", str(tmp_path / "run"))
     time.sleep(seconds)
     before = psutil.Process(child.pid).children(recursive=True)
     child.send_signal(signal.SIGTERM)

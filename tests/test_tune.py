@@ -180,6 +180,7 @@ def test_an_error_that_is_none_of_memory_ends_the_tuner(name, tmp_path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_workers_for_a_slow_decoder(name, tmp_path) -> None:
     """Each picture takes some 5 ms to decode: the share of time that waits for data falls."""
     slow_pictures(tmp_path, count=120, side=560)

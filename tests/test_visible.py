@@ -1,4 +1,4 @@
-"""Which GPUs CUDA sees: one rule, which everything that asks follows; against torch's own reading."""
+"""Which GPUs CUDA sees: one rule for all who ask, held against torch's own reading."""
 
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def test_of_migs_instances_one_is_seen() -> None:
 
 @pytest.mark.parametrize("chosen", ["7,0", "1,7,0", "0,-1,1", "GPU-1a2b9", None])
 def test_all_who_ask_get_the_same_answer(chosen, tmp_path: Path) -> None:
-    """The CUDA line, the plan, GPUS=free and the doctor's checks: on an nvidia-smi that lists four."""
+    """The CUDA line, the plan, GPUS=free and the checks, on an nvidia-smi that lists four."""
     rows = [
         {"index": n, "uuid": uuid, "name": "NVIDIA A100-SXM4-80GB", "driver_version": "580.95.05",
          "compute_cap": "8.0", "memory.total": 81920, "memory.used": 0}
@@ -112,8 +112,8 @@ def test_all_who_ask_get_the_same_answer(chosen, tmp_path: Path) -> None:
     assert driver is not None
     assert [gpu.uuid for gpu in driver.gpus] == expected
     assert [gpu.uuid for gpu in nvidia.seen(machine)] == expected
-    assert plan.here(environ).processes == max(1, len(expected))
-    assert plan.here(environ).device == ("cuda" if expected else "cpu")
+    assert plan.for_machine(environ).processes == max(1, len(expected))
+    assert plan.for_machine(environ).device == ("cuda" if expected else "cpu")
     if expected:
         free = selection.resolve({**environ, "GPUS": "free"}, machine)
         assert free["CUDA_VISIBLE_DEVICES"].split(",") == expected

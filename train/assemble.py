@@ -92,12 +92,17 @@ def resumed(
     config: Config,
     runtime: Runtime,
     images: ImageData,
+    *,
     said: Facts,
     checkpoints: Path,
     found: Checkpoint | None,
     stop: StopFlag,
 ) -> tuple[Parts, State]:
     """Parts and state: new from the seed, or as the checkpoint `found` left them.
+
+    Args:
+        said: what this training's checkpoints say of it.
+        checkpoints: where they go.
 
     Raises:
         UsageError: there is no such model, or it does not fit the data.
@@ -106,34 +111,37 @@ def resumed(
     with runtime.together():
         count = samples(config, images)
         model, optimizer = learner(config, images, runtime)
-        saver = stateful(config, runtime, model, optimizer, said, checkpoints)
+        saver = Saver(checkpoints, config.checkpoint.keep, model, said)
+        register(saver, optimizer, runtime)
         state = State()
         if found is not None:
             saver.restore(found)
             state = State.read(found.state)
-    return parts(config, runtime, images, model, optimizer, saver, count, stop), state
+    made = parts(
+        config,
+        runtime,
+        images,
+        model=model,
+        optimizer=optimizer,
+        saver=saver,
+        count=count,
+        stop=stop,
+    )
+    return made, state
 
 
-def stateful(
-    config: Config,
-    runtime: Runtime,
-    model: nn.Module,
-    optimizer: Optimizer,
-    said: Facts,
-    checkpoints: Path,
-) -> Saver:
-    """All that has state, in the hands of what saves it."""
-    saver = Saver(checkpoints, config.checkpoint.keep, model, said)
+def register(saver: Saver, optimizer: Optimizer, runtime: Runtime) -> None:
+    """All that has state beside the model: what stands here is saved, and goes on when resumed."""
     saver.register("optimizer", OptimizerState(optimizer))
     if runtime.accelerator.scaler is not None:
         saver.register("scaler", runtime.accelerator.scaler)
-    return saver
 
 
 def parts(
     config: Config,
     runtime: Runtime,
     images: ImageData,
+    *,
     model: nn.Module,
     optimizer: Optimizer,
     saver: Saver,

@@ -36,7 +36,7 @@ def main() -> int:
         selection.apply()
         if command.verb.LAUNCHED:
             knobbed = fit.resolved(command.options, command.knobs) if command.verb.KNOBS else None
-            planned = plan.here(os.environ, knobbed.lanes if knobbed else None)
+            planned = plan.for_machine(os.environ, knobbed.lanes if knobbed else None)
             line = supervisor.command(planned, "train", words)
     except LockstepError as error:
         print(error.line(), file=sys.stderr)

@@ -44,9 +44,11 @@ class Metrics:
     def full(self) -> dict[str, object]:
         """All figures, for JSON."""
         return {
-            **self.headline(), "samples": self.samples,
-            "per_class": self.per_class, "confusion": self.confusion,
-        }  # fmt: skip
+            **self.headline(),
+            "samples": self.samples,
+            "per_class": self.per_class,
+            "confusion": self.confusion,
+        }
 
 
 @torch.no_grad()

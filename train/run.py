@@ -1,4 +1,4 @@
-"""A training from its experiment to its record: claim a run, build the parts, train, write it down."""
+"""A training from its experiment to its record: claim a run, build the parts, train, write."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -51,7 +51,15 @@ def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> No
     data = assemble.data(config, runtime, stop)
     facts = assemble.facts(config, data, runtime)
     found = last_checkpoint(claim, facts, runtime)
-    parts, state = assemble.resumed(config, runtime, data, facts, claim.checkpoints, found, stop)
+    parts, state = assemble.resumed(
+        config,
+        runtime,
+        data,
+        said=facts,
+        checkpoints=claim.checkpoints,
+        found=found,
+        stop=stop,
+    )
     with _recorded(parts, state, claim.path) as parts:
         outcome.begun()
         metrics = loop.train(parts, state) or parts.measure()

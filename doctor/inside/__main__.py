@@ -20,14 +20,26 @@ from doctor.inside.verify import examine
 from host.machine import Machine
 
 _ALL = (
-    devices.build, devices.sees, devices.libraries, devices.kernels, devices.precisions, devices.peers,
-    speed.links, speed.memory, speed.matrix, collectives.collectives,
-)  # fmt: skip
+    devices.build,
+    devices.sees,
+    devices.libraries,
+    devices.kernels,
+    devices.precisions,
+    devices.peers,
+    speed.links,
+    speed.memory,
+    speed.matrix,
+    collectives.collectives,
+)
 # What a container or a job is given, which may be less than the host has.
 _GIVEN = (
-    system.processors, system.memory, system.shared_memory, system.user_limits, system.disk,
+    system.processors,
+    system.memory,
+    system.shared_memory,
+    system.user_limits,
+    system.disk,
     system.clock,
-)  # fmt: skip
+)
 
 
 def _guarded(check: Callable[[Machine], Finding], machine: Machine) -> Finding:

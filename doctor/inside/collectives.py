@@ -154,9 +154,13 @@ def _member(backend: str, folder: Path, limit: float, rank: int, world: int) -> 
     at("the meeting")
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     dist.init_process_group(
-        backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=world,
-        timeout=timedelta(seconds=limit), device_id=device if backend == "nccl" else None,
-    )  # fmt: skip
+        backend,
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=limit),
+        device_id=device if backend == "nccl" else None,
+    )
     data = torch.empty(_WORDS if backend == "nccl" else _WORDS // 16, device=device)
     figures: dict[str, float] = {}
 

@@ -44,7 +44,7 @@ _ERRORS = {
         "the module for CUDA's memory lost its devices, as after suspend",
         "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm, or reboot",
     ),
-}  # fmt: skip
+}
 _WORDS = {
     "too old": ("35", "this torch needs a newer driver", "CUDA=auto make train, or upgrade it"),
     "unknown error": ("999", *_ERRORS["999"]),
@@ -69,23 +69,25 @@ def build(_machine: Machine) -> Finding:
 def sees(machine: Machine) -> Finding:
     """Torch sees the GPUs that the driver lists; or what CUDA says instead."""
     _, listed = nvidia.ask(machine)
-    here = count()
+    usable = count()
     hidden = machine.environ.get("CUDA_VISIBLE_DEVICES")
-    if here:
-        names = sorted({torch.cuda.get_device_name(n) for n in range(here)})
-        if hidden is None and listed and here < len(listed):
+    if usable:
+        names = sorted({torch.cuda.get_device_name(n) for n in range(usable)})
+        if hidden is None and listed and usable < len(listed):
             return fail(
-                "CUDA", f"{here} of the {len(listed)} GPUs that the driver lists",
-                "training on all of them would stop", "nvidia-smi -L; sudo dmesg | grep -i xid",
-            )  # fmt: skip
-        return ok("CUDA", f"{here} × {', '.join(names)}")
+                "CUDA",
+                f"{usable} of the {len(listed)} GPUs that the driver lists",
+                "training on all of them would stop",
+                "nvidia-smi -L; sudo dmesg | grep -i xid",
+            )
+        return ok("CUDA", f"{usable} × {', '.join(names)}")
     devices = any(name.startswith("nvidia") for name in machine.names("/dev"))
     if not listed and not devices:
         return skip("CUDA", "no GPU")
     if hidden is not None and hidden in ("", "-1", "-1,-1"):
         return skip("CUDA", "hidden by CUDA_VISIBLE_DEVICES")
     try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
         said = "torch sees none of them"
     except (RuntimeError, AssertionError) as error:
         said = " ".join(str(error).split())
@@ -110,8 +112,8 @@ def libraries(_machine: Machine) -> Finding:
     """The libraries that come with torch."""
     if not count():
         return skip("cuDNN and NCCL", "no GPU")
-    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    cudnn = torch.backends.cudnn.version()
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
     return ok("cuDNN and NCCL", f"cuDNN {cudnn}, NCCL {nccl}")
 
 
@@ -132,14 +134,18 @@ def kernels(_machine: Machine) -> Finding:
                 raise
             archs = " ".join(torch.cuda.get_arch_list())
             return fail(
-                "kernels", f"GPU {n} ({name}): {said[:120]}", f"this torch has kernels for {archs}",
+                "kernels",
+                f"GPU {n} ({name}): {said[:120]}",
+                f"this torch has kernels for {archs}",
                 "CUDA=cuda12 make train, or hide it with CUDA_VISIBLE_DEVICES",
-            )  # fmt: skip
+            )
         if not torch.equal(got, expected):
             return fail(
-                "kernels", f"GPU {n} ({name}) computes wrongly", "weights would be wrong as well",
+                "kernels",
+                f"GPU {n} ({name}) computes wrongly",
+                "weights would be wrong as well",
                 f"hide it with CUDA_VISIBLE_DEVICES, and have it replaced; dcgmi diag -r 3 -i {n}",
-            )  # fmt: skip
+            )
     return ok("kernels", f"right on {count()} GPU{'s' * (count() != 1)}")
 
 
@@ -155,10 +161,10 @@ def precisions(_machine: Machine) -> Finding:
 
 def peers(_machine: Machine) -> Finding:
     """Which GPUs reach each other's memory without the host's."""
-    here = count()
-    if here < 2:
-        return skip("peer access", "fewer than two GPUs" if here else "no GPU")
-    pairs = [(a, b) for a in range(here) for b in range(a + 1, here)]
+    usable = count()
+    if usable < 2:
+        return skip("peer access", "fewer than two GPUs" if usable else "no GPU")
+    pairs = [(a, b) for a in range(usable) for b in range(a + 1, usable)]
     direct = [pair for pair in pairs if torch.cuda.can_device_access_peer(*pair)]
     how = _paths(pairs)
     return ok("peer access", f"{len(direct)} of {len(pairs)} pairs{': ' * bool(how)}{how}")
@@ -167,9 +173,13 @@ def peers(_machine: Machine) -> Finding:
 def _paths(pairs: list[tuple[int, int]]) -> str:
     """What lies between the pairs, counted: NVLink, or the nearest point they share on the bus."""
     words = {
-        0: "one board", 10: "one switch", 20: "several switches", 30: "one host bridge",
-        40: "one socket", 50: "across sockets",
-    }  # fmt: skip
+        0: "one board",
+        10: "one switch",
+        20: "several switches",
+        30: "one host bridge",
+        40: "one socket",
+        50: "across sockets",
+    }
     found: dict[str, int] = {}
     try:
         pynvml.nvmlInit()

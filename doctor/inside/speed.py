@@ -31,10 +31,11 @@ def links(_machine: Machine) -> Finding:
         seen = f"GPU {n}: {to:.1f} GB/s to it, {back:.1f} back"
         if link and not is_well(min(to, back), link.rate, _LINK):
             return warn(
-                "host to GPU", f"{seen}; {link} gives {link.rate:.0f}",
+                "host to GPU",
+                f"{seen}; {link} gives {link.rate:.0f}",
                 "batches arrive slowly, and sharding or offload would crawl",
                 "close what else uses the bus; BIOS: PCIe speed; numactl to the GPU's socket",
-            )  # fmt: skip
+            )
         said.append(f"{seen} ({link})" if link else seen)
     return ok("host to GPU", "; ".join(said))
 
@@ -85,9 +86,11 @@ def is_well(measured: float, expected: float, share: float) -> bool:
 
 def _slow(name: str, seen: str) -> Finding:
     return warn(
-        name, seen, "it trains slower than it should: heat, a power limit, or somebody else on it",
+        name,
+        seen,
+        "it trains slower than it should: heat, a power limit, or somebody else on it",
         "nvidia-smi -q -d PERFORMANCE,POWER,CLOCK",
-    )  # fmt: skip
+    )
 
 
 def _rate(work: Callable[[], object], device: int, amount: float) -> float:
@@ -97,8 +100,8 @@ def _rate(work: Callable[[], object], device: int, amount: float) -> float:
         for _ in range(3):
             work()
         for _ in range(5):
-            start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            start: Any = torch.cuda.Event(enable_timing=True)
+            end: Any = torch.cuda.Event(enable_timing=True)
             start.record()
             for _ in range(5):
                 work()

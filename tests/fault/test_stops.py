@@ -72,7 +72,7 @@ def test_a_run_has_one_writer(tmp_path, reference) -> None:
 @pytest.mark.parametrize("victim", ["make train", "accelerate launch"])
 def test_a_launcher_that_is_killed_leaves_no_ghosts(tmp_path, reference, victim, cpus) -> None:
     run = tmp_path / "run"
-    words = [sys.executable, "-m", "train.process.launch", *map(str, WORDS), "--data.workers", "1"]
+    words = [sys.executable, "-m", "train.launch", *map(str, WORDS), "--data.workers", "1"]
     words += ["--run", str(run), "--resume", "--checkpoint.every", "2"]
     environ = {**os.environ, "CPUS": cpus}
     launch = subprocess.Popen(

@@ -1,6 +1,6 @@
 """Variation of training images, in batches, on whatever device they are on.
 
-What is drawn depends on each sample's key alone (see `train.lanes.order`), so neither the worker, nor
+What is drawn depends on each sample's key alone (see `train.lanes.order`): neither the worker, nor
 the process, nor the neighbours in the batch have a say in the bytes that enter the model.
 """
 
@@ -25,9 +25,9 @@ class Augmenter:
     ) -> None:
         self.config = config
         self.scale = torch.tensor([1 / (255 * s) for s in std], device=device)[:, None, None]
-        self.shift = torch.tensor(
-            [-m / s for m, s in zip(mean, std, strict=True)], device=device
-        )[:, None, None]  # fmt: skip
+        self.shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)[
+            :, None, None
+        ]
 
     def normalize(self, images: Tensor) -> Tensor:
         """float32 [B, C, H, W] of zero mean and unit deviation, from uint8 [B, C, H, W]."""

@@ -68,9 +68,10 @@ class Split:
         except Exception as error:  # whatever a decoder makes of bytes it does not understand
             if len(numbers) == 1:
                 raise DataError(
-                    f"image {numbers[0]} cannot be read: {first_line(error)}", "mend or remove it",
+                    f"image {numbers[0]} cannot be read: {first_line(error)}",
+                    "mend or remove it",
                     one_rank=True,
-                ) from error  # fmt: skip
+                ) from error
             return [picture for number in numbers for picture in self._decode([number])]
 
 

@@ -49,13 +49,7 @@ class _Stream(Dataset[Batch | DataError]):
         self.seed = seed
 
     def __getitem__(self, span: tuple[int, int]) -> Batch | DataError:
-        epochs, numbers = order.samples(self.seed, len(self.split), *span)
-        keys = torch.empty_like(numbers)
-        for epoch in set(epochs.tolist()):
-            here = epochs == epoch
-            # The permutation of an epoch takes key(seed, epoch): the extra part sets these apart.
-            keys[here] = order.keys(order.key(self.seed, epoch, 1), numbers[here])
-        return _fetch(self.split, numbers, keys)
+        return _fetch(self.split, *order.samples(self.seed, len(self.split), *span))
 
 
 class _Blocks(Dataset[Batch | DataError]):
@@ -93,9 +87,12 @@ class _Spans:
         for step in self.steps:
             for lane in self.lanes:
                 yield order.lane_range(
-                    step, lane, lanes=self.config.lanes, batch_size=self.config.batch_size,
+                    step,
+                    lane,
+                    lanes=self.config.lanes,
+                    batch_size=self.config.batch_size,
                     total=self.total,
-                )  # fmt: skip
+                )
 
 
 def lane_batches(

@@ -1,1 +1,1 @@
-"""Why the bits agree: the order of samples, the lanes, the tree they are summed in, what is pinned."""
+"""Why the bits agree: the order of samples, lanes, the tree that sums them, what is pinned."""

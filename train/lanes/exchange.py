@@ -51,8 +51,11 @@ class Exchange:
         group: Any = dist.new_group()
         self._group: dist.ProcessGroup | None = group
         cuda = self._flat[0][0].is_cuda
-        # NCCL waits on a stream. gloo waits in the calling thread, so it gets one.
-        self._stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
+        # NCCL waits on a stream. gloo waits in the calling thread, so it gets one, and it sends
+        # only what is in the host's memory.
+        gloo = dist.get_backend(group) == "gloo"
+        self._stream = torch.cuda.Stream() if cuda and not gloo else None
+        self._staged = cuda and gloo
         self._pending = 0
         self._jobs: SimpleQueue[int | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Exception | None] = SimpleQueue()
@@ -63,6 +66,8 @@ class Exchange:
     def start(self, number: int) -> None:
         """Begin to sum bucket `number`. All processes start buckets in the same order."""
         if self._stream is None:
+            if self._staged:  # what fills the bucket may still be in the queue
+                torch.cuda.current_stream().synchronize()
             self._jobs.put(number)
             self._pending += 1
             return
@@ -99,6 +104,16 @@ class Exchange:
 
     def _double(self, number: int) -> None:
         flat, other = self._flat[number]
+        if self._staged:
+            staged = flat.cpu()
+            self._sum(number, staged, torch.empty_like(staged))
+            flat.copy_(staged)
+            torch.cuda.current_stream(flat.device).synchronize()
+        else:
+            self._sum(number, flat, other)
+
+    def _sum(self, number: int, flat: Tensor, other: Tensor) -> None:
+        """Make `flat` the sum over all processes; what arrives goes through `other`."""
         distance = 1
         while distance < self.world:
             peer = self.rank ^ distance

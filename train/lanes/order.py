@@ -69,15 +69,29 @@ def permutation(seed: int, epoch: int, size: int) -> Tensor:
     return torch.argsort(keys(key(seed, epoch), torch.arange(size)), stable=True)
 
 
+@lru_cache(maxsize=2)
+def sample_keys(seed: int, epoch: int, size: int) -> Tensor:
+    """The key of each sample of an epoch, in the order of its permutation; int64 [size]."""
+    # The permutation takes key(seed, epoch): the extra part sets these apart.
+    return keys(key(seed, epoch, 1), permutation(seed, epoch, size))
+
+
+def pieces(size: int, start: int, stop: int) -> list[tuple[int, slice]]:
+    """Stream positions start … stop-1 by epoch: the epoch, and the places in its permutation."""
+    return [
+        (epoch, slice(max(start - epoch * size, 0), min(stop - epoch * size, size)))
+        for epoch in range(start // size, -(-stop // size))
+    ]
+
+
 def samples(seed: int, size: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-    """Epoch and sample number at stream positions start … stop-1; two int64 [stop - start]."""
-    positions = torch.arange(start, stop)
-    epochs, places = positions // size, positions % size
-    numbers = torch.empty_like(positions)
-    for epoch in set(epochs.tolist()):
-        here = epochs == epoch
-        numbers[here] = permutation(seed, epoch, size)[places[here]]
-    return epochs, numbers
+    """Numbers and keys of the samples at positions start … stop-1; two int64 [stop - start]."""
+    cut = pieces(size, start, stop) if stop > start else []
+    numbers = [permutation(seed, epoch, size)[part] for epoch, part in cut]
+    own = [sample_keys(seed, epoch, size)[part] for epoch, part in cut]
+    # Copies: what is handed to another process takes all of its storage along.
+    nothing = torch.empty(0, dtype=torch.int64)
+    return torch.cat([nothing, *numbers]), torch.cat([nothing, *own])
 
 
 def steps(total: int, batch_size: int) -> int:

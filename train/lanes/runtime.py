@@ -14,7 +14,7 @@ import psutil
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor
 
 from host import launcher, limits
@@ -113,9 +113,10 @@ def start(
     use_cpu = _use_cpu()
     threads = _pin(config)
     try:
-        accelerator = Accelerator(
-            cpu=use_cpu, mixed_precision=precision, kwargs_handlers=[_buckets(config)]
-        )
+        handlers: list[Any] = [_buckets(config)]
+        if _share_gpu() and not use_cpu:
+            handlers.append(InitProcessGroupKwargs(backend="gloo"))
+        accelerator = Accelerator(cpu=use_cpu, mixed_precision=precision, kwargs_handlers=handlers)
     except ValueError as error:
         raise HostError(str(error), "choose another precision, such as PRECISION=no") from error
     try:
@@ -165,7 +166,7 @@ def _use_cpu() -> bool:
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "-1,-1":  # how multi_cpu.yaml hides all GPUs
         return True
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    local = launcher.local_world()
+    local = 1 if _share_gpu() else launcher.local_world()
     if (_launched() or gpus) and gpus < local:
         raise HostError(
             f"{local} GPU process{'es' * (local > 1)} asked for on this machine, where torch sees"
@@ -176,6 +177,13 @@ def _use_cpu() -> bool:
             else f"use --num_processes {gpus}",
         )
     return gpus == 0
+
+
+def _share_gpu() -> bool:
+    """Whether processes may share a GPU. NCCL refuses that, so they talk over gloo: slow, and for
+    those who want to see on one GPU that several processes end in the same bits.
+    """
+    return os.environ.get("LOCKSTEP_SHARE_GPU") == "1"
 
 
 def _pin(config: Config) -> int:

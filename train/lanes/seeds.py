@@ -23,6 +23,6 @@ def _seed(value: int) -> None:
     """
     value &= 2**63 - 1
     torch.default_generator.manual_seed(value)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():
         for generator in torch.cuda.default_generators:
             generator.manual_seed(value)

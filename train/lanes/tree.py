@@ -66,7 +66,7 @@ class LaneTree:
                 self._buckets.append([])
                 held = parameter.nbytes
             hook = partial(self._ready, len(self._buckets) - 1)
-            parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(hook)
             self._buckets[-1].append(number)
         self._missing = [len(bucket) for bucket in self._buckets]
         self._buckets.append(list(range(len(self.parameters), count)))
@@ -118,7 +118,7 @@ class LaneTree:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        rest = [*(b * share for b in self.averages), report]
+        rest = [*torch._foreach_mul(self.averages, share), report] if self.averages else [report]
         if self._pairs and self._first is None:
             self._first = rest, [g._version for g in gradients]
             return

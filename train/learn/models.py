@@ -52,21 +52,34 @@ def _block(inputs: int, outputs: int) -> list[nn.Module]:
 def convnet(classes: int, shape: Shape) -> nn.Module:
     """Four 3×3 convolutions with batch norm and one pooling: for pictures of 8 to 32 pixels."""
     return nn.Sequential(
-        *_block(shape[0], 32), *_block(32, 32), nn.MaxPool2d(2),
-        *_block(32, 64), *_block(64, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        *_block(shape[0], 32),
+        *_block(32, 32),
+        nn.MaxPool2d(2),
+        *_block(32, 64),
+        *_block(64, 64),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
         nn.Linear(64, classes),
-    )  # fmt: skip
+    )
 
 
 def dropnet(classes: int, shape: Shape) -> nn.Module:
     """AlexNet's plan at the size of digits: convolutions, then wide layers behind dropout."""
     flat = 64 * (shape[1] // 4) * (shape[2] // 4)
     return nn.Sequential(
-        nn.Conv2d(shape[0], 32, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Dropout(0.5), nn.Linear(flat, 128), nn.ReLU(inplace=True),
-        nn.Dropout(0.5), nn.Linear(128, classes),
-    )  # fmt: skip
+        nn.Conv2d(shape[0], 32, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(flat, 128),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.5),
+        nn.Linear(128, classes),
+    )
 
 
 def mlp(classes: int, shape: Shape) -> nn.Module:
@@ -78,8 +91,10 @@ def mlp(classes: int, shape: Shape) -> nn.Module:
 
 
 OURS: dict[str, Callable[[int, Shape], nn.Module]] = {
-    "convnet": convnet, "dropnet": dropnet, "mlp": mlp,
-}  # fmt: skip
+    "convnet": convnet,
+    "dropnet": dropnet,
+    "mlp": mlp,
+}
 
 
 def build(config: Model, classes: int, shape: Shape) -> nn.Module:
@@ -124,9 +139,7 @@ def _torchvision(config: Model, classes: int, shape: Shape) -> nn.Module:
             _new_head(model, classes)
         else:
             options |= {"init_weights": True} if old else {}
-            model = registry.get_model(
-                config.name, weights=None, num_classes=classes, **options
-            )  # fmt: skip
+            model = registry.get_model(config.name, weights=None, num_classes=classes, **options)
     except (ValueError, KeyError) as error:
         raise UsageError(
             f"{config.name} has no weights {named}: {error}", "use DEFAULT, or a .safetensors file"

@@ -30,6 +30,12 @@ def moments(config: Optim) -> int:
 def lr_at(config: Optim, step: int, total: int) -> float:
     """The learning rate of the update that follows `step` of `total` updates."""
     return schedule.lr_at(
-        step, total, peak=config.lr, warmup=config.warmup, kind=config.schedule,
-        final=config.final, milestones=config.milestones, gamma=config.gamma,
-    )  # fmt: skip
+        step,
+        total,
+        peak=config.lr,
+        warmup=config.warmup,
+        kind=config.schedule,
+        final=config.final,
+        milestones=config.milestones,
+        gamma=config.gamma,
+    )

@@ -48,6 +48,6 @@ class Stopwatch:
         return read
 
     def _mark(self) -> Any:
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
         event.record()
         return event

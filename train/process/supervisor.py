@@ -36,9 +36,11 @@ def supervise(words: list[str]) -> int:
         note = Path(folder) / "outcome.json"
         # The trainer counts its threads itself: the 1 only spares a warning of Accelerate's.
         environ = {
-            "OMP_NUM_THREADS": "1", **os.environ,
-            outcome.VARIABLE: str(note), parent.SUPERVISOR: str(os.getpid()),
-        }  # fmt: skip
+            "OMP_NUM_THREADS": "1",
+            **os.environ,
+            outcome.VARIABLE: str(note),
+            parent.SUPERVISOR: str(os.getpid()),
+        }
         child: subprocess.Popen[bytes] | None = None
         asked: list[int] = []
 
@@ -54,9 +56,11 @@ def supervise(words: list[str]) -> int:
                 signal.signal(number, forward)
         # A session of its own: Ctrl-C then comes here alone and not to each process at once.
         child = subprocess.Popen(
-            words, env=environ, start_new_session=True,
+            words,
+            env=environ,
+            start_new_session=True,
             preexec_fn=partial(parent.signal_on_death, signal.SIGTERM),  # noqa: PLW1509  (a single system call)
-        )  # fmt: skip
+        )
         if asked:
             child.terminate()
         killed = limits.oom_kills() or 0

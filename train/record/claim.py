@@ -1,4 +1,4 @@
-"""Which run directory a training takes: chosen, locked, and checked to be that of the experiment."""
+"""Which run directory a training takes: chosen, locked, and checked to be the experiment's."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -26,10 +26,16 @@ class Display:
         self.terminal = sys.stdout.isatty()
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"), TimeElapsedColumn(), TextColumn("left"),
-            TimeRemainingColumn(), console=self._console, disable=not self.terminal,
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self.terminal,
+        )
         self._task = self._bar.add_task("epoch 0", total=steps, figures="")
         self._last_line = time.monotonic()
 

@@ -32,16 +32,19 @@ def start(manifest: Mapping[str, Any], path: Path, step: int) -> Started:
     attempts = before.get("attempts", [])
     changed = provenance.differences(before, manifest) if attempts else []
     attempt = {
-        "started": _now(), "from_step": step, "world_size": manifest["world_size"],
+        "started": _now(),
+        "from_step": step,
+        "world_size": manifest["world_size"],
         "changed": changed,
-    }  # fmt: skip
+    }
     whole = {
         "id": before.get("id") or secrets.token_hex(8),
         **manifest,
         "started": attempts[0]["started"] if attempts else attempt["started"],
-        "ended": None, "exit_code": None,
+        "ended": None,
+        "exit_code": None,
         "attempts": [*attempts, attempt],
-    }  # fmt: skip
+    }
     rundir.write_json(path / "run.json", whole)
     config = parse(manifest["config"], "run.json")
     rundir.write(path / "config.yaml", dump(config))

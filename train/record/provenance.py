@@ -23,10 +23,27 @@ _DECIDES = ("host", "train")
 _IMAGE = Path("/etc/lockstep-image.json")
 # Beginnings of the names of variables that libraries read when they choose how to compute.
 _NUMERIC = (
-    "ACCELERATE_", "ATEN_", "CUBLAS", "CUDA_", "CUDNN_", "DNNL_", "FSDP_", "GLOO_", "GOMP_", "KMP_",
-    "MKL_", "NCCL_", "NVIDIA_TF32", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHONHASHSEED", "PYTORCH_",
-    "TORCHINDUCTOR_", "TORCH_",
-)  # fmt: skip
+    "ACCELERATE_",
+    "ATEN_",
+    "CUBLAS",
+    "CUDA_",
+    "CUDNN_",
+    "DNNL_",
+    "FSDP_",
+    "GLOO_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "NCCL_",
+    "NVIDIA_TF32",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "PYTHONHASHSEED",
+    "PYTORCH_",
+    "TORCHINDUCTOR_",
+    "TORCH_",
+)
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 # What follows from the launcher and the number of processes, or stands in `threads` already.
 _PLACE = re.compile(
@@ -126,14 +143,12 @@ def versions() -> dict[str, str | None]:
     lock = _lock()
     text = lock.read_text() if lock.exists() else "torch==\ntorchvision==\naccelerate==\n"
     named = {_normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)}
-    installed = {
-        _normal(d.name): d.version for d in importlib.metadata.distributions() if d.name
-    }  # fmt: skip
+    installed = {_normal(d.name): d.version for d in importlib.metadata.distributions() if d.name}
     found |= {name: installed[name] for name in sorted(named & installed.keys())}
     found["cuda"] = torch.version.cuda
     if torch.cuda.is_available():
-        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        found["cudnn"] = str(torch.backends.cudnn.version())
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found
 
 

@@ -83,9 +83,16 @@ class Recorder:
         speed = (samples - before[0]) / max(seconds - before[1], 1e-9)
         loss, accuracy = report
         self._write(
-            "train", step, epoch, samples, loss=loss, accuracy=accuracy, lr=lr,
-            grad_norm=grad_norm, samples_per_second=speed,
-        )  # fmt: skip
+            "train",
+            step,
+            epoch,
+            samples,
+            loss=loss,
+            accuracy=accuracy,
+            lr=lr,
+            grad_norm=grad_norm,
+            samples_per_second=speed,
+        )
         self.display.train(step, epoch, loss, accuracy, speed)
 
     def health(self, step: int, figures: dict[str, float]) -> None:
@@ -124,9 +131,13 @@ class Recorder:
     ) -> None:
         """One record of `kind` train, eval or health; `time` is seconds since 1970."""
         line = {
-            "kind": kind, "step": step, "epoch": epoch, "samples": samples, "time": time.time(),
+            "kind": kind,
+            "step": step,
+            "epoch": epoch,
+            "samples": samples,
+            "time": time.time(),
             **{name: _finite(value) for name, value in figures.items()},
-        }  # fmt: skip
+        }
         points = {f"{kind}/{name}": value for name, value in figures.items() if value is not None}
         try:
             self._file.write(json.dumps(line, allow_nan=False) + "\n")
@@ -166,10 +177,16 @@ def _start_wandb(run: Path, run_id: str, config: Config, stack: ExitStack) -> An
 
     stack.callback(wandb.finish)
     return wandb.init(
-        project=config.wandb.project, entity=config.wandb.entity, mode=config.wandb.mode,
-        dir=run, id=run_id, name=f"{config.name}/{run.resolve().name}", resume="allow",
-        config=config.model_dump(mode="json"), settings=wandb.Settings(silent=True),
-    )  # fmt: skip
+        project=config.wandb.project,
+        entity=config.wandb.entity,
+        mode=config.wandb.mode,
+        dir=run,
+        id=run_id,
+        name=f"{config.name}/{run.resolve().name}",
+        resume="allow",
+        config=config.model_dump(mode="json"),
+        settings=wandb.Settings(silent=True),
+    )
 
 
 @contextmanager

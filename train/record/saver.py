@@ -16,7 +16,7 @@ from train.record.stateful import Stateful
 class Saver:
     """Writes a run's checkpoints, and puts one's content in place.
 
-    A thing with state registers by name; it then stands in each checkpoint, and is restored from it.
+    A thing with state registers by name; it then stands in each checkpoint, and is restored.
 
     Args:
         root: where checkpoints go.

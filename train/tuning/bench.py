@@ -59,7 +59,16 @@ def parts_of(bench: Bench, samples: int) -> Parts:
     config, data, runtime = bench.config, bench.data, bench.runtime
     model, optimizer = agreed(bench, lambda: assemble.learner(config, data, runtime))
     saver = Saver(bench.folder, 1, model, assemble.facts(config, data, runtime))
-    return assemble.parts(config, runtime, data, model, optimizer, saver, samples, StopFlag())
+    return assemble.parts(
+        config,
+        runtime,
+        data,
+        model=model,
+        optimizer=optimizer,
+        saver=saver,
+        count=samples,
+        stop=StopFlag(),
+    )
 
 
 def agreed(bench: Bench, work: Callable[[], T]) -> T:

@@ -48,9 +48,12 @@ def find(bench: Bench, search: Search) -> None:
                 raise Full
             search.fits(size)
             bench.report.add(
-                size=size, fits=True, samples_per_second=size * runtime.world / seconds,
-                memory=peak, memory_total=total,
-            )  # fmt: skip
+                size=size,
+                fits=True,
+                samples_per_second=size * runtime.world / seconds,
+                memory=peak,
+                memory_total=total,
+            )
         except Full:
             search.fails(size)
             bench.report.add(size=size, fits=False)

@@ -94,9 +94,7 @@ def _measure(bench: Bench) -> dict[str, float]:
 
 def _range(bench: Bench, rates: list[float]) -> None:
     """Rising learning rates, a step each, until the loss has left for good."""
-    config, runtime = bench.config, bench.runtime
-    samples = config.batch_size * len(rates)
-    parts = parts_of(bench, samples)
+    parts = parts_of(bench, bench.config.batch_size * len(rates))
     batches = parts.batches(0)
     best = math.inf
     with closing(batches):

@@ -108,7 +108,7 @@ def _watch(words: list[str], environ: dict[str, str], log: Any, rows: Path) -> i
         stdout=log,
         stderr=log,
         start_new_session=True,
-        preexec_fn=die,  # noqa: PLW1509
+        preexec_fn=die,  # noqa: PLW1509  (a single system call)
     ) as child:
         try:
             while True:

@@ -43,10 +43,12 @@ def fastest(config: Config, trials: Trials, rows: list[Row], said: list[str]) ->
     precision = trials.plan(config).precision
     model = config.model
     same = [
-        r for r in rows
+        r
+        for r in rows
         if (r["precision"], r["channels_last"], r["compile"])
-        == (precision, model.channels_last, model.compile) and "error" not in r
-    ]  # fmt: skip
+        == (precision, model.channels_last, model.compile)
+        and "error" not in r
+    ]
     good = [row for row in rows if "error" not in row]
     best = max(good, key=lambda row: float(row["samples_per_second"]))
     now = same[0] if same else good[0]
