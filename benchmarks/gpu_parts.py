@@ -54,7 +54,7 @@ def say(question: str, found: str, command: str, good: bool | None = None) -> No
     print(json.dumps(row, ensure_ascii=False), flush=True)
 
 
-def here(dry: bool) -> torch.device:
+def device_of(dry: bool) -> torch.device:
     return torch.device("cpu" if dry else "cuda")
 
 
@@ -85,7 +85,7 @@ def families(dry: bool) -> None:
     torch.set_num_threads(1)
     for name, side in FAMILIES.items():
         try:
-            one, other = (gradients(name, side, here(dry)) for _ in range(2))
+            one, other = (gradients(name, side, device_of(dry)) for _ in range(2))
         except RuntimeError as error:
             said = " ".join(str(error).split())[:160]
             say(name, f"refused: {said}", "python -m train fit --model.name " + name, False)
@@ -247,7 +247,7 @@ def syncs(dry: bool) -> None:
 
 def health(dry: bool) -> None:
     """What a second's sample takes."""
-    with Health(here(dry)) as watch:
+    with Health(device_of(dry)) as watch:
         begun = time.perf_counter()
         for _ in range(50):
             watch._sample()

@@ -25,27 +25,16 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from accelerate.utils import DistributedDataParallelKwargs
 
 from host import limits
 from train import loop
 from train.config import Config
-from train.data import (
-    Augmenter,
-    lane_batches,
-    load,
-)
-from train.lanes import runtime
+from train.data import ImageData, load
+from train.lanes import runtime as runtimes
 from train.lanes.allreduce import AllReduce
-from train.lanes.tree import LaneTree
-from train.lanes.tripwire import Tripwire
-from train.learn import (
-    models,
-    optim,
-)
-from train.parts import Parts
-from train.process.interrupt import StopFlag
-from train.process.stopwatch import Stopwatch
+from train.lanes.runtime import Runtime
+from train.tuning import bench
 
 # Name: model and its knobs, and steps in a turn.
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
@@ -58,42 +47,27 @@ LEVELS = ("fast", "deterministic", "lockstep")
 class Turn:
     """One level on this process, ready to do steps."""
 
-    def __init__(self, level: str, threads: int, model: dict[str, Any], here: Any, data: Any):
+    def __init__(
+        self, level: str, threads: int, model: dict[str, Any], runtime: Runtime, data: ImageData
+    ) -> None:
         self.config = Config(
             reproducibility=level, epochs=1000, model=model, augment={"pad": 1},
             optim={"lr": 0.01, "schedule": "constant"}, data={"source": "digits", "holdout": 0.201},
         )  # fmt: skip
-        self.name, self.threads, config = level, threads, self.config
-        torch.manual_seed(0)
-        bare = models.build(config.model, 10, data.train.shape).to(here.device)
-        optimizer = optim.build(config.optim, bare)
-        whole: Any = bare
-        if level != "lockstep" and here.world > 1:
-            whole = DistributedDataParallel(bare, find_unused_parameters=level == "deterministic")
-        tree = level == "lockstep"
-        reducer: Any = (
-            LaneTree(bare, here.rank, here.world, len(here.lanes))
-            if tree
-            else AllReduce(whole, here.world)
+        self.name, self.threads = level, threads
+        # How DDP groups gradients is the level's; the process was started for another one.
+        runtime.accelerator.ddp_handler = DistributedDataParallelKwargs(
+            find_unused_parameters=level == "deterministic"
         )
-        samples = 1000 * len(data.train)
-        augmenter = Augmenter(config.augment, data.mean, data.std, here.device)
-        tripwire = (
-            Tripwire(bare, optimizer, here, buffers=tree, watch=True) if here.world > 1 else None
-        )
-        nobody: Any = None
-        self.parts = Parts(
-            config, here, data, augmenter, whole, bare, here.accelerator.prepare(optimizer),
-            reducer, nobody, tripwire, None, StopFlag(), samples, Stopwatch(here.device), None,
-        )  # fmt: skip
-        self.batches = lane_batches(
-            data.train, config, here.lanes, here.device, first_step=0, total=samples
-        )
+        nowhere = Path("/nonexistent")
+        start = bench.Bench(self.config, data, runtime, nowhere, bench.Report(nowhere, False))
+        self.parts = bench.parts_of(start, 1000 * len(data.train))
+        self.batches = self.parts.batches(0)
         self.step = 0
 
     def take(self, steps: int) -> float:
         """Seconds a step."""
-        runtime._pin(self.config)
+        runtimes._pin(self.config)
         torch.set_num_threads(self.threads)
         if dist.is_initialized():
             dist.barrier()
@@ -116,14 +90,14 @@ def alone(turn: Turn) -> None:
 
 def work(rounds: int) -> None:
     """Measure on this process, with its peers; the first one prints the rows."""
-    with runtime.start(Config(data={"source": "digits", "holdout": 0.201})) as here:
+    with runtimes.start(Config(data={"source": "digits", "holdout": 0.201})) as runtime:
         data = load(Config(data={"source": "digits", "holdout": 0.201}).data)
-        share = max(1, limits.cpus() // here.world)
+        share = max(1, limits.cpus() // runtime.world)
         for title, (model, steps) in MODELS.items():
-            turns = [Turn(level, 1, model, here, data) for level in LEVELS]
+            turns = [Turn(level, 1, model, runtime, data) for level in LEVELS]
             if share > 1:
-                turns += [Turn(level, share, model, here, data) for level in LEVELS[:2]]
-            passes = Turn("fast", 1, model, here, data)
+                turns += [Turn(level, share, model, runtime, data) for level in LEVELS[:2]]
+            passes = Turn("fast", 1, model, runtime, data)
             alone(passes)
             times: list[list[float]] = []
             for number in range(rounds + 1):
@@ -137,10 +111,10 @@ def work(rounds: int) -> None:
                 ratios = sorted(m / b for m, b in zip(mine, base, strict=True))
                 low, middle, high = statistics.quantiles(ratios, n=4)
                 summed = max(0.0, 1 - bare / statistics.median(mine)) if turn.threads == 1 else None
-                if here.main:
+                if runtime.main:
                     cell = "–" if summed is None else f"{100 * summed:.0f} %"
                     print(
-                        f"| {title} | {here.world} | {turn.name} | {turn.threads} |"
+                        f"| {title} | {runtime.world} | {turn.name} | {turn.threads} |"
                         f" {1000 * statistics.median(mine):.1f} | {middle:.2f}"
                         f" ({low:.2f}–{high:.2f}) | {cell} |",
                         flush=True,

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from PIL import Image as Picture
 from host.errors import DataError
 from train import data as package
 from train.config import Augment, Config, Data
-from train.data import Augmenter, lane_batches, load
+from train.data import Augmenter, lane_blocks, load
 
 DIGITS = Data(source="digits", holdout=0.201)
 
@@ -191,9 +192,7 @@ def test_a_damaged_picture_is_named(tmp_path, monkeypatch, workers, resident) ->
     found = load(knobs.model_copy(update={"cache": 0}), fingerprint=False)
     config = Config(batch_size=4, lanes=2, data=knobs)
     with pytest.raises(DataError, match="image 4 cannot be read"):
-        list(
-            lane_batches(found.train, config, range(2), torch.device("cpu"), first_step=0, total=6)
-        )
+        list(lane_blocks(found.train, config, range(2), torch.device("cpu"), first_step=0, total=6))
 
 
 VARIED = Augment(pad=2, flip=True, cutout=3)
@@ -202,11 +201,12 @@ VARIED = Augment(pad=2, flip=True, cutout=3)
 def everything(digits, workers: int, lanes: range, augment: Augment, first: int = 0):
     """What enters the model, sample by sample, in order."""
     config = Config(batch_size=64, lanes=8, data={"workers": workers}, seed=5)
-    batches = lane_batches(
+    blocks = lane_blocks(
         digits.train, config, lanes, torch.device("cpu"), first_step=first, total=1500
     )
     augmenter = Augmenter(augment, digits.mean, digits.std, torch.device("cpu"))
-    return [(augmenter(b.images, b.keys), b.labels) for b in batches]
+    varied = ((replace(b, images=augmenter(b.images, b.keys)), sizes) for b, sizes in blocks)
+    return [(lane.images, lane.labels) for b, sizes in varied for lane in b.split(sizes)]
 
 
 @pytest.fixture(scope="module")
@@ -234,9 +234,10 @@ def test_bytes_that_enter_the_model_do_not_depend_on_workers_processes_or_start(
 
 def test_an_epoch_s_samples_come_once_and_differ_in_the_next_epoch(digits) -> None:
     config = Config(batch_size=359, lanes=1)
-    batches = list(
-        lane_batches(digits.train, config, range(1), torch.device("cpu"), first_step=0, total=2872)
+    blocks = lane_blocks(
+        digits.train, config, range(1), torch.device("cpu"), first_step=0, total=2872
     )
+    batches = [batch for batch, _ in blocks]
     keys = torch.cat([b.keys for b in batches])
     assert len(set(keys.tolist())) == 2872
     one, two = (torch.cat([b.images for b in batches[i : i + 4]]) for i in (0, 4))
@@ -246,3 +247,20 @@ def test_an_epoch_s_samples_come_once_and_differ_in_the_next_epoch(digits) -> No
 
 def test_the_package_offers_what_it_lists() -> None:
     assert all(hasattr(package, name) for name in package.__all__)
+
+
+@pytest.mark.parametrize("most", [1, 5000, 1 << 20])
+def test_how_many_lanes_come_together_changes_nothing(digits, monkeypatch, most) -> None:
+    """One by one, a few of them, or all: the same bits, each lane in memory of its own."""
+    monkeypatch.setattr("train.data.loader._BLOCK", most)
+    expected = everything(digits, 0, range(8), VARIED)
+    monkeypatch.undo()
+    for lanes in (range(8), range(2, 5)):
+        monkeypatch.setattr("train.data.loader._BLOCK", most)
+        found = everything(digits, 0, lanes, VARIED)
+        wanted = [lane for n, lane in enumerate(expected) if n % 8 in lanes]
+        assert len(found) == len(wanted)
+        for (images, labels), (other, others) in zip(found, wanted, strict=True):
+            assert torch.equal(images, other)
+            assert torch.equal(labels, others)
+            assert images.storage_offset() == 0

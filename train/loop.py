@@ -91,13 +91,12 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
     batch_size, samples = config.batch_size, parts.samples
     size = order.consumed(step + 1, batch_size, samples) - step * batch_size
     for lane in runtime.lanes:
-        with parts.watch.span("data"):
-            batch = next(batches)
+        batch = next(batches)
         seed_lane(config.seed, step, lane)
         report = torch.zeros(2, device=runtime.device)
         with reducer.lane(sync=lane == runtime.lanes[-1] and size == batch_size):
             if len(batch):
-                images = parts.augmenter(batch.images, batch.keys)
+                images = batch.images
                 if config.model.channels_last:
                     images = images.contiguous(memory_format=torch.channels_last)
                 logits = parts.model(images).float()

@@ -1,14 +1,15 @@
 """What a training run is made of, and where it stands."""
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, fields
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
 from train.config import Config
-from train.data import Augmenter, Batch, ImageData, lane_batches
+from train.data import Augmenter, Batch, ImageData, lane_blocks
 from train.lanes import order
 from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
@@ -75,11 +76,25 @@ class Parts:
         return order.steps(self.samples, self.config.batch_size)
 
     def batches(self, step: int) -> Generator[Batch, None, None]:
-        """This process's lanes' batches from `step` to the end; to be closed."""
+        """Each of this process's lanes from `step` to the end, as it enters the model.
+
+        Close the generator to end its loaders.
+        """
         mine, device = self.runtime.lanes, self.runtime.device
-        return lane_batches(
+        blocks = lane_blocks(
             self.data.train, self.config, mine, device, first_step=step, total=self.samples
         )
+        with closing(blocks):
+            while True:
+                with self.watch.span("data"):
+                    block = next(blocks, None)
+                if block is None:
+                    return
+                batch, sizes = block
+                if len(batch):
+                    images = self.augmenter(batch.images, batch.keys)
+                    batch = replace(batch, images=images)
+                yield from batch.split(sizes)
 
     def measure(self) -> Metrics:
         """Figures on the validation set, the same on each process.

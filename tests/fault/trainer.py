@@ -65,11 +65,11 @@ def _instrument(folder: str, ledger: int, strike: dict[str, Any]) -> None:
     if strike.get("at") == "file":
         sys.addaudithook(on_event)
 
-    lanes, blocks, load = parts.lane_batches, measure.eval_batches, assemble.load
+    lanes, blocks, load = parts.Parts.batches, measure.eval_batches, assemble.load
 
-    def lane_batches(split, config, mine, device, *, first_step, total):
-        step, lane = first_step, 0
-        for batch in lanes(split, config, mine, device, first_step=first_step, total=total):
+    def batches(self, step):
+        mine, lane = self.runtime.lanes, 0
+        for batch in lanes(self, step):
             moment("lane")
             keys = " ".join(map(str, batch.keys.tolist()))
             os.write(ledger, f"{step} {mine[lane]} {keys}\n".encode())
@@ -86,7 +86,7 @@ def _instrument(folder: str, ledger: int, strike: dict[str, Any]) -> None:
         moment("load")
         return load(*words, **named)
 
-    parts.lane_batches, measure.eval_batches = lane_batches, eval_batches
+    parts.Parts.batches, measure.eval_batches = batches, eval_batches
     assemble.load = load_data
     if "flip" in strike:
         when, element, bit = strike["flip"]

@@ -2,7 +2,7 @@
 
 from train.data.augment import Augmenter
 from train.data.images import Split
-from train.data.loader import Batch, eval_batches, lane_batches
+from train.data.loader import Batch, eval_batches, lane_blocks
 from train.data.source import ImageData, load
 
-__all__ = ["Augmenter", "Batch", "ImageData", "Split", "eval_batches", "lane_batches", "load"]
+__all__ = ["Augmenter", "Batch", "ImageData", "Split", "eval_batches", "lane_blocks", "load"]

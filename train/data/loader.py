@@ -1,5 +1,6 @@
-"""From a range of stream positions to a lane's batch on the device, loaded ahead by workers."""
+"""From ranges of stream positions to batches on the device, loaded ahead by workers."""
 
+import math
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
@@ -16,13 +17,17 @@ from train.data.images import Split
 from train.lanes import order
 from train.process import parent
 
+_BLOCK = 4 << 20  # bytes of pixels of the lanes that are handed over together, unless one has more
 # Seconds that loader processes go on after a SIGTERM; torchrun and Accelerate give 30 to save in.
 _GRACE = 40
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One lane's samples: uint8 images [B, C, H, W], labels int64 [B], keys int64 [B]."""
+    """Samples: images [B, C, H, W], labels int64 [B], keys int64 [B].
+
+    Images are uint8 as they were read, or float32 once they are varied and normalised.
+    """
 
     images: Tensor
     labels: Tensor
@@ -40,9 +45,14 @@ class Batch:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def split(self, sizes: list[int]) -> "list[Batch]":
+        """Its parts, in memory of their own: kernels may follow where in memory a tensor begins."""
+        cut = (torch.split(t, sizes) for t in (self.images, self.labels, self.keys))
+        return [Batch(*(t.clone() for t in part)) for part in zip(*cut, strict=True)]
+
 
 class _Stream(Dataset[Batch | DataError]):
-    """The stream of positions as a data set whose items are whole lanes."""
+    """The stream of positions as a data set whose items are runs of it."""
 
     def __init__(self, split: Split, seed: int) -> None:
         self.split = split
@@ -52,7 +62,7 @@ class _Stream(Dataset[Batch | DataError]):
         return _fetch(self.split, *order.samples(self.seed, len(self.split), *span))
 
 
-class _Blocks(Dataset[Batch | DataError]):
+class _InOrder(Dataset[Batch | DataError]):
     """A split in its own order, as a data set whose items are whole batches."""
 
     def __init__(self, split: Split, batch_size: int) -> None:
@@ -71,31 +81,39 @@ def _fetch(split: Split, numbers: Tensor, keys: Tensor) -> Batch | DataError:
         return error  # a worker's exception would arrive as text, without its exit code
 
 
-class _Spans:
-    """The spans of positions that this process's lanes take, step by step."""
+class _Blocks:
+    """Runs of neighbouring lanes that are read and varied together, step by step.
 
-    def __init__(self, config: Config, lanes: range, first_step: int, total: int) -> None:
-        self.config = config
-        self.lanes = lanes
-        self.steps = range(first_step, order.steps(total, config.batch_size))
-        self.total = total
+    What is done to many small lanes at once costs as much as what is done to one. Which lanes are
+    neighbours follows from the number of processes; what becomes of a sample does not.
+    """
+
+    def __init__(self, split: Split, config: Config, lanes: range, first: int, total: int) -> None:
+        lane = config.micro_batch * math.prod(split.shape)
+        count = max(1, _BLOCK // lane)
+        self.runs = [lanes[n : n + count] for n in range(0, len(lanes), count)]
+        self.steps = range(first, order.steps(total, config.batch_size))
+        self.config, self.total = config, total
 
     def __len__(self) -> int:
-        return len(self.steps) * len(self.lanes)
+        return len(self.steps) * len(self.runs)
+
+    def bounds(self) -> Iterator[list[tuple[int, int]]]:
+        """For each block, the stream positions of each of its lanes."""
+        lanes, size = self.config.lanes, self.config.batch_size
+        for step in self.steps:
+            for run in self.runs:
+                yield [
+                    order.lane_range(step, lane, lanes=lanes, batch_size=size, total=self.total)
+                    for lane in run
+                ]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        for step in self.steps:
-            for lane in self.lanes:
-                yield order.lane_range(
-                    step,
-                    lane,
-                    lanes=self.config.lanes,
-                    batch_size=self.config.batch_size,
-                    total=self.total,
-                )
+        for lanes in self.bounds():
+            yield lanes[0][0], lanes[-1][1]
 
 
-def lane_batches(
+def lane_blocks(
     split: Split,
     config: Config,
     lanes: range,
@@ -103,17 +121,22 @@ def lane_batches(
     *,
     first_step: int,
     total: int,
-) -> Generator[Batch, None, None]:
-    """The lanes' batches in order, from `first_step` to the end of the `total` samples.
+) -> Generator[tuple[Batch, list[int]], None, None]:
+    """The lanes' samples in order, from `first_step` to the end of the `total` samples.
 
-    Close the generator to end its workers: whatever waits for them at exit must not find them.
+    Neighbouring lanes come together where they are small: a batch, and how many samples of it are
+    each lane's. Close the generator to end its workers: whatever waits for them at exit must not
+    find them.
 
     Raises:
         DataError: an image cannot be read.
     """
-    spans = _Spans(config, lanes, first_step, total)
-    ahead = config.data.prefetch * len(lanes)
-    return _load(_Stream(split, config.seed), spans, config.data.workers, ahead, device)
+    blocks = _Blocks(split, config, lanes, first_step, total)
+    ahead = config.data.prefetch * len(blocks.runs)
+    loaded = _load(_Stream(split, config.seed), blocks, config.data.workers, ahead, device)
+    with closing(loaded):
+        for bounds, batch in zip(blocks.bounds(), loaded, strict=True):
+            yield batch, [stop - start for start, stop in bounds]
 
 
 def eval_batches(
@@ -128,7 +151,7 @@ def eval_batches(
     # What is in memory is at hand sooner than a worker is started.
     workers = 0 if split.resident is not None else config.data.workers
     ahead = config.data.prefetch
-    batches = _load(_Blocks(split, config.eval_batch), starts, workers, ahead, device)
+    batches = _load(_InOrder(split, config.eval_batch), starts, workers, ahead, device)
     with closing(batches):
         yield from zip(starts, batches, strict=True)
 
