@@ -66,7 +66,7 @@ RUN --mount=type=bind,from=tools,source=/tools,target=/tools \
     /tools/bin/uv venv --quiet --python /usr/bin/python3 /opt/venv && \
     /tools/bin/uv pip sync --require-hashes /lockstep/requirements/${CUDA}.txt && \
     cksum /lockstep/requirements/${CUDA}.txt >/tmp/sum && read -r sum _ </tmp/sum && rm /tmp/sum && \
-    touch "/opt/venv/.lock-${CUDA}-${sum}"
+    touch "/opt/venv/.installed-${CUDA}-${sum}"
 
 WORKDIR /lockstep
 COPY LICENSE pyproject.toml ./
@@ -117,7 +117,7 @@ RUN --mount=type=cache,id=lockstep-uv,target=/root/.cache/uv \
     export UV_CACHE_DIR=/root/.cache/uv UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 PYC_INVALIDATION_MODE=UNCHECKED_HASH && \
     uv pip install --require-hashes --requirement /lockstep/requirements/dev.txt && \
     cksum /lockstep/requirements/dev.txt >/tmp/sum && read -r sum _ </tmp/sum && rm /tmp/sum && \
-    touch "/opt/venv/.lock-dev-${sum}"
+    touch "/opt/venv/.installed-dev-${sum}"
 # Editors want a user by name; the base has one of UID 1000, or gets it.
 RUN id 1000 >/dev/null 2>&1 || useradd --create-home --uid 1000 --shell /bin/bash ubuntu
 USER 1000:1000

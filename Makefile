@@ -56,7 +56,7 @@ verbs  := $(filter-out __init__ fit evaluate tune reproduce,$(notdir $(basename 
         image-twice pin-images clean
 
 # A lock is installed when a stamp with its checksum exists: touching the file changes nothing.
-stamp  = $(VENV)/.lock-$(1)-$(shell cksum requirements/$(1).txt 2>/dev/null | cut -d' ' -f1)
+stamp  = $(VENV)/.installed-$(1)-$(shell cksum requirements/$(1).txt 2>/dev/null | cut -d' ' -f1)
 docker := $(filter docker,$(engine))
 ENV    := $(if $(docker),,$(call stamp,$(line)))
 DEV    := $(if $(docker),,$(call stamp,dev))

@@ -46,8 +46,9 @@ shift
 if [ "$line" = dev ]; then
   "$uv" pip install "$@" --require-hashes --requirement "$lock"
 else
-  rm -f "$venv"/.lock-*
+  rm -f "$venv"/.lock-* "$venv"/.installed-*
   "$uv" pip sync "$@" --require-hashes "$lock"
-  # The project itself, in place: the command `lockstep`, and `python -m train` from anywhere.
-  "$uv" pip install --quiet --no-deps --no-build-isolation --editable .
+  # The project itself, in place, packages that are still to come too: the command `lockstep`, and `python -m train` from anywhere.
+  "$uv" pip install --quiet --no-deps --no-build-isolation \
+    --config-settings editable_mode=compat --editable .
 fi
