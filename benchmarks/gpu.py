@@ -175,7 +175,8 @@ def doctor(dry: bool) -> Iterator[Row]:
     words = [sys.executable, "-m", "doctor.inside", "--json"]
     child = started(words, environ(dry))
     said, _ = child.communicate(timeout=LIMIT)
-    rows = json.loads(said[said.index("[\n") :])
+    # Warnings may stand around it.
+    rows, _ = json.JSONDecoder().raw_decode(said[said.index("[\n") :])
     for row in rows:
         if row["status"] != "skip":
             good = row["status"] != "fail"
