@@ -72,7 +72,7 @@ def machine(dry: bool) -> None:
     said = f"torch {torch.__version__}, {cuda}, accelerate {accelerate.__version__}"
     say("software", f"{said}, Python {sys.version.split()[0]}", "pip list")
     say("driver", version, "cat /sys/module/nvidia/version")
-    say("CPUs", str(cpus()), "python -m host.limits")
+    say("CPUs", str(cpus()), "nproc")
 
 
 # --- models under deterministic algorithms

@@ -42,7 +42,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Hardware:
-    """What a hardware config says of one machine; `several`: it starts as many as it is told."""
+    """What a hardware config says of one machine.
+
+    Attributes:
+        processes: how many it starts; 0: it does not say.
+        several: whether it starts as many as it is told.
+    """
 
     path: Path
     processes: int
@@ -75,7 +80,11 @@ def make(environ: Mapping[str, str], visible: int, lanes: int | None = None) -> 
         raise UsageError(f"PRECISION={precision} is none of no, fp16, bf16", "choose one of them")
     asked = _asked(environ, visible)
     name = environ.get("ACCELERATE", "")
-    plan = _named(name, asked, precision) if name else _chosen(asked, precision, visible, lanes)
+    plan = (
+        _named(name, asked, precision, visible)
+        if name
+        else _chosen(asked, precision, visible, lanes)
+    )
     if plan.device == "cuda" and plan.processes > visible:
         raise too_few(asked.words or f"ACCELERATE={name}", plan.processes, visible)
     if plan.device == "cpu" and plan.precision == "fp16":
@@ -153,7 +162,7 @@ def _chosen(asked: _Asked, precision: str, visible: int, lanes: int | None) -> P
     return Plan(count, device, kind, path, ("--config_file", str(path), *told, *extra))
 
 
-def _named(name: str, asked: _Asked, precision: str) -> Plan:
+def _named(name: str, asked: _Asked, precision: str, visible: int) -> Plan:
     """The hardware config that ACCELERATE names, and what is asked for beside it."""
     found = _read(name)
     if asked.device not in (None, found.device):
@@ -161,17 +170,24 @@ def _named(name: str, asked: _Asked, precision: str) -> Plan:
         raise UsageError(
             f"{asked.words}, and ACCELERATE={name} computes on {where}", "set one of them"
         )
-    count = found.processes if asked.count is None else asked.count
-    if count != found.processes and not found.several:
+    if asked.count not in (None, 1) and not found.several:
+        several = f"multi_{'cpu' if found.device == 'cpu' else 'gpu'}"
         raise UsageError(
             f"{asked.words}, and ACCELERATE={name} starts one process",
-            "leave ACCELERATE out, or name one that starts several, such as multi_"
-            + ("cpu" if found.device == "cpu" else "gpu"),
+            f"leave ACCELERATE out, or name one that starts several, such as {several}",
         )
-    extra = [] if asked.count is None else ["--num_processes", str(count)]
+    kind = precision or found.precision
+    if kind not in PRECISIONS:
+        raise UsageError(
+            f"ACCELERATE={name} asks for {kind}, which this trainer does not do",
+            f"set PRECISION to one of {', '.join(PRECISIONS)}",
+        )
+    # Where the file does not say how many, Accelerate takes all that it sees.
+    count = asked.count or found.processes or max(1, visible)
+    extra = ["--num_processes", str(count)] if asked.count and found.several else []
     extra += ["--mixed_precision", precision] if precision else []
     words = ("--config_file", str(found.path), *extra)
-    return Plan(count, found.device, precision or found.precision, found.path, words)
+    return Plan(count, found.device, kind, found.path, words)
 
 
 def _read(name: str) -> _Hardware:
@@ -184,13 +200,22 @@ def _read(name: str) -> _Hardware:
         raise UsageError(
             f"there is no hardware config {path}{nearest(name, known)}", f"use one of {known}"
         ) from None
-    pairs = re.findall(r"^(\w+): *['\"]?([\w,-]+)", text, re.MULTILINE)
-    said = dict(pairs)
-    machines = int(said.get("num_machines", "1"))
+    said = dict(re.findall(r"^(\w+): *['\"]?([\w,-]+)", text, re.MULTILINE))
+    kind = said.get("distributed_type", "NO")
+    if kind not in ("NO", "MULTI_GPU"):
+        raise UsageError(
+            f"ACCELERATE={name} says distributed_type: {kind}, which this trainer does not do",
+            "use MULTI_GPU (as multi_gpu.yaml and multi_cpu.yaml do) or 'NO'",
+        )
+    processes, machines = (
+        int(text) if text.isdigit() else 0
+        for text in (said.get("num_processes", ""), said.get("num_machines", "1"))
+    )
     return _Hardware(
         path,
-        max(1, int(said.get("num_processes", "1")) // machines),
-        "cpu" if said.get("use_cpu", "false").lower() == "true" else "cuda",
+        # With 'NO' Accelerate starts one, whatever stands beside it.
+        processes // max(1, machines) if kind != "NO" else 1,
+        "cpu" if said.get("use_cpu", "").lower() in ("true", "yes", "on") else "cuda",
         said.get("mixed_precision", "no"),
-        said.get("distributed_type", "NO") != "NO",
+        kind != "NO",
     )

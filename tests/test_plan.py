@@ -135,3 +135,39 @@ def test_make_doctor_launcher_and_tuner_agree(row, tmp_path: Path, monkeypatch) 
     # What Accelerate is told is the plan.
     words = dict(zip(made.words[::2], made.words[1::2], strict=True))
     assert int(words.get("--num_processes", made.processes)) == made.processes
+
+
+# What matters in hardware configs of others, by their names in the accelerate and trl repositories
+# (November 2026), on two GPUs → the plan, or words of the refusal.
+FOREIGN = {
+    "accelerate examples multi_gpu": ("distributed_type: \"MULTI_GPU\"\nmixed_precision: \"bf16\"\nnum_processes: 2", (2, "cuda", "bf16")),
+    "accelerate examples single_accelerator": ("distributed_type: \"NO\"\nmixed_precision: \"bf16\"", (1, "cuda", "bf16")),
+    "accelerate examples multi_node": ("distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 4", (2, "cuda", "no")),
+    "accelerate examples fp8": ("distributed_type: \"NO\"\nmixed_precision: \"fp8\"", "asks for fp8"),
+    "accelerate examples fsdp": ("distributed_type: FSDP\nmixed_precision: 'bf16'\nnum_processes: 2", "distributed_type: FSDP"),
+    "accelerate examples deepspeed": ("distributed_type: DEEPSPEED\nnum_processes: 2", "distributed_type: DEEPSPEED"),
+    "accelerate examples multi_xpu": ("distributed_type: \"MULTI_XPU\"\nnum_processes: 2", "distributed_type: MULTI_XPU"),
+    "accelerate tests mpi": ("distributed_type: MULTI_CPU\nnum_machines: 4\nnum_processes: 16\nuse_cpu: true", "distributed_type: MULTI_CPU"),
+    "accelerate tests tp": ("distributed_type: MULTI_GPU\nnum_processes: 2  # adjust", (2, "cuda", "no")),
+    # It says eight, and Accelerate starts one.
+    "trl single_gpu": ("distributed_type: \"NO\"\ngpu_ids: all\nmixed_precision: 'bf16'\nnum_processes: 8", (1, "cuda", "bf16")),
+    "trl multi_gpu": ("distributed_type: MULTI_GPU\ngpu_ids: all\nmixed_precision: 'bf16'\nnum_processes: 8", "asks for 8 GPUs, and 2 GPUs can be seen here"),
+    "one that does not say how many": ("distributed_type: MULTI_GPU", (2, "cuda", "no")),
+    "YAML's other words": ("distributed_type: 'NO'\nuse_cpu: yes", (1, "cpu", "no")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_hardware_configs_of_others_work_or_are_refused_by_name(
+    name, tmp_path: Path, monkeypatch
+) -> None:
+    text, expected = FOREIGN[name]
+    monkeypatch.setattr(plan, "CONFIGS", tmp_path)
+    (tmp_path / "theirs.yaml").write_text(text + "\n")
+    if isinstance(expected, str):
+        with pytest.raises(LockstepError, match=expected) as raised:
+            plan.make({"ACCELERATE": "theirs"}, 2, 8)
+        assert "\n" not in str(raised.value)
+        return
+    made = plan.make({"ACCELERATE": "theirs"}, 2, 8)
+    assert (made.processes, made.device, made.precision) == expected

@@ -68,6 +68,7 @@ def test_a_run_has_one_writer(tmp_path, reference) -> None:
     assert not (tmp_path / "run/.lock").exists()
 
 
+@pytest.mark.alone  # five seconds are promised of a machine that is not crowded
 @pytest.mark.parametrize("cpus", ["1", "2"])
 @pytest.mark.parametrize("victim", ["make train", "accelerate launch"])
 def test_a_launcher_that_is_killed_leaves_no_ghosts(tmp_path, reference, victim, cpus) -> None:

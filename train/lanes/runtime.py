@@ -110,6 +110,7 @@ def start(
         HostError: the processes or devices asked for did not come up.
         UsageError: the number of processes does not fit the lanes.
     """
+    _refuse_engines()
     use_cpu = _use_cpu()
     threads = _pin(config)
     try:
@@ -152,6 +153,16 @@ def _compare(came: int) -> None:
             f"{wanted} processes were asked for and {came} came up",
             "use configs/accelerate/multi_gpu.yaml or multi_cpu.yaml, or `make train CPUS=N`",
         )
+
+
+def _refuse_engines() -> None:
+    """What shards or splits the model adds up gradients in its own way, or not at all on a CPU."""
+    for engine in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+        if os.environ.get(f"ACCELERATE_USE_{engine}", "").lower() in ("true", "1"):
+            raise HostError(
+                f"the hardware config asks for {engine}, which this trainer does not do",
+                "use one of configs/accelerate",
+            )
 
 
 def _launched() -> bool:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from host import launcher, limits
 from host.errors import OutOfMemory
 from train import loop
-from train.data import Batch, ImageData
+from train.data import Batch
 from train.lanes.allreduce import AllReduce
 from train.lanes.reducer import gradient_copies
 from train.lanes.runtime import Runtime
@@ -101,7 +101,7 @@ def _timed(bench: Bench, parts: Parts, size: int, copies: int) -> float:
     world = runtime.world
     weights = list(parts.unwrapped.parameters())
     waiting = agreed(bench, lambda: [[torch.zeros_like(p) for p in weights] for _ in range(copies)])
-    batches = _synthetic(size, bench.data, runtime)
+    batches = _synthetic(size, parts)
     if world > 1:  # alone first: what fails inside an exchange would leave the others waiting
         lockstep = config.reproducibility == "lockstep"
         reducer = LaneTree(parts.unwrapped, 0, 1, 1) if lockstep else AllReduce(parts.unwrapped, 1)
@@ -135,12 +135,14 @@ def _timed(bench: Bench, parts: Parts, size: int, copies: int) -> float:
     return seconds
 
 
-def _synthetic(size: int, data: ImageData, runtime: Runtime) -> Iterator[Batch]:
-    """Batches of the data's shape; every class and key will do."""
-    images = torch.zeros(size, *data.train.shape, dtype=torch.uint8, device=runtime.device)
-    numbers = torch.arange(size, device=runtime.device)
+def _synthetic(size: int, parts: Parts) -> Iterator[Batch]:
+    """Batches of the data's shape, varied as in a training; every class and key will do."""
+    data, device = parts.data, parts.runtime.device
+    images = torch.zeros(size, *data.train.shape, dtype=torch.uint8, device=device)
+    numbers = torch.arange(size, device=device)
     while True:
-        yield Batch(images, numbers % len(data.classes), numbers)
+        varied = parts.augmenter(images, numbers)
+        yield Batch(varied, numbers % len(data.classes), numbers)
 
 
 def reset_peak(runtime: Runtime) -> None:
