@@ -15,7 +15,6 @@ from train.experiment import differences, dump, load, parse
 from train.process import supervisor
 from train.record import checkpoint, provenance, rundir, trace
 
-_SHOWN = 8  # files that are named
 _FIX = "restore it, or add --anyway to train and compare all the same"
 
 
@@ -130,8 +129,10 @@ def _objections(
 
 def _few(names: list[str]) -> str:
     """The first of them, and how many more."""
-    more = f" and {len(names) - _SHOWN} more files" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    more = (
+        f" and {len(names) - provenance.SHOWN} more files" if len(names) > provenance.SHOWN else ""
+    )
+    return ", ".join(names[: provenance.SHOWN]) + more
 
 
 def _contradictions(
@@ -162,12 +163,8 @@ def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
     factors = provenance.differences(before, after)
     for attempt in before["attempts"][1:]:
         factors += [f"while it was trained, {change}" for change in attempt["changed"]]
-    code = [factor for factor in factors if factor.startswith("code ")]
-    for factor in factors:
-        if factor not in code[_SHOWN:]:
-            print(f"not as recorded: {factor}")
-    if len(code) > _SHOWN:
-        print(f"not as recorded: {len(code) - _SHOWN} more files of the code")
+    for factor in provenance.few(factors):
+        print(f"not as recorded: {factor}")
     traced, traced_again = trace.read(run), trace.read(again)
     step = trace.first_difference(traced, traced_again) if traced else None
     same = was["weights_sha256"] == is_["weights_sha256"]
@@ -182,6 +179,8 @@ def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
     if step is not None:
         both = step in traced and step in traced_again
         where = f"step {step} {'is the first that differs' if both else 'stands in one trace only'}"
-    why = "; ".join([*contradictions, *factors]) or "nothing that is recorded differs"
+    why = (
+        "; ".join([*contradictions, *provenance.few(factors)]) or "nothing that is recorded differs"
+    )
     sys.stdout.flush()
     raise NotReproduced(f"not the same bits: {where}; {why}", f"compare {run} and {again}")

@@ -99,7 +99,7 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
                 samples=parts.samples,
             )
         )
-        for factor in run.changed:
+        for factor in provenance.few(run.changed):
             display.say(f"warning: not as when this run was last started: {factor}")
         tight = assemble.tight(config, parts.data, runtime)
         if tight:

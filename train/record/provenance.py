@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from train.lanes.runtime import Runtime
 
 Manifest = Mapping[str, Any]
 
+SHOWN = 8
+"""Files that are named where many differ."""
 _DECIDES = ("host", "train")
 _IMAGE = Path("/etc/lockstep-image.json")
 # Beginnings of the names of variables that libraries read when they choose how to compute.
@@ -84,6 +86,14 @@ def differences(recorded: Manifest, now: Manifest) -> list[str]:
         if before != after:
             found.append(f"{name}: {_short(before)} recorded, {_short(after)} now")
     return found
+
+
+def few(factors: Sequence[str]) -> list[str]:
+    """The same for people: of many files of the code, the first ones and how many more."""
+    code = [factor for factor in factors if factor.startswith("code ")]
+    rest = code[SHOWN:]
+    more = [f"{len(rest)} more files of the code"] if rest else []
+    return [factor for factor in factors if factor not in rest] + more
 
 
 def _factors(manifest: Manifest) -> dict[str, Any]:
