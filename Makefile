@@ -184,9 +184,11 @@ doctor:  ## look at driver, GPUs, engine, disks, …: what is wrong, and the com
 named:
 	@$(if $(RUN),:,echo 'error: which run? → make $(MAKECMDGOALS) RUN=runs/NAME/TIME' >&2; exit 2)
 
+# In a folder of its own: another session of pytest would close the usual one to other users.
 test-container:  ## build the images and test them; needs a Docker engine
 	@$(MAKE) ENGINE=local ready
-	@BASE_IMAGE="$(BASE_IMAGE)" $(BIN)/python -m pytest -m container $(ARGS)
+	@folder=$$(mktemp -d -t pytest-container-XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
+	  BASE_IMAGE="$(BASE_IMAGE)" $(BIN)/python -m pytest -m container --basetemp "$$folder/checkouts" $(ARGS)
 
 image:  ## build the image with all that is in it, as for a cluster
 	$(COMPOSE) build train
