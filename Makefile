@@ -18,8 +18,8 @@ PYTHON     ?= python3
 MAKEFLAGS += --no-print-directory
 
 # exec: a signal to the recipe's shell must reach what it runs.
-# What is empty is not set: .env may say it.
-given    = $(if $($(1)),$(1)="$($(1))")
+# What nobody set is for .env to say.
+given    = $(if $(filter file default undefined,$(origin $(1))),,$(1)="$($(1))")
 SETTINGS = $(call given,GPUS) $(call given,CPUS) $(call given,PRECISION) $(call given,ACCELERATE)
 HOST     = env $(if $(filter-out auto,$(CUDA)),$(call given,CUDA)) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m
 COMPOSE  = @exec $(HOST) container.compose
@@ -51,7 +51,7 @@ SETTINGS += $(chosen)
 # A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
 verbs  := $(filter-out __init__ fit evaluate tune reproduce,$(notdir $(basename $(wildcard train/verbs/*.py))))
 
-.PHONY: help doctor train tune eval reproduce $(verbs) tensorboard test test-slow test-fault test-gpu \
+.PHONY: help doctor train tune eval reproduce $(verbs) tensorboard test test-slow test-crowd test-alone test-fault test-gpu \
         test-container bench conformance coverage ready lint format schema lock shell image \
         image-twice pin-images clean
 
@@ -93,7 +93,7 @@ tensorboard:
 shell:
 	$(COMPOSE) run --rm dev
 
-test test-slow test-fault test-gpu bench conformance coverage lint format schema lock:
+test test-slow test-crowd test-alone test-fault test-gpu bench conformance coverage lint format schema lock:
 	$(COMPOSE) run --rm dev make $@ $(if $(ARGS),ARGS='$(subst ','\'',$(ARGS))')
 
 else
@@ -115,8 +115,13 @@ shell: $(DEV)  ## a shell in the environment
 test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
 	@$(BIN)/python -m pytest -m 'not slow and not container and not gpu' $(ARGS)
 
-test-slow: $(DEV)  ## run the tests that take minutes
+test-slow: test-crowd test-alone  ## run the tests that take minutes
+
+# Side by side, since they wait more than they compute; and those that need a quiet machine after them.
+test-crowd: $(DEV)
 	@$(BIN)/python -m pytest -m 'slow and not container and not alone' -n 3 --dist worksteal $(ARGS)
+
+test-alone: $(DEV)
 	@$(BIN)/python -m pytest -m 'slow and not container and alone' $(ARGS)
 
 # A machine with a GPU may have a torch of its own and no network: that one will do.
@@ -212,7 +217,7 @@ help:  ## this list
 	@echo '  CONFIG=FILE      the experiment                    [$(CONFIG)]'
 	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; CPU where there are none]'
 	@echo '  CPUS=N           N processes on the CPU instead'
-	@echo '  PRECISION=P      no, fp16 or bf16                  [$(PRECISION)]'
+	@echo '  PRECISION=P      no, fp16 or bf16                  [no]'
 	@echo '  ACCELERATE=NAME  a file of configs/accelerate instead of these three'
 	@echo '  ENGINE=E         docker, local, or auto: Docker where an engine answers   [$(ENGINE)]'
 	@echo '  CUDA=LINE        cuda13, cuda12, or auto: the newest that fits the driver [$(CUDA)]'

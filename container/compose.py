@@ -25,6 +25,7 @@ from host.machine import Machine
 
 _FILE = "docker-compose.yml"
 _VERBS = HOME / "train" / "verbs"
+_TRAINING = ("PRECISION", "ACCELERATE")
 _SERVICES = ("train", "evaluate", "tensorboard", "dev")
 # What a container sees of the checkout: flags whose value is a path, and the folder it must be in.
 _FOLDERS = {
@@ -38,6 +39,8 @@ _FOLDERS = {
 
 def variables(environ: Mapping[str, str], line: table.Line) -> dict[str, str]:
     """What Compose is to know beyond its defaults."""
+    # What is empty was overruled: .env must not say it again.
+    overruled = {name: "" for name in settings.WHERE if environ.get(name) == ""}
     given = {name: environ[name] for name in settings.PASSED if environ.get(name)}
     for name in ("DATA", "CACHE"):
         if name in given:  # Compose takes a bare name for a volume's, and makes what is not there
@@ -49,7 +52,13 @@ def variables(environ: Mapping[str, str], line: table.Line) -> dict[str, str]:
     who = {"UID": str(os.getuid()), "GID": str(os.getgid())}
     if docker.rootless():  # root inside is the caller outside, who may not lock all memory
         who = {"MEMLOCK": environ.get("MEMLOCK", "65536")}
-    return {"COMPOSE_PROJECT_NAME": docker.project(), **who, "CUDA": line.name, **given}
+    return {
+        "COMPOSE_PROJECT_NAME": docker.project(),
+        **who,
+        "CUDA": line.name,
+        **overruled,
+        **given,
+    }
 
 
 def run(words: list[str]) -> int:
@@ -71,7 +80,9 @@ def run(words: list[str]) -> int:
     extra: dict[str, str] = {}
     said = ""
     if service != "tensorboard" and words[0] != "build" and cuda.fits(line, host):
-        files, extra, said = overlay.choose(environ, host, docker.handover() if host else None)
+        # Who lints or tests need not have what a training is told.
+        about = environ if computes else {n: v for n, v in environ.items() if n not in _TRAINING}
+        files, extra, said = overlay.choose(about, host, docker.handover() if host else None)
     if said:
         print(said, file=sys.stderr)
     known = {**variables(environ, line), **extra}

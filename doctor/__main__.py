@@ -5,7 +5,8 @@ python3 -m doctor --json       the same as a list of mappings
 python3 -m doctor --quick      what stands in the way of training, in under a second; else silent
 python3 -m doctor --record F   write down what was seen, to show to others
 
-Exit code 0, or 6 where a check failed. Variables as for make: GPUS, CPUS, ACCELERATE, CUDA, ENGINE.
+Exit code 0, 6 where a check failed, 2 where a variable has no sense. Variables as for make: GPUS,
+CPUS, ACCELERATE, CUDA, ENGINE.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from pathlib import Path
 
 from doctor import bridge, checks, finding
-from host import selection, settings
+from host import plan, selection, settings
 from host.errors import HostError, UsageError
 from host.machine import Machine
 
@@ -35,11 +36,12 @@ def main() -> int:
     wrong: list[finding.Finding] = []
     try:
         environ.update(selection.resolve(environ))
+        plan.on_cpu(environ)
     except UsageError as error:
         print(error.line(), file=sys.stderr)
         return error.code
     except HostError as error:  # the checks may say why
-        environ["GPUS"] = "all"
+        environ.update(GPUS="all", CPUS="")
         wrong = [finding.fail("GPUS", error.problem, "there is nothing to train on", error.fix)]
     machine = Machine(environ=environ)
     if options.quick:

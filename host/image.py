@@ -42,4 +42,5 @@ def is_current(image: str, inputs: str, machine: Machine | None = None) -> bool:
     """Whether the image is there and made of these inputs."""
     label = '{{index .Config.Labels "dev.lockstep.inputs"}}'
     machine = machine or Machine()
-    return machine.run("docker", "image", "inspect", "--format", label, image).out.strip() == inputs
+    words = ("docker", "image", "inspect", "--format", label, image)
+    return machine.run(*words, seconds=60).out.strip() == inputs

@@ -12,20 +12,20 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 
 def rank() -> int:
     """This process's number among all; 0 where nobody launched it."""
-    return int(os.environ.get("RANK", "0"))
+    return int(os.environ.get("RANK") or 0)
 
 
 def local_rank() -> int:
     """This process's number on its machine."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return int(os.environ.get("LOCAL_RANK") or 0)
 
 
 def local_world() -> int:
     """Processes of this launch on this machine: they share its CPUs and its memory."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
 
 
 def world() -> int | None:
     """Processes of this launch that were asked for; None where nobody says."""
     told = os.environ.get("WORLD_SIZE")
-    return None if told is None else int(told)
+    return int(told) if told else None

@@ -19,6 +19,8 @@ from host.machine import Machine
 
 CONFIGS = Path("configs/accelerate")
 PRECISIONS = ("no", "fp16", "bf16")
+MOST = "most"
+"""GPUS where `free` chose them: as many of those that CUDA sees as can share the lanes."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,14 @@ def on_cpu(environ: Mapping[str, str]) -> bool:
     Raises:
         UsageError: a variable has no sense.
     """
-    device = _asked(environ, 0).device
+    device = "cuda" if is_choice(environ.get("GPUS", "")) else _asked(environ, 0).device
     name = environ.get("ACCELERATE", "")
     return device == "cpu" or (device is None and bool(name) and _read(name).device == "cpu")
+
+
+def is_choice(gpus: str) -> bool:
+    """Whether GPUS is a list (1,3) or `free`: `host.selection` makes names of it."""
+    return re.fullmatch(r"\d+(,\d+)+,?|\d+,|free(:[1-9]\d*)?", gpus) is not None
 
 
 def too_few(asked: str, wanted: int, visible: int) -> HostError:
@@ -124,6 +131,8 @@ def _asked(environ: Mapping[str, str], visible: int) -> _Asked:
         raise UsageError("GPUS and CPUS are both set", "set one of them")
     if cpus:
         return _Asked("cpu", _count("CPUS", cpus), f"CPUS={cpus}")
+    if gpus == MOST:
+        return _Asked("cuda", None, "GPUS=free")
     if gpus == "all":
         # None there is no answer to all of them.
         return _Asked("cuda", max(1, visible), "GPUS=all")
@@ -146,6 +155,8 @@ def _chosen(asked: _Asked, precision: str, visible: int, lanes: int | None) -> P
     if asked.count is not None:
         count = asked.count
     elif device == "cuda":  # as many as can share the lanes
+        if not visible:
+            raise too_few(asked.words, 1, 0)
         fit = [n for n in sharing(lanes) if n <= visible] if lanes else [visible]
         count = max(fit)
     else:
@@ -194,7 +205,7 @@ def _read(name: str) -> _Hardware:
     """The lines of a hardware config that matter here; Accelerate reads all of it."""
     path = CONFIGS / f"{name}.yaml"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         known = sorted(p.stem for p in CONFIGS.glob("*.yaml"))
         raise UsageError(

@@ -96,6 +96,34 @@ def test_the_newest_line_that_fits_or_a_refusal_with_the_way_out(host, tmp_path)
     assert code == (0 if expected.startswith("cuda") else 2 if "no CUDA line" in said else 6)
 
 
+@pytest.mark.parametrize("gpus", ["1,3", "free", "free:2"])
+def test_a_choice_of_gpus_does_not_hide_why_none_fits(gpus, tmp_path) -> None:
+    code, said = make_says(
+        smi(tmp_path / "bin", "470.256.02", [A100] * 4), sys.executable, "-m", "host.cuda",
+        environ={"CUDA": "auto", "GPUS": gpus, "CPUS": "", "ACCELERATE": ""},
+    )  # fmt: skip
+    assert said.startswith("error: driver 470.256.02 is older than 525")
+    assert code == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["CPUS=0"], "error: CPUS=0 is no number of processes → give a number from 1"),
+        (["GPUS=1", "CPUS=1"], "error: GPUS and CPUS are both set → set one of them"),
+        (["GPUS=free", "CPUS=1"], "error: GPUS and CPUS are both set → set one of them"),
+        (["ACCELERATE=nope"], "error: there is no hardware config configs/accelerate/nope.yaml"),
+        (["GPUS=two"], "error: GPUS=two is no choice of GPUS"),
+    ],
+)
+def test_variables_without_sense_are_one_line_before_anything_runs(words, says, tmp_path) -> None:
+    code, said = make_says(lent(tmp_path / "bin"), "make", "train", *words, "ENGINE=local")
+    lines = [line for line in said.splitlines() if not line.startswith("make: ")]
+    assert code == 2
+    assert len(lines) == 1
+    assert lines[0].lower().startswith(says.lower())
+
+
 def test_gpus_are_of_no_concern_on_the_cpu_or_when_they_are_hidden(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", f"{smi(tmp_path / 'bin', V580, [GTX, A100])}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -332,6 +360,32 @@ def test_settings_come_from_the_environment_and_else_from_the_env_file(
     assert "HF_TOKEN" not in found  # the container's, not ours
 
 
+def test_where_to_train_is_said_by_the_environment_or_by_the_env_file(
+    tmp_path, monkeypatch
+) -> None:
+    """Not half by each: CPUS=2 of .env must not contradict GPUS=1 on the command line."""
+    monkeypatch.setattr("host.settings.HOME", tmp_path)
+    (tmp_path / ".env").write_text(
+        "CPUS=2  # two cores\nACCELERATE='multi_cpu'\nPRECISION=bf16\n#GPUS=4\nCUDA=\"cuda12\" # old\n"
+    )
+    for name in ("GPUS", "CPUS", "ACCELERATE", "PRECISION", "CUDA"):
+        monkeypatch.delenv(name, raising=False)
+    found = settings.read()
+    assert [found.get(n) for n in ("GPUS", "CPUS", "ACCELERATE")] == [None, "2", "multi_cpu"]
+    assert (found["PRECISION"], found["CUDA"]) == ("bf16", "cuda12")
+    monkeypatch.setenv("GPUS", "1")
+    found = settings.read()
+    assert [found.get(n) for n in ("GPUS", "CPUS", "ACCELERATE")] == ["1", "", ""]
+    assert found["PRECISION"] == "bf16"
+    monkeypatch.setattr("host.docker.rootless", lambda: False)
+    told = compose.variables(found, table.lines()[0])
+    assert (told["GPUS"], told["CPUS"], told["ACCELERATE"]) == ("1", "", "")
+    monkeypatch.delenv("GPUS")
+    monkeypatch.setenv("ACCELERATE", "")  # make train ACCELERATE=
+    found = settings.read()
+    assert [found.get(n) for n in ("GPUS", "CPUS", "ACCELERATE")] == [None, "2", ""]
+
+
 def test_data_that_is_not_there_is_refused(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr("host.docker.rootless", lambda: False)
     line = table.lines()[0]
@@ -407,9 +461,9 @@ def lent(folder: Path) -> Path:
         ("all", None, {}),
         ("1,3", None, {"GPUS": "2", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-3"}),
         ("3,", None, {"GPUS": "1", "CUDA_VISIBLE_DEVICES": "GPU-3"}),
-        ("free", None, {"GPUS": "", "CUDA_VISIBLE_DEVICES": "GPU-0,GPU-2"}),
+        ("free", None, {"GPUS": "most", "CUDA_VISIBLE_DEVICES": "GPU-0,GPU-2"}),
         ("free:1", None, {"GPUS": "1", "CUDA_VISIBLE_DEVICES": "GPU-0"}),
-        ("free", "1,2", {"GPUS": "", "CUDA_VISIBLE_DEVICES": "GPU-2"}),
+        ("free", "1,2", {"GPUS": "most", "CUDA_VISIBLE_DEVICES": "GPU-2"}),
         (
             "free:3",
             None,

@@ -313,6 +313,13 @@ def test_precision_stays_that_of_the_training(cli, tmp_path, monkeypatch) -> Non
     assert {name: found[name] for name in figures} == figures
 
 
+def test_an_evaluation_in_another_precision_is_refused(finished, cli, monkeypatch) -> None:
+    monkeypatch.setenv("PRECISION", "bf16")
+    done = cli("evaluate", "--run", finished)
+    assert done.code == 2
+    assert "PRECISION=bf16, and weights are measured as they were trained: no" in one_line(done.err)
+
+
 def test_an_fp16_run_is_measured_on_a_cpu_with_a_warning(finished, cli, tmp_path) -> None:
     """Its checkpoint says fp16; the bytes are those of an FP32 run, there being no GPU here."""
     found = read(finished / "checkpoints/latest")

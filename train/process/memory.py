@@ -1,6 +1,7 @@
 """Whether a training fits into memory, from the model's shapes alone; `tune` measures it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,7 +73,7 @@ def fit(
     resident: int,
     world: int,
     local: int,
-    device: str,
+    gpus: Sequence[int],
     half: bool,
 ) -> Fit | None:
     """Whether this machine has the memory for its share of a training.
@@ -81,7 +82,7 @@ def fit(
         shape: (C, H, W) of an image.
         resident: bytes of images that each process keeps in memory.
         world, local: processes in all, and on this machine.
-        device: cuda or cpu.
+        gpus: those that it is for, by torch's numbers; none: the CPU.
         half: mixed precision.
 
     Returns:
@@ -91,10 +92,9 @@ def fit(
         need = needed(config, classes, shape, world, half=half)
     except RuntimeError:
         return None
-    if device == "cuda":
-        sizes = (torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count()))
-        least = min(properties.total_memory for properties in sizes)
-        return Fit(need, need.total + CONTEXT, least, "each GPU")
+    if gpus:
+        least = min(torch.cuda.get_device_properties(n).total_memory for n in gpus)
+        return Fit(need, need.total + CONTEXT, least, "GPU memory")
     limit = limits.memory()
     there = limit or limits.memory_total()
     if there is None:

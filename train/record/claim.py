@@ -12,6 +12,7 @@ from train.lanes.runtime import Runtime
 from train.record import checkpoint, lock, rundir
 from train.record.checkpoint import Checkpoint
 from train.record.facts import Facts
+from train.record.recorder import check_key
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def claimed(
         claim = None
         with runtime.together():
             if runtime.main:
+                check_key(config)
                 path = rundir.choose(config, run, resume)
                 held.callback(rundir.forget_unused, path)
                 claim = _taken(config, path, resume, held)

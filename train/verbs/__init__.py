@@ -30,6 +30,13 @@ class Verb(Protocol):
         """Do it; `knobs` are those that the command line sets, as a nested mapping."""
 
 
+class Launched(Verb, Protocol):
+    """A verb that is LAUNCHED says one thing more."""
+
+    def lanes(self, options: argparse.Namespace, knobs: dict[str, Any]) -> int | None:
+        """What its processes have to share; None: any number of them will do."""
+
+
 def found() -> dict[str, Verb]:
     """Every verb by its name."""
     names = [module.name for module in pkgutil.iter_modules(__path__)]

@@ -2,12 +2,13 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from host import launcher
-from host.errors import DataError
+from host.errors import DataError, UsageError
 
 LAUNCHED = True
 KNOBS = False
@@ -24,6 +25,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint directory")
     parser.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
+
+
+def lanes(_options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
+    """Any number of processes can measure."""
 
 
 def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
@@ -52,6 +57,12 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     if precision == "fp16" and not torch.cuda.is_available():
         _warn("trained in FP16, which needs a GPU: measured in FP32, figures may differ slightly")
         precision = "no"
+    asked = os.environ.get("PRECISION", "")
+    if asked not in ("", precision, facts.mixed_precision):
+        raise UsageError(
+            f"PRECISION={asked}, and weights are measured as they were trained: {precision}",
+            "leave PRECISION out",
+        )
     with (
         explained(config),
         runtimes.start(config, training=False, precision=precision) as runtime,

@@ -46,6 +46,11 @@ def resolved(options: argparse.Namespace, knobs: dict[str, Any]) -> Config:
     return experiment.load(file, knobs)
 
 
+def lanes(options: argparse.Namespace, knobs: dict[str, Any]) -> int:
+    """The experiment's: the processes share them."""
+    return resolved(options, knobs).lanes
+
+
 def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     """Train."""
     with interrupt.listen() as stop:
