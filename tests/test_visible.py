@@ -117,3 +117,10 @@ def test_all_who_ask_get_the_same_answer(chosen, tmp_path: Path) -> None:
     if expected:
         free = selection.resolve({**environ, "GPUS": "free"}, machine)
         assert free["CUDA_VISIBLE_DEVICES"].split(",") == expected
+
+
+def test_a_machine_without_the_driver_s_tool_has_no_gpus() -> None:
+    machine = Machine(environ={"PATH": "/nonexistent"})
+    assert nvidia.seen(machine) == []
+    assert cuda.look(machine) is None
+    assert plan.for_machine(machine.environ).device == "cpu"
