@@ -31,21 +31,21 @@ found  := $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (
 # Without it there is no looking: local, where that was not ruled out.
 bare    = $(if $(filter docker,$(ENGINE)),$(shell \
   echo 'error: make needs Python 3.8 for ENGINE=docker → install it, or `docker compose run --rm train`' >&2; \
-  echo refused),local)
+  echo refused:6),local)
 # Inside one of our images all is there already.
 inside := $(wildcard /etc/lockstep-image.json)
 VENV   := $(if $(inside),/opt/venv,.venv)
 BIN    := $(VENV)/bin
-engine := $(if $(goals),$(if $(found),$(shell $(HOST) host.docker $(ENGINE) || echo refused),$(bare)),local)
+engine := $(if $(goals),$(if $(found),$(shell $(HOST) host.docker $(ENGINE) || echo refused:$$?),$(bare)),local)
 line   := $(if $(inside),$(CUDA_LINE),$(if $(filter auto,$(CUDA)),cuda13,$(CUDA)))
 # Where nothing trains, GPUs that no line fits are no reason to refuse.
 any    := $(if $(filter train tune eval reproduce bench $(notdir $(basename $(wildcard train/verbs/*.py))),$(goals)),,any)
 ifneq ($(and $(goals),$(found),$(filter local,$(engine))),)
-  line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST) host.cuda $(any) || echo refused))
+  line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST) host.cuda $(any) || echo refused:$$?))
 endif
 
 # A list of GPUs, or those that are free, by name.
-chosen := $(if $(and $(goals),$(found),$(filter local,$(engine)),$(GPUS)),$(shell $(HOST) host.selection || echo refused))
+chosen := $(if $(and $(goals),$(found),$(filter local,$(engine)),$(GPUS)),$(shell $(HOST) host.selection || echo refused:$$?))
 SETTINGS += $(chosen)
 
 # A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
@@ -63,10 +63,11 @@ DEV    := $(if $(docker),,$(call stamp,dev))
 # Runs a verb: in a container, or in the local environment.
 VERB    = $(if $(docker),$(COMPOSE) run --rm train,@exec env $(SETTINGS) $(BIN)/python -m train.launch)
 
-ifneq ($(filter refused,$(engine) $(line) $(chosen)),)
+refusal := $(firstword $(filter refused:%,$(engine) $(line) $(chosen)))
+ifneq ($(refusal),)
 
 $(goals):
-	@exit 6
+	@exit $(refusal:refused:%=%)
 
 else
 
@@ -113,7 +114,7 @@ shell: $(DEV)  ## a shell in the environment
 	@PATH="$(if $(inside),,$$PWD/)$(BIN):$$PATH" VIRTUAL_ENV="$(if $(inside),,$$PWD/)$(VENV)" $${SHELL:-sh}
 
 test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
-	@$(BIN)/python -m pytest -m 'not slow and not container and not gpu' $(ARGS)
+	@$(BIN)/python -m pytest -m 'not slow and not container and not gpu' -n 2 --dist worksteal $(ARGS)
 
 test-slow: test-crowd test-alone  ## run the tests that take minutes
 
