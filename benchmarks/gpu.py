@@ -24,8 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ROOT / "benchmarks" / "gpu_parts.py"
-DIGITS = ["--config", "configs/digits.yaml", "--max_steps", "60", "--eval.every", "30"]
-DIGITS += ["--checkpoint.every", "10"]
+DIGITS = ["--config", "configs/digits.yaml", "--eval.every", "30", "--checkpoint.every", "10"]
+STEPS = {True: 60, False: 300}  # by whether it is a dry run; a GPU must not be done before the kill
 LIMIT = 420.0
 """Seconds of one part."""
 # Precision and tf32 by the name of a row.
@@ -79,7 +79,7 @@ def finished(child: subprocess.Popen[str]) -> str:
 # --- the bits
 
 
-def fit(run: Path, precision: str, *knobs: str, processes: int = 1) -> list[str]:
+def fit(run: Path, *knobs: str, processes: int = 1) -> list[str]:
     """The command of a short training, on one process or on several that share a GPU."""
     words = [sys.executable, "-m"]
     if processes > 1:
@@ -104,7 +104,8 @@ def trained(folder: Path, name: str, knobs: list[str], dry: bool, processes: int
     """The hash of a run; `killed` in its name: with SIGKILL in the middle, and gone on with."""
     precision, tf32 = PRECISIONS[name.split(maxsplit=1)[0]]
     run = folder / name.replace(" ", "-")
-    words = fit(run, precision, "--tf32", str(tf32).lower(), *knobs, processes=processes)
+    length = ["--max_steps", str(STEPS[dry]), "--tf32", str(tf32).lower()]
+    words = fit(run, *length, *knobs, processes=processes)
     child = started(words, variables(precision, dry))
     if "killed" in name:
         deadline = time.monotonic() + LIMIT
@@ -147,7 +148,7 @@ def bits(dry: bool, names: list[str] | None = None) -> Iterator[Row]:
                     except Exception as error:
                         said[own] = f"failed: {error}"
             first = said.pop(f"{name} first")
-            command = "python -m train fit " + " ".join(DIGITS)
+            command = f"python -m train fit --max_steps {STEPS[dry]} " + " ".join(DIGITS)
             yield Row(f"{name}, one process on the {device}", f"{first[:16]}…", command, None)
             for own, found in said.items():
                 same = found == first

@@ -5,10 +5,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from host import launcher
 from host.errors import DataError, UsageError
+
+if TYPE_CHECKING:  # what imports torch is imported when it is run
+    from train.config import Config
+    from train.lanes.runtime import Runtime
+    from train.measure import Metrics
+    from train.record.checkpoint import Checkpoint
 
 LAUNCHED = True
 KNOBS = False
@@ -37,54 +43,20 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     Raises:
         LockstepError: what went wrong, for the user to mend.
     """
-    import torch
-
-    from train.data import Augmenter, load
     from train.experiment import parse
     from train.lanes import runtime as runtimes
-    from train.learn import models
-    from train.measure import evaluate
     from train.process.failures import explained
-    from train.process.interrupt import StopFlag
     from train.record import checkpoint, rundir
 
     path = options.checkpoint or rundir.final_checkpoint(options.run or rundir.newest())
     found = checkpoint.read(path)
-    facts = found.facts
-    config = parse(facts.config, str(path))
-    # In the precision of the training, or its figures would not come out again.
-    precision = facts.mixed_precision
-    if precision == "fp16" and not torch.cuda.is_available():
-        _warn("trained in FP16, which needs a GPU: measured in FP32, figures may differ slightly")
-        precision = "no"
-    asked = os.environ.get("PRECISION", "")
-    if asked not in ("", precision, facts.mixed_precision):
-        raise UsageError(
-            f"PRECISION={asked}, and weights are measured as they were trained: {precision}",
-            "leave PRECISION out",
-        )
+    config = parse(found.facts.config, str(path))
+    precision = _precision(found.facts.mixed_precision)
     with (
         explained(config),
         runtimes.start(config, training=False, precision=precision) as runtime,
     ):
-        root = {} if options.root is None else {"root": options.root}
-        with runtime.together():
-            data = load(config.data.model_copy(update=root), fingerprint=runtime.main)
-        if data.classes != facts.classes or data.train.shape != facts.shape:
-            raise DataError(
-                "the data has other classes or another size than the weights were trained on",
-                "name the right data with --data.root",
-            )
-        # A large data set that was trained on at `fast` was not hashed.
-        if runtime.main and facts.data_sha256 not in (None, data.sha256):
-            _warn("the data is not what the weights were trained on")
-        # The weights come from the checkpoint, whatever the training started from.
-        blank = config.model.model_copy(update={"weights": None})
-        model = models.build(blank, len(data.classes), data.train.shape)
-        found.restore_model(model)
-        model = runtime.accelerator.prepare_model(model.to(runtime.device), evaluation_mode=True)
-        augmenter = Augmenter(config.augment, facts.mean, facts.std, runtime.device)
-        metrics = evaluate(model, data, augmenter, runtime, config, stop=StopFlag())
+        metrics = _measured(found, config, runtime, options.root)
     if runtime.main:
         step = found.state["step"]
         print(
@@ -93,6 +65,53 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
             file=sys.stderr,
         )
         print(json.dumps({"checkpoint": str(path), "step": step, **metrics.full()}))
+
+
+def _precision(recorded: str) -> str:
+    """That of the training, or its figures would not come out again; FP32 where that cannot be."""
+    import torch
+
+    precision = recorded
+    if precision == "fp16" and not torch.cuda.is_available():
+        _warn("trained in FP16, which needs a GPU: measured in FP32, figures may differ slightly")
+        precision = "no"
+    asked = os.environ.get("PRECISION", "")
+    if asked not in ("", precision, recorded):
+        raise UsageError(
+            f"PRECISION={asked}, and weights are measured as they were trained: {precision}",
+            f"say PRECISION={precision}, or nothing",
+        )
+    return precision
+
+
+def _measured(
+    found: "Checkpoint", config: "Config", runtime: "Runtime", root: str | None
+) -> "Metrics":
+    """The figures of a checkpoint's weights, on its data; `root` says where that is now."""
+    from train.data import Augmenter, load
+    from train.learn import models
+    from train.measure import evaluate
+    from train.process.interrupt import StopFlag
+
+    facts = found.facts
+    moved = {} if root is None else {"root": root}
+    with runtime.together():
+        data = load(config.data.model_copy(update=moved), fingerprint=runtime.main)
+    if data.classes != facts.classes or data.train.shape != facts.shape:
+        raise DataError(
+            "the data has other classes or another size than the weights were trained on",
+            "name the right data with --data.root",
+        )
+    # A large data set that was trained on at `fast` was not hashed.
+    if runtime.main and facts.data_sha256 not in (None, data.sha256):
+        _warn("the data is not what the weights were trained on")
+    # The weights come from the checkpoint, whatever the training started from.
+    blank = config.model.model_copy(update={"weights": None})
+    model = models.build(blank, len(data.classes), data.train.shape)
+    found.restore_model(model)
+    model = runtime.accelerator.prepare_model(model.to(runtime.device), evaluation_mode=True)
+    augmenter = Augmenter(config.augment, facts.mean, facts.std, runtime.device)
+    return evaluate(model, data, augmenter, runtime, config, stop=StopFlag())
 
 
 def _warn(text: str) -> None:
