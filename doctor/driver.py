@@ -91,6 +91,13 @@ def _not_loaded(machine: Machine, cards: list[pci.Card]) -> Finding:
         )
     held = any(card.driver == "nvidia" for card in cards)
     if not machine.has("nvidia-smi"):
+        if held and _devices(machine):
+            return unwell(
+                "driver",
+                f"{on_bus}, given to this container without nvidia-smi",
+                "GPUs are counted by nvidia-smi: without it, it trains on the CPU",
+                "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+            )
         if held:  # sysfs shows the host's cards in every container
             return skip("driver", "the host's GPUs are not given to this container")
         return unwell(

@@ -3,6 +3,7 @@ import random
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -235,6 +236,27 @@ def test_a_new_thing_with_state_needs_a_name_and_no_more(tmp_path) -> None:
     assert all(torch.equal(again.shadow[n], t) for n, t in average.shadow.items())
     with pytest.raises(CheckpointError, match="holds the state of average, optimizer, and this"):
         saver(average=None).restore(found)
+
+
+@pytest.mark.parametrize("value", [(0.9, 0.999), {1: 2.0}, {"ema": torch.ones(2)}, np.float64(1)])
+def test_a_state_that_json_would_change_is_refused(tmp_path, value) -> None:
+    model, _ = learner()
+    average = Average(model)
+    average.count = value
+    saver = Saver(tmp_path, 2, model, FACTS)
+    saver.register("average", average)
+    with pytest.raises(ValueError, match="average has a count that JSON cannot hold"):
+        saver.save({"step": 3, "best_step": 0})
+    assert not (tmp_path / "latest").exists()
+
+
+@pytest.mark.parametrize("name", ["model", "optimizer"])
+def test_two_parts_of_one_name(tmp_path, name) -> None:
+    model, optimizer = learner()
+    saver = Saver(tmp_path, 2, model, FACTS)
+    saver.register("optimizer", OptimizerState(optimizer))
+    with pytest.raises(ValueError, match=f"a part named {name} already"):
+        saver.register(name, OptimizerState(optimizer))
 
 
 def test_a_checkpoint_of_the_first_version_is_read(saved, tmp_path) -> None:

@@ -32,9 +32,9 @@ class Journal:
         self._saved = state.step if parts.saver.holds(state.step) else None
         self._compared = self._saved
         self._unread: list[Tensor] = []
-        # An overflowing gradient is no harm under FP16: the scaler skips the step.
         # The first steps start workers and choose kernels: looks begin after them.
         self._sampled: tuple[int, float] | None = None
+        # An overflowing gradient is no harm under FP16: the scaler skips the step.
         self._scaled = parts.runtime.accelerator.mixed_precision == "fp16"
 
     def keep(self, report: Tensor, norm: Tensor) -> None:

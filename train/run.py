@@ -75,7 +75,7 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
     with runtime.together():
         if runtime.main:
             described = provenance.describe(config, runtime, parts.data.sha256)
-            run = manifest.start(described, path, state.step)
+            run = manifest.start(config, described, path, state.step)
     if run is None:
         yield parts
         return

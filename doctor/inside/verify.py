@@ -7,7 +7,6 @@ Memory is an estimate from the model's own shapes, computed without memory; `tun
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from doctor.finding import Finding, fail, ok, skip, warn
@@ -21,6 +20,7 @@ from train import experiment
 from train.config import Config
 from train.data import ImageData
 from train.data import load as load_data
+from train.data.images import first_line
 from train.process import memory
 from train.process.memory import Fit, Need
 
@@ -50,11 +50,14 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
             found.append(skip("fits in memory", "not without numbers"))
         else:
             found += [_memory(fit), _checkpoints(fit.need, config, machine)]
-    except RuntimeError as error:  # a GPU that is unwell
-        found.append(skip("fits in memory", f"not to be told: {str(error)[:80]}"))
-    except LockstepError as error:
+    except (LockstepError, RuntimeError) as error:
         name = ["experiment", *names][len(found)]
-        found.append(fail(name, error.problem, "the training would end at once", error.fix))
+        if isinstance(error, LockstepError):
+            seen, fix = error.problem, error.fix
+        else:  # torch's own, of a GPU that is unwell or data that it cannot take
+            seen = f"{type(error).__name__}: {first_line(error)}"
+            fix = "mend what the rows above say of CUDA; else `make train` says where"
+        found.append(fail(name, seen, "the training would end at once", fix))
     done = {f.name for f in found}
     return found + [skip(name, "what comes before it failed") for name in names if name not in done]
 
@@ -98,7 +101,7 @@ def _checkpoints(need: Need, config: Config, machine: Machine) -> Finding:
     # The best one is kept besides, and the next is written before the oldest goes.
     wanted = each * (config.checkpoint.keep + 2)
     place = f"{machine.home}/runs"
-    free = machine.free(place if os.path.isdir(place) else machine.home)  # noqa: PTH112
+    free = machine.free(place if machine.exists(place) else machine.home)
     if free is None:
         return skip("checkpoints", "not known on this system")
     seen = f"{wanted / 1e9:.2f} GB of the {free / 1e9:.0f} GB that are free"

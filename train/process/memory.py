@@ -17,9 +17,8 @@ PROCESS = 0.7e9
 """Bytes of a process before its first tensor: torch, Accelerate, TensorBoard and what they need."""
 CONTEXT = 1.0e9
 """Bytes on a GPU before the first tensor: CUDA's context and its libraries' workspaces."""
-_NEAR = (
-    0.85  # what takes more than this share may fail later: evaluation, fragments, other programs
-)
+# What takes more than this share may fail later: evaluation, fragments, other programs.
+_NEAR = 0.85
 
 Shape = tuple[int, int, int]
 

@@ -27,11 +27,13 @@ from torch import Tensor, nn
 from host.errors import CheckpointError
 from train.record import files
 from train.record.facts import Facts
+from train.record.stateful import split
 
 _SUMS = "SHA256SUMS"
 _STATE = "state.json"
 _SUFFIX = ".safetensors"
-_MODEL = "model"
+MODEL = "model"
+"""The name that the weights stand by; no other part may have it."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,10 @@ def write(
     """
     final = root / name_of(step)
     aside = root / f".{final.name}.{os.getpid()}"
-    content = {f"{_MODEL}{_SUFFIX}": save(_contiguous(model))}
+    content = {f"{MODEL}{_SUFFIX}": save(_contiguous(model))}
     plain: dict[str, dict[str, Any]] = {}
     for name, values in parts.items():
-        tensors = {slot: value for slot, value in values.items() if isinstance(value, Tensor)}
-        plain[name] = {slot: values[slot] for slot in values if slot not in tensors}
+        tensors, plain[name] = split(name, values)
         if tensors:
             content[f"{name}{_SUFFIX}"] = save(_contiguous(tensors))
     content[_STATE] = (json.dumps({**state, "parts": plain}, indent=1) + "\n").encode()
@@ -140,7 +141,7 @@ def read(path: Path) -> Checkpoint:
     state = json.loads(content.pop(_STATE))
     plain: dict[str, dict[str, Any]] = state.pop("parts", None) or _older(state)
     tensors = {name.removesuffix(_SUFFIX): load(data) for name, data in content.items()}
-    model = tensors.pop(_MODEL)
+    model = tensors.pop(MODEL)
     parts = {name: {**values, **tensors.get(name, {})} for name, values in plain.items()}
     return Checkpoint(path, model, parts, state)
 
@@ -165,7 +166,7 @@ def _verified(path: Path) -> dict[str, bytes]:
         for line in content.get(_SUMS, b"").splitlines()
         if line.strip()
     ]
-    for name in (f"{_MODEL}{_SUFFIX}", _STATE, _SUMS, *listed):
+    for name in (f"{MODEL}{_SUFFIX}", _STATE, _SUMS, *listed):
         if name not in content:
             raise CheckpointError(f"{path / name} is missing", fix)
     recorded = content.pop(_SUMS)

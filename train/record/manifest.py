@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from host.errors import LockstepError, Stopped
-from train.experiment import dump, parse
+from train.config import Config
+from train.experiment import dump
 from train.record import checkpoint, provenance, rundir
 
 
@@ -26,8 +27,8 @@ class Started:
     changed: list[str]
 
 
-def start(manifest: Mapping[str, Any], path: Path, step: int) -> Started:
-    """Write what is about to run, from `step` on."""
+def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) -> Started:
+    """Write what is about to run, from `step` on; `manifest` is what `provenance` says of it."""
     before = rundir.read_json(path / "run.json") or {}
     attempts = before.get("attempts", [])
     changed = provenance.differences(before, manifest) if attempts else []
@@ -46,7 +47,6 @@ def start(manifest: Mapping[str, Any], path: Path, step: int) -> Started:
         "attempts": [*attempts, attempt],
     }
     rundir.write_json(path / "run.json", whole)
-    config = parse(manifest["config"], "run.json")
     rundir.write(path / "config.yaml", dump(config))
     return Started(str(whole["id"]), changed)
 

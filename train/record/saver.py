@@ -8,7 +8,7 @@ from torch import nn
 
 from host.errors import CheckpointError
 from train.record import files
-from train.record.checkpoint import Checkpoint, name_of, prune, write
+from train.record.checkpoint import MODEL, Checkpoint, name_of, prune, write
 from train.record.facts import Facts
 from train.record.stateful import Stateful
 
@@ -29,8 +29,13 @@ class Saver:
         self._parts: dict[str, Stateful] = {}
 
     def register(self, name: str, part: Stateful) -> None:
-        """Keep the state of `part` in checkpoints, as `name`."""
-        assert name not in self._parts
+        """Keep the state of `part` in checkpoints, as `name`.
+
+        Raises:
+            ValueError: there is a part of this name.
+        """
+        if name in (MODEL, *self._parts):
+            raise ValueError(f"there is a part named {name} already")
         self._parts[name] = part
 
     def save(self, state: Mapping[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """Things with state, as a checkpoint keeps them: by name, tensors and plain values."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 
@@ -14,6 +16,25 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take such a state."""
+
+
+def split(name: str, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of the state of the part `name`, and its other values.
+
+    Raises:
+        ValueError: a value would not be the same when it is read back from JSON, which knows
+            neither tuples nor numbers as keys; whoever wrote the part has to mend it.
+    """
+    tensors = {slot: value for slot, value in state.items() if isinstance(value, Tensor)}
+    plain = {slot: value for slot, value in state.items() if slot not in tensors}
+    for slot, value in plain.items():
+        try:
+            same = repr(json.loads(json.dumps(value))) == repr(value)
+        except TypeError:
+            same = False
+        if not same:
+            raise ValueError(f"the state of {name} has a {slot} that JSON cannot hold: {value!r}")
+    return tensors, plain
 
 
 class OptimizerState:
