@@ -5,6 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -12,6 +13,7 @@ from host.errors import CheckpointError
 from train.config import Model, Optim
 from train.learn.models import build
 from train.learn.optim import build as build_optimizer
+from train.learn.weights import contiguous
 from train.record import checkpoint
 from train.record.checkpoint import prune, read, weights_sha256
 from train.record.facts import Facts
@@ -236,6 +238,26 @@ def test_a_new_thing_with_state_needs_a_name_and_no_more(tmp_path) -> None:
     assert all(torch.equal(again.shadow[n], t) for n, t in average.shadow.items())
     with pytest.raises(CheckpointError, match="holds the state of average, optimizer, and this"):
         saver(average=None).restore(found)
+
+
+def test_a_model_that_reads_by_version_comes_back(tmp_path) -> None:
+    """MNASNet's layers were other ones in version 1, which is what no version means to it."""
+    model = build(Model(name="mnasnet0_5"), 10, (3, 64, 64))
+    Saver(tmp_path, 2, model, FACTS).save({"step": 3, "best_step": 3})
+    found = read(tmp_path / "latest")
+    assert found.versions is not None
+    assert found.versions[""] == {"version": 2}
+    weights = str(tmp_path / "latest" / "model.safetensors")
+    again = build(Model(name="mnasnet0_5", weights=weights), 10, (3, 64, 64))
+    assert weights_sha256(again) == weights_sha256(model)
+    blank = build(Model(name="mnasnet0_5"), 10, (3, 64, 64))
+    found.restore_model(blank)
+    assert weights_sha256(blank) == weights_sha256(model)
+    # A file that says no versions is taken for one of this version.
+    plain = tmp_path / "plain.safetensors"
+    safetensors.torch.save_file(contiguous(model.state_dict()), plain)
+    again = build(Model(name="mnasnet0_5", weights=str(plain)), 10, (3, 64, 64))
+    assert weights_sha256(again) == weights_sha256(model)
 
 
 @pytest.mark.parametrize("value", [(0.9, 0.999), {1: 2.0}, {"ema": torch.ones(2)}, np.float64(1)])

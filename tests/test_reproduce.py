@@ -66,7 +66,7 @@ def test_the_same_bits(run, cli, here) -> None:
     done = cli("reproduce", run)
     assert done.code == 0, done.err
     digest = json.loads((run / "result.json").read_text())["weights_sha256"]
-    assert f"same bits: all 6 steps, and weights {digest}, on 1 process (recorded: 1)" in done.out
+    assert f"same bits: all 6 steps, all figures, and weights {digest}, on 1 process" in done.out
     assert "not as recorded" not in done.out
 
 
@@ -146,6 +146,31 @@ def test_weights_that_are_not_those_of_the_record(run, cli, here) -> None:
     different = cli("reproduce", run, "--anyway")
     assert different.code == 7
     assert "only the final weights differ" in different.err
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("top1", "top1 is 0.99 in its record"), ("confusion", "confusion is 0.99 in its record")],
+)
+def test_a_forged_figure_is_found(run, cli, here, name, says) -> None:
+    result = json.loads((run / "result.json").read_text())
+    result["metrics"][name] = 0.99
+    (run / "result.json").write_text(json.dumps(result))
+    done = cli("reproduce", run)
+    assert done.code == 7
+    assert f"the weights are the same, and {says}" in one_line(done.err)
+
+
+def test_a_forged_evaluation_on_the_way_is_found(run, cli, here) -> None:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    first = next(line for line in lines if line["kind"] == "eval")
+    first["loss"] = 0.001
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = cli("reproduce", run)
+    assert done.code == 7
+    assert "loss at step 3 is 0.001 in its record" in one_line(done.err)
+    (run / "metrics.jsonl").unlink()  # lost, and not forged
+    assert cli("reproduce", run).code == 0
 
 
 def test_what_cannot_be_reproduced(run, cli, tmp_path) -> None:

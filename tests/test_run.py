@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -86,8 +87,6 @@ def test_evaluate_gives_the_run_s_figures_again(finished, cli) -> None:
 
 
 def test_a_moved_checkpoint_can_still_be_evaluated(finished, cli, tmp_path) -> None:
-    import shutil
-
     shutil.copytree(finished / "checkpoints/step-00000020", tmp_path / "elsewhere")
     done = cli("evaluate", "--checkpoint", tmp_path / "elsewhere")
     assert json.loads(done.out)["top1"] == result(finished)["metrics"]["top1"]
@@ -172,9 +171,27 @@ def test_knobs_that_do_not_decide_the_result_may_change_on_resume(finished, cli)
     assert "was started with another optim.lr" in other.err
 
 
-def test_a_damaged_checkpoint_is_skipped_on_resume(finished, cli, tmp_path) -> None:
-    import shutil
+@pytest.mark.parametrize("edited", ["config.yaml", "run.json", "both"])
+def test_an_edited_experiment_is_not_believed_on_resume(finished, cli, tmp_path, edited) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    (run / "result.json").unlink()
+    text = (run / "config.yaml").read_text()
+    manifest = json.loads((run / "run.json").read_text())
+    if edited != "run.json":
+        (run / "config.yaml").write_text(text.replace("seed: 0", "seed: 3"))
+    if edited != "config.yaml":
+        manifest["config"]["seed"] = 3
+        (run / "run.json").write_text(json.dumps(manifest))
+    done = cli("fit", "--run", run, "--resume")
+    assert done.code == 2
+    who = "the last checkpoint of" if edited == "both" else ""
+    was, now = ("3", "0") if edited == "run.json" else ("0", "3")
+    assert f"with another seed ({was}, and now {now})" in one_line(done.err)
+    assert who in done.err
 
+
+def test_a_damaged_checkpoint_is_skipped_on_resume(finished, cli, tmp_path) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run, symlinks=True)
     (run / "result.json").unlink()
@@ -188,8 +205,6 @@ def test_a_damaged_checkpoint_is_skipped_on_resume(finished, cli, tmp_path) -> N
 
 
 def test_other_data_than_the_run_s_is_refused_on_resume(cli, folder, tmp_path) -> None:
-    import shutil
-
     data = tmp_path / "data"
     shutil.copytree(folder, data)
     words = ["fit", *SHORT, "--data.source", "folder", "--data.root", data, "--run", tmp_path / "r"]
@@ -206,8 +221,6 @@ def test_other_data_than_the_run_s_is_refused_on_resume(cli, folder, tmp_path) -
 
 
 def test_data_that_moved_is_found_by_root(cli, folder, tmp_path) -> None:
-    import shutil
-
     run, moved = tmp_path / "r", tmp_path / "moved"
     shutil.copytree(folder, tmp_path / "here")
     words = ["--data.source", "folder", "--data.root", tmp_path / "here", "--batch_size", 8]
@@ -242,11 +255,11 @@ class Sinks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = models.mlp(10, (1, 8, 8))
-        self.passes = 0
+        self.register_buffer("steps", torch.zeros(()))
 
     def forward(self, x):
-        self.passes += self.training
-        return self.inner(x) * (float("nan") if self.passes > 2 * 8 else 1.0)
+        self.steps += self.training
+        return self.inner(x) * torch.where(self.steps > 2, float("nan"), 1.0)
 
 
 def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_last_good_one(
@@ -331,8 +344,6 @@ def test_an_fp16_run_is_measured_on_a_cpu_with_a_warning(finished, cli, tmp_path
 
 
 def test_data_of_other_classes_or_sizes_cannot_be_evaluated_on(cli, folder, tmp_path) -> None:
-    import shutil
-
     from conftest import picture
 
     data, run = tmp_path / "data", tmp_path / "r"

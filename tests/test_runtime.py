@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import DIGITS, ROOT, one_line, processes
+from torch import nn
 
 from host import limits
 from host.errors import HostError, UsageError
 from host.lanes import share
 from train.config import Config
+from train.experiment import load
 from train.lanes import order, seeds
 from train.lanes import runtime as runtimes
 from train.process.interrupt import listen
@@ -36,18 +38,18 @@ def test_levels_pin_what_they_promise() -> None:
 
 
 def test_a_lane_s_seed_depends_on_step_and_lane_alone() -> None:
-    draws = {}
+    draws, generators = {}, seeds.Generators(nn.Identity())
     for step in range(3):
         for lane in range(3):
-            seeds.seed_lane(7, step, lane)
+            generators.seed_lane(7, step, lane)
             draws[step, lane] = torch.rand(1).item()
     assert len(set(draws.values())) == 9
-    seeds.seed_lane(7, 1, 2)
+    generators.seed_lane(7, 1, 2)
     assert torch.rand(1).item() == draws[1, 2]
 
 
 def test_seeds_are_those_of_torch() -> None:
-    seeds.seed_lane(3, 1, 4)
+    seeds.Generators(nn.Identity()).seed_lane(3, 1, 4)
     draw = torch.rand(5)
     torch.manual_seed(order.key(3, 1, 4) & (2**63 - 1))
     assert torch.equal(torch.rand(5), draw)
@@ -55,13 +57,32 @@ def test_seeds_are_those_of_torch() -> None:
 
 def test_processes_that_do_not_divide_the_lanes() -> None:
     with pytest.raises(UsageError, match="3 processes cannot share 8 lanes") as raised:
-        share(8, 0, 3, lockstep=True)
+        share(8, 0, 3, batch=128, lockstep=True)
     assert raised.value.fix == "use 1 or 2 or 4 or 8 processes"
-    with pytest.raises(UsageError, match=r"or 8 processes, or lanes: 3"):
-        share(8, 0, 3, lockstep=False)
-    assert [list(share(8, rank, 4, lockstep=True)) for rank in range(4)] == [
+    with pytest.raises(
+        UsageError, match="or 8 processes, or --lanes 3: other bits, and batch norm"
+    ):
+        share(8, 0, 3, batch=48, lockstep=False)
+    with pytest.raises(UsageError, match="8 processes cannot share 1 lane evenly") as raised:
+        share(1, 0, 8, batch=64, lockstep=True)
+    assert raised.value.fix == (
+        "use 1 process, or --lanes 8: other bits, and batch norm sees 8 samples at a time instead"
+        " of 64"
+    )
+    assert [list(share(8, rank, 4, batch=128, lockstep=True)) for rank in range(4)] == [
         [0, 1], [2, 3], [4, 5], [6, 7],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "lanes"),
+    [(1, 1), (8, 1), (31, 1), (32, 2), (48, 2), (63, 1), (64, 4), (100, 4), (127, 1), (128, 8),
+     (136, 8), (1000, 8), (4096, 8)],
+)  # fmt: skip
+def test_lanes_follow_from_the_batch_alone(batch, lanes) -> None:
+    assert Config(batch_size=batch).lanes == lanes
+    assert load(None, {"batch_size": str(batch)}).lanes == lanes
+    assert Config(batch_size=batch, lanes=1).lanes == 1
 
 
 def test_an_error_of_one_is_an_error_of_all() -> None:

@@ -5,27 +5,36 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from host import launcher
-from host.errors import UsageError
+from host.errors import DataError, LockstepError, UsageError
+from host.lanes import default
 from train.config import Config
 from train.data import Augmenter, ImageData, load
+from train.data.images import first_line
 from train.lanes import seeds
 from train.lanes.allreduce import AllReduce
 from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
+from train.lanes.seeds import Generators
+from train.lanes.traits import USUAL, Traits
 from train.lanes.tree import LaneTree
 from train.lanes.tripwire import Tripwire
-from train.learn import models, optim
+from train.learn import examine, models, optim
 from train.parts import Parts, State
 from train.process import memory
+from train.process.failures import out_of_memory
 from train.process.interrupt import StopFlag
 from train.process.stopwatch import Stopwatch
 from train.record.checkpoint import Checkpoint
 from train.record.facts import Facts
 from train.record.saver import Saver
 from train.record.stateful import OptimizerState
+
+# Samples below which batch norm's averages are rough.
+_FEW = 8
 
 
 def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
@@ -39,7 +48,17 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
     # To hash a data set that is too large for memory is to read all of it: once, and not for speed.
     hashed = runtime.main and config.reproducibility != "fast"
     with runtime.together(), stop.breaks():  # a download may take hours
-        return load(config.data, fingerprint=hashed)
+        images = load(config.data, fingerprint=hashed)
+    mark, sha256 = runtime.from_main((images.mark(), images.sha256))
+    with runtime.together():
+        # Where it is large, the main process alone has read all of it.
+        if images.mark() != mark or (images.sha256 or sha256) != sha256:
+            raise DataError(
+                f"process {runtime.rank} has other data than process 0",
+                "copy the same data to all machines, or name a place that all of them see",
+                one_rank=True,
+            )
+    return images
 
 
 def samples(config: Config, images: ImageData) -> int:
@@ -82,10 +101,49 @@ def learner(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Mod
     Raises:
         UsageError: there is no such model, or it does not fit the data.
     """
+    model = _built(config, images, runtime)
+    return model, optim.build(config.optim, model)
+
+
+def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
     seeds.seed_start(config.seed)
     model = models.build(config.model, len(images.classes), images.train.shape)
-    model = model.to(runtime.device)
-    return model, optim.build(config.optim, model)
+    return model.to(runtime.device)
+
+
+def traits(config: Config, images: ImageData, runtime: Runtime, model: nn.Module) -> Traits:
+    """What the model does that others do not; `model` is new from the seed.
+
+    Raises:
+        UsageError: it cannot be trained to the same bits; naming what is in the way.
+    """
+    if config.reproducibility == "fast":
+        return USUAL
+    lockstep = config.reproducibility == "lockstep"
+    count = min(examine.SAMPLES, config.micro_batch, len(images.train))
+    augmenter = Augmenter(config.augment, images.mean, images.std, runtime.device)
+    pixels = images.train.images(torch.arange(count)).to(runtime.device)
+    labels = images.train.labels[:count].to(runtime.device)
+    samples = examine.Samples(augmenter.normalize(pixels), labels, len(images.classes))
+    try:
+        twin = _built(config, images, runtime)
+        found = examine.examine(model, twin, samples, runtime, lockstep=lockstep)
+    except Exception as error:  # whatever a model raises
+        if isinstance(error, LockstepError) or out_of_memory(error, config):
+            raise
+        if "deterministic" in str(error):
+            raise models.not_deterministic(config.model.name, error) from error
+        raise UsageError(
+            f"{config.model.name} fails in its first pass, {type(error).__name__}:"
+            f" {first_line(error)}",
+            "mend the model; --debug shows where",
+        ) from error
+    if found.late and not lockstep and runtime.world > 1:
+        raise UsageError(
+            f"the gradient of {min(found.late)} comes in parts, which DDP cannot add up",
+            "checkpoint activations with use_reentrant=False, or use lockstep",
+        )
+    return found
 
 
 def resumed(
@@ -111,6 +169,7 @@ def resumed(
     with runtime.together():
         count = samples(config, images)
         model, optimizer = learner(config, images, runtime)
+        special = traits(config, images, runtime, model)
         saver = Saver(checkpoints, config.checkpoint.keep, model, said)
         register(saver, optimizer, runtime)
         state = State()
@@ -124,6 +183,7 @@ def resumed(
         model=model,
         optimizer=optimizer,
         saver=saver,
+        traits=runtime.from_main(special),
         count=count,
         stop=stop,
     )
@@ -145,11 +205,12 @@ def parts(
     model: nn.Module,
     optimizer: Optimizer,
     saver: Saver,
+    traits: Traits,
     count: int,
     stop: StopFlag,
 ) -> Parts:
     """What a training of `count` samples works with, but for what writes."""
-    wrapped, reducer = wrap(model, config, runtime)
+    wrapped, reducer = wrap(model, config, runtime, traits)
     return Parts(
         config=config,
         runtime=runtime,
@@ -157,6 +218,8 @@ def parts(
         augmenter=Augmenter(config.augment, images.mean, images.std, runtime.device),
         model=wrapped,
         unwrapped=model,
+        traits=traits,
+        generators=Generators(model),
         # The optimizer's state is where it belongs; Accelerate would move AdamW's step counts to
         # the GPU, where each is waited for.
         optimizer=runtime.accelerator.prepare_optimizer(optimizer, device_placement=False),
@@ -171,14 +234,16 @@ def parts(
     )
 
 
-def wrap(unwrapped: nn.Module, config: Config, runtime: Runtime) -> tuple[nn.Module, Reducer]:
+def wrap(
+    unwrapped: nn.Module, config: Config, runtime: Runtime, traits: Traits
+) -> tuple[nn.Module, Reducer]:
     """The model as it is called, and what sums over its lanes."""
     tree = config.reproducibility == "lockstep"
     # Accelerate's evaluation mode is precision and device, without DDP.
     alone = tree or runtime.world == 1
     model: Any = runtime.accelerator.prepare_model(unwrapped, evaluation_mode=alone)
     reducer: Reducer = (
-        LaneTree(unwrapped, runtime.rank, runtime.world, len(runtime.lanes))
+        LaneTree(unwrapped, runtime.rank, runtime.world, len(runtime.lanes), traits)
         if tree
         else AllReduce(model, runtime.world)
     )
@@ -195,6 +260,19 @@ def tripwire(
         return None
     whole, watch = config.reproducibility == "lockstep", config.tripwire > 0
     return Tripwire(model, optimizer, runtime, buffers=whole, watch=watch)
+
+
+def rough(parts: Parts) -> str | None:
+    """What to say where batch norm sees very few samples."""
+    config = parts.config
+    norms = [m for m in parts.unwrapped.modules() if isinstance(m, _BatchNorm) and m.training]
+    if not norms or config.micro_batch >= _FEW or config.lanes == 1:
+        return None
+    return (
+        f"batch norm sees a lane at a time, and a lane has {config.micro_batch} of the batch's"
+        f" {config.batch_size} samples, which costs accuracy: --lanes {default(config.batch_size)},"
+        " or a larger --batch_size (other bits either way)"
+    )
 
 
 def tight(config: Config, images: ImageData, runtime: Runtime) -> str | None:

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
 
 from host.errors import UsageError, nearest
@@ -86,6 +87,11 @@ def _unknown(words: list[str], flags: list[str]) -> UsageError:
 
 
 def _table() -> str:
-    rows = [(f"--{name}", field.description, json.dumps(field.default)) for name, field in knobs()]
+    rows = [(f"--{name}", field.description, default(field)) for name, field in knobs()]
     width = max(len(flag) for flag, *_ in rows)
     return "\n".join(f"  {flag:<{width}}  {text} [{default}]" for flag, text, default in rows)
+
+
+def default(field: FieldInfo) -> str:
+    """A knob's default, as YAML takes it; only `lanes` has one that follows from another knob."""
+    return "from batch_size" if field.default_factory else json.dumps(field.default)

@@ -7,14 +7,14 @@ editors use.
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
 from host.errors import UsageError
-from host.lanes import cutting
+from host.lanes import cutting, default
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -159,6 +159,11 @@ class Wandb(Section):
     """User or team; null: the key's own."""
 
 
+def from_batch_size(known: dict[str, Any]) -> int:
+    """The default of `lanes`, once what stands before it is known."""
+    return default(known["batch_size"])
+
+
 class Config(Section):
     """An experiment: it decides the result, and says nothing of the hardware."""
 
@@ -170,10 +175,10 @@ class Config(Section):
     """Decides initial weights, order, augmentation and dropout."""
     reproducibility: Literal["fast", "deterministic", "lockstep"] = "lockstep"
     """Same bits on any number of processes (lockstep), on the same number, or neither (fast)."""
-    lanes: Count = 8
-    """Micro-batches of a global batch; each process works through lanes / processes of them."""
     batch_size: Count = 128
     """Samples per step over all processes."""
+    lanes: Count = Field(default_factory=from_batch_size)
+    """Parts of a batch, however many processes; not set: 8, 4, 2 or 1, of 16 samples or more."""
     epochs: Annotated[float, Field(gt=0)] = 10
     """Passes over the training set."""
     max_steps: Count | None = None

@@ -89,7 +89,9 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) -> UsageError:
-    first, *others = error.errors(include_url=False)
+    wrong = error.errors(include_url=False)
+    # What would follow from a knob that is wrong is not wrong itself.
+    first, *others = [e for e in wrong if e["type"] != "default_factory_not_called"]
     more = f" (and {len(others)} more)" if others else ""
     known = [name for name, _ in knobs()]
     # Validators of unions and list items add parts that are no knob: keep the known beginning.

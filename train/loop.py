@@ -11,7 +11,6 @@ from torch.nn import functional
 from train.data import Batch
 from train.journal import Journal
 from train.lanes import order
-from train.lanes.seeds import seed_lane
 from train.learn import optim
 from train.learn.schedule import is_due
 from train.measure import Metrics
@@ -30,6 +29,7 @@ def train(parts: Parts, state: State) -> Metrics | None:
     epoch = order.steps(len(parts.data.train), config.batch_size)
     eval_every, save_every = config.eval.every or epoch, config.checkpoint.every or epoch
     journal, metrics = Journal(parts, state), None
+    journal.compare()
     # A run that was stopped inside an evaluation goes on with it.
     if state.step > state.measured and is_due(state.step, eval_every, steps):
         metrics = journal.measure()
@@ -92,7 +92,7 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
     size = order.consumed(step + 1, batch_size, samples) - step * batch_size
     for lane in runtime.lanes:
         batch = next(batches)
-        seed_lane(config.seed, step, lane)
+        parts.generators.seed_lane(config.seed, step, lane)
         report = torch.zeros(2, device=runtime.device)
         with reducer.lane(sync=lane == runtime.lanes[-1] and size == batch_size):
             if len(batch):

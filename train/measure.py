@@ -6,6 +6,7 @@ outcome; so all figures, the confusion matrix to the digit, are those of one pro
 """
 
 import math
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from host.errors import Stopped
 from train.config import Config
 from train.data import Augmenter, ImageData, eval_batches
 from train.lanes.runtime import Runtime
+from train.lanes.seeds import Generators
+from train.lanes.state import Kept, slots
 from train.process.interrupt import StopFlag
 
 
@@ -60,10 +63,15 @@ def evaluate(
     config: Config,
     *,
     stop: StopFlag,
+    moving: Collection[str] | None = None,
 ) -> Metrics:
     """Measure `model` on all of the validation split.
 
     All processes must call this together; each gets the same figures.
+
+    Args:
+        moving: names of what the model's forward pass is known to change; None: to be found out,
+            which takes the memory of the weights once more.
 
     Raises:
         Stopped: `stop` was set on one of them before all was measured.
@@ -73,26 +81,40 @@ def evaluate(
     outcome = torch.zeros(2, size, dtype=torch.int64, device=runtime.device)  # prediction, top-5
     was_training = model.training
     model.eval()
+    # Some models draw random numbers here as well, or change their buffers: which batches came
+    # before on this process must not show.
+    generators = Generators(model)
+    kept = Kept([slot for slot in slots(model) if moving is None or slot.name in moving])
     mine = slice(runtime.rank, None, runtime.world)
     with closing(eval_batches(data.validation, config, mine, runtime.device)) as batches:
         # Some processes have a batch less; all must be there to agree.
         for _ in range(math.ceil(size / config.eval_batch / runtime.world)):
             if runtime.any(bool(stop)):
-                model.train(was_training)
+                _restore(model, kept, was_training)
                 raise Stopped("a signal came in an evaluation", "add --resume to go on")
             start, batch = next(batches, (0, None))
             if batch is None:
                 continue
             span = slice(start, start + len(batch))
+            generators.seed_evaluation(config.seed, start)
+            kept.put_back()
             logits = model(augmenter.normalize(batch.images)).float()
+            if moving is None:
+                kept.narrow()
+                moving = ()
             losses[span] = functional.cross_entropy(logits, batch.labels, reduction="none").double()
             best = logits.topk(min(5, classes)).indices
             outcome[0, span] = best[:, 0]
             outcome[1, span] = (best == batch.labels[:, None]).any(1).long()
-    model.train(was_training)
+    _restore(model, kept, was_training)
     # Zeros everywhere but in one process: these sums are exact in any order.
     losses, outcome = runtime.sum(losses).cpu(), runtime.sum(outcome).cpu()
     return _figures(losses, outcome[0], outcome[1], data.validation.labels, classes)
+
+
+def _restore(model: nn.Module, kept: Kept, training: bool) -> None:
+    model.train(training)
+    kept.put_back()
 
 
 def _figures(

@@ -13,6 +13,8 @@ from train.data import Augmenter, Batch, ImageData, lane_blocks
 from train.lanes import order
 from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
+from train.lanes.seeds import Generators
+from train.lanes.traits import Traits
 from train.lanes.tripwire import Tripwire
 from train.measure import Metrics, evaluate
 from train.process.health import Health
@@ -46,6 +48,8 @@ class Parts:
     Attributes:
         model: what is called: wrapped for precision, processes and compilation.
         unwrapped: the same weights as the bare module, for evaluation and checkpoints.
+        traits: what the model does that others do not.
+        generators: all that the model draws random numbers from.
         stop: set when a signal asks this process to stop.
         samples: how many the run consumes in all.
         tripwire: compares the processes' weights; None where there is one process.
@@ -60,6 +64,8 @@ class Parts:
     augmenter: Augmenter
     model: nn.Module
     unwrapped: nn.Module
+    traits: Traits
+    generators: Generators
     optimizer: AcceleratedOptimizer
     reducer: Reducer
     saver: Saver
@@ -104,4 +110,4 @@ class Parts:
         """
         self.reducer.sync_buffers()
         args = (self.unwrapped, self.data, self.augmenter, self.runtime, self.config)
-        return evaluate(*args, stop=self.stop)
+        return evaluate(*args, stop=self.stop, moving=self.traits.moving)

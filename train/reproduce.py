@@ -13,7 +13,7 @@ from train.config import Config
 from train.data import load as load_data
 from train.experiment import differences, dump, load, parse
 from train.process import supervisor
-from train.record import checkpoint, provenance, rundir, trace
+from train.record import checkpoint, provenance, recorder, rundir, trace
 
 _FIX = "restore it, or add --anyway to train and compare all the same"
 
@@ -168,14 +168,18 @@ def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
     traced, traced_again = trace.read(run), trace.read(again)
     step = trace.first_difference(traced, traced_again) if traced else None
     same = was["weights_sha256"] == is_["weights_sha256"]
+    figure = _other_figure(run, again, was, is_)
     processes = f"{after['world_size']} process{'es' * (after['world_size'] > 1)}"
-    if same and step is None:
+    if same and step is None and figure is None:
         print(
-            f"same bits: {'all' if traced else 'no trace of'} {is_['steps']} steps, and weights"
-            f" {is_['weights_sha256']}, on {processes} (recorded: {before['world_size']})"
+            f"same bits: {'all' if traced else 'no trace of'} {is_['steps']} steps, all figures,"
+            f" and weights {is_['weights_sha256']}, on {processes} (recorded:"
+            f" {before['world_size']})"
         )
         return
     where = "only the final weights differ"
+    if same and figure is not None:
+        where = f"the weights are the same, and {figure}"
     if step is not None:
         both = step in traced and step in traced_again
         where = f"step {step} {'is the first that differs' if both else 'stands in one trace only'}"
@@ -184,3 +188,25 @@ def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
     )
     sys.stdout.flush()
     raise NotReproduced(f"not the same bits: {where}; {why}", f"compare {run} and {again}")
+
+
+def _other_figure(run: Path, again: Path, was: dict[str, Any], is_: dict[str, Any]) -> str | None:
+    """The first figure that did not come out as it is recorded; None: all did."""
+    # A record may have lost its figures on the way; those of the end stand in result.json.
+    traced = (run / recorder.NAME).exists()
+    before, after = _figures(run, was, traced), _figures(again, is_, traced)
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name):
+            return f"{name} is {before.get(name)} in its record, and {after.get(name)} now"
+    return None
+
+
+def _figures(run: Path, result: dict[str, Any], traced: bool) -> dict[str, Any]:
+    """All that was measured, by name: at the end, and in evaluations on the way."""
+    found = {name: result.get(name) for name in ("steps", "samples", "best")}
+    found |= result.get("metrics") or {}
+    for row in recorder.read(run / recorder.NAME) if traced else []:
+        if row["kind"] == "eval":
+            figures = {name: row.get(name) for name in ("loss", "top1", "top5")}
+            found |= {f"{name} at step {row['step']}": value for name, value in figures.items()}
+    return found

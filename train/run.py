@@ -31,19 +31,17 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
     Raises:
         LockstepError: what went wrong, for the user to mend; the run's files say so too.
     """
-    with (
-        explained(config),
-        runtimes.start(config) as runtime,
-        claimed(config, run, resume, runtime) as claim,
-    ):
-        if not claim.finished:
-            with (
-                manifest.ending(claim.path, main=runtime.main),
-                explained(config, claim.checkpoints),
-            ):
-                _train(config, claim, runtime, stop)
-        elif runtime.main:
-            print(f"{claim.path} is finished: there is nothing left to do")
+    with explained(config), runtimes.start(config) as runtime:
+        provenance.agree(config, runtime)
+        with claimed(config, run, resume, runtime) as claim:
+            if not claim.finished:
+                with (
+                    manifest.ending(claim.path, main=runtime.main),
+                    explained(config, claim.checkpoints),
+                ):
+                    _train(config, claim, runtime, stop)
+            elif runtime.main:
+                print(f"{claim.path} is finished: there is nothing left to do")
 
 
 def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> None:
@@ -100,8 +98,8 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
         )
         for factor in provenance.few(run.changed):
             display.say(f"warning: not as when this run was last started: {factor}")
-        tight = assemble.tight(config, parts.data, runtime)
-        if tight:
-            display.say(f"warning: {tight}")
+        for doubt in (assemble.tight(config, parts.data, runtime), assemble.rough(parts)):
+            if doubt:
+                display.say(f"warning: {doubt}")
         display.say(summary.opening(parts, path, state.step))
         yield replace(parts, recorder=recorder, health=health)

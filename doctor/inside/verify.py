@@ -65,7 +65,8 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
 def _lanes(config: Config, planned: Plan) -> Finding:
     world = planned.processes
     try:
-        lanes = share(config.lanes, 0, world, lockstep=config.reproducibility == "lockstep")
+        lockstep, size = config.reproducibility == "lockstep", config.batch_size
+        lanes = share(config.lanes, 0, world, batch=size, lockstep=lockstep)
     except LockstepError as error:
         return fail("lanes", error.problem, "the training would end at once", error.fix)
     cut = f"{world} × {len(lanes)} × {config.micro_batch}"

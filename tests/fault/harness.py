@@ -73,13 +73,18 @@ class Attempt:
 
 
 def start(
-    folder: Path, world: int, words: list[Any], strikes: dict[int, dict[str, Any]] | None = None
+    folder: Path,
+    world: int,
+    words: list[Any],
+    strikes: dict[int, dict[str, Any]] | None = None,
+    variables: dict[int, dict[str, str]] | None = None,
 ) -> Attempt:
     """Start `python -m train …` on `world` processes.
 
     Args:
         folder: for this attempt's output and ledgers.
         strikes: by rank, as `trainer.run` takes them.
+        variables: by rank, over those that a launcher would set.
     """
     folder.mkdir(parents=True)
     ranks = []
@@ -91,6 +96,7 @@ def start(
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
                 "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
             }  # fmt: skip
+        environ |= (variables or {}).get(rank, {})
         given = ([str(word) for word in words], environ, str(folder), (strikes or {}).get(rank, {}))
         ranks.append(_FORK.Process(target=trainer.run, args=given))
     for process in ranks:

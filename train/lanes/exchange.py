@@ -114,12 +114,13 @@ class Exchange:
 
     def _sum(self, number: int, flat: Tensor, other: Tensor) -> None:
         """Make `flat` the sum over all processes; what arrives goes through `other`."""
-        distance = 1
+        distance = 1 if flat.numel() else self.world
         while distance < self.world:
             peer = self.rank ^ distance
+            # As bytes: networks do not know every type.
             both = [
-                dist.P2POp(dist.isend, flat, peer, self._group, number),
-                dist.P2POp(dist.irecv, other, peer, self._group, number),
+                dist.P2POp(dist.isend, flat.view(torch.uint8), peer, self._group, number),
+                dist.P2POp(dist.irecv, other.view(torch.uint8), peer, self._group, number),
             ]
             for work in dist.batch_isend_irecv(both):
                 work.wait()

@@ -127,7 +127,10 @@ def start(
         if use_cpu and accelerator.mixed_precision == "fp16":
             raise HostError("FP16 needs a GPU", "use BF16 or no mixed precision on the CPU")
         lockstep = config.reproducibility == "lockstep"
-        lanes = share(config.lanes, rank, world, lockstep=lockstep) if training else range(0)
+        size = config.batch_size
+        lanes = range(0)
+        if training:
+            lanes = share(config.lanes, rank, world, batch=size, lockstep=lockstep)
         # Accelerate takes the thread count from its own guess when it starts gloo.
         torch.set_num_threads(threads)
         # Small decisions must not wait for the GPU, as a group over NCCL would.

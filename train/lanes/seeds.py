@@ -1,22 +1,42 @@
 """Random numbers that depend on nothing but the seed and the place in the run."""
 
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
 import torch
+from torch import nn
 
 from train.lanes.order import key
+
+_EVALUATION = 1
 
 
 def seed_start(seed: int) -> None:
     """Seed for what is drawn once, before the first step: the initial weights."""
-    _seed(key(seed))
+    _seed(key(seed), ())
 
 
-def seed_lane(seed: int, step: int, lane: int) -> None:
-    """Seed for one lane of one step: dropout and its like then depend on nothing else."""
-    _seed(key(seed, step, lane))
+class Generators:
+    """Whatever a model's forward pass may draw from: the generators of torch, Python and numpy, and
+    those that its modules hold as attributes.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._own = list({id(one): one for one in _held(model)}.values())
+
+    def seed_lane(self, seed: int, step: int, lane: int) -> None:
+        """Seed for one lane of one step: dropout and its like then depend on nothing else."""
+        _seed(key(seed, step, lane), self._own)
+
+    def seed_evaluation(self, seed: int, start: int) -> None:
+        """Seed for the batch of an evaluation that begins with the sample `start`."""
+        _seed(key(seed, start, 0, _EVALUATION), self._own)
 
 
-def _seed(value: int) -> None:
-    """Seed torch's generators as `torch.manual_seed` would.
+def _seed(value: int, own: Iterable[Any]) -> None:
+    """Seed torch's generators as `torch.manual_seed` would, and all others there are.
 
     That one formats a stack trace for each kind of device that was not started, at each call: a
     tenth of a small step.
@@ -26,3 +46,36 @@ def _seed(value: int) -> None:
     if torch.cuda.is_initialized():
         for generator in torch.cuda.default_generators:
             generator.manual_seed(value)
+    random.seed(value)
+    np.random.seed(value & 0xFFFFFFFF)
+    for number, generator in enumerate(own):
+        _seed_one(generator, key(value, number) & (2**63 - 1))
+
+
+def _seed_one(generator: Any, value: int) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(value)
+    elif isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        bits.state = type(bits)(value).state
+    else:  # numpy's older kind takes 32 bits
+        generator.seed(value & 0xFFFFFFFF)
+
+
+def _held(model: nn.Module) -> Iterator[Any]:
+    """The generators among the attributes of all modules, and in lists and mappings there."""
+    for module in model.modules():
+        for value in list(vars(module).values()):
+            yield from (one for one in _inside(value) if is_generator(one))
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, (list, tuple, set)):
+        return value
+    return value.values() if isinstance(value, dict) else (value,)
+
+
+def is_generator(value: Any) -> bool:
+    """Whether it can be seeded, and gives random numbers that follow from that."""
+    kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from host.errors import UsageError
+from train.lanes.buffers import Buffers
 from train.lanes.exchange import Exchange
+from train.lanes.traits import USUAL, Traits
 
 _BUCKET = 25 * 2**20
 
@@ -26,68 +29,84 @@ class LaneTree:
 
     Args:
         lanes: how many of a step's lanes this process runs, a power of two.
+        traits: what the model does that others do not.
         bucket: bytes of gradients that are exchanged at once.
     """
 
     scale = 1.0
 
     def __init__(
-        self, model: nn.Module, rank: int, world: int, lanes: int, *, bucket: int = _BUCKET
+        self,
+        model: nn.Module,
+        rank: int,
+        world: int,
+        lanes: int,
+        traits: Traits = USUAL,
+        *,
+        bucket: int = _BUCKET,
     ) -> None:
-        self._pairs = lanes > 1
+        self._world = world
+        # A gradient that comes in parts would be added to the other lane's part by part.
+        self._pairs = lanes > 1 and not traits.late
         # Of the first lane of a pair: its averages and report, and its gradients' versions.
         self._first: tuple[list[Tensor], list[int]] | None = None
-        # Backward passes produce gradients from the last layer to the first, more or less.
-        self.parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
-        # Batch norm's; whatever else a model keeps in buffers stays as it is.
-        named = [(name.rsplit(".", 1)[-1], buffer) for name, buffer in model.named_buffers()]
-        self.averages = [b for name, b in named if name in ("running_mean", "running_var")]
-        self.counters = [b for name, b in named if name == "num_batches_tracked"]
-        self._before: list[Tensor] = []
+        # Backward passes produce gradients from the last layer to the first, more or less; what
+        # comes in parts is complete when all is done.
+        trained = [(name, p) for name, p in reversed(list(model.named_parameters()))]
+        trained = [(name, p) for name, p in trained if p.requires_grad]
+        early = [p for name, p in trained if name not in traits.late]
+        self.parameters = early + [p for name, p in trained if name in traits.late]
+        self.buffers = Buffers(model, traits.moving)
         # The binary counter: (height, sum of 2^height neighbouring lanes), heights falling. A sum
         # is a list: a gradient for each parameter, then the averages, then the report.
         self._partial: list[tuple[int, list[Tensor]]] = []
         self._last = False
         self._buckets: list[list[int]] = []  # numbers in that list
         self._started = 0
-        self._missing: list[int] = []
+        self._missing: list[set[int]] = []
         self._exchange: Exchange | None = None
         if world > 1:
-            like = [*self.parameters, *self.averages, self.parameters[0].new_zeros(2)]
-            self._split(bucket, len(like))
+            report = torch.zeros(2, device=self.parameters[0].device)
+            like = [*self.parameters, *self.buffers.averages, report]
+            self._split(bucket, like, len(early))
             self._exchange = Exchange([[like[n] for n in b] for b in self._buckets], rank, world)
 
-    def _split(self, size: int, count: int) -> None:
-        """Cut the parameters into buckets of at most `size` bytes, or one parameter."""
-        held = size
-        for number, parameter in enumerate(self.parameters):
-            held += parameter.nbytes
-            if held > size:
+    def _split(self, size: int, like: Sequence[Tensor], early: int) -> None:
+        """Cut what is exchanged into buckets of one type, of at most `size` bytes or one tensor.
+
+        Args:
+            early: how many of `like` are exchanged as soon as they are there.
+        """
+        held, last = 0, None
+        for number, tensor in enumerate(like):
+            held += tensor.nbytes
+            kind = tensor.dtype, number < early
+            if held > size or kind != last:
                 self._buckets.append([])
-                held = parameter.nbytes
-            hook = partial(self._ready, len(self._buckets) - 1)
-            parameter.register_post_accumulate_grad_hook(hook)
+                held, last = tensor.nbytes, kind
             self._buckets[-1].append(number)
-        self._missing = [len(bucket) for bucket in self._buckets]
-        self._buckets.append(list(range(len(self.parameters), count)))
+            if number < early:
+                hook = partial(self._ready, len(self._buckets) - 1, number)
+                self.parameters[number].register_post_accumulate_grad_hook(hook)
+        self._early = [set(bucket) for bucket in self._buckets if bucket[0] < early]
+        self._missing = [set(bucket) for bucket in self._early]
 
     def lane(self, *, sync: bool) -> AbstractContextManager[Any]:
         """Start the lane from the step's first buffers and from no gradient."""
-        if not self._before:
-            self._before = [b.clone() for b in (*self.averages, *self.counters)]
-        else:
-            torch._foreach_copy_([*self.averages, *self.counters], self._before)
+        self.buffers.begin()
         if self._first is None:
             for parameter in self.parameters:
                 parameter.grad = None
         self._last = sync and self._exchange is not None
         return nullcontext()
 
-    def _ready(self, bucket: int, _parameter: Tensor) -> None:
+    def _ready(self, bucket: int, number: int, _parameter: Tensor) -> None:
         """A gradient is complete; after the last lane's, a whole bucket may go."""
         if not self._last:
             return
-        self._missing[bucket] -= 1
+        if number not in self._missing[bucket]:
+            raise _in_parts()
+        self._missing[bucket].remove(number)
         # In order, whichever is complete first: the processes must exchange the same.
         while self._started < len(self._missing) and not self._missing[self._started]:
             self._start([p.grad for p in self.parameters])
@@ -118,7 +137,9 @@ class LaneTree:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        rest = [*torch._foreach_mul(self.averages, share), report] if self.averages else [report]
+        averages = self.buffers.averages
+        rest = [*torch._foreach_mul(averages, share), report] if averages else [report]
+        self.buffers.end(share)
         if self._pairs and self._first is None:
             self._first = rest, [g._version for g in gradients]
             return
@@ -133,6 +154,8 @@ class LaneTree:
             for gradient, version in zip(gradients, versions, strict=True):
                 if gradient._version == version:
                     gradient.add_(0.0)
+                elif gradient._version != version + 1:
+                    raise _in_parts()
         node = [*gradients, *rest]
         if self._last:
             self._start_rest(node)
@@ -160,17 +183,13 @@ class LaneTree:
         if self._exchange is not None:
             self._exchange.finish()
             node = [view for bucket in self._exchange.views for view in bucket]
-            self._missing = [len(bucket) for bucket in self._buckets[:-1]]
+            self._missing = [set(bucket) for bucket in self._early]
             self._started = 0
         *node, report = node
         for parameter, gradient in zip(self.parameters, node, strict=False):
             # Of one layout, whichever way it came: the order of later sums may follow the layout.
             parameter.grad = gradient.contiguous()
-        if self.averages:
-            torch._foreach_copy_(self.averages, node[len(self.parameters) :])
-        for counter, before in zip(self.counters, self._before[len(self.averages) :], strict=True):
-            counter.copy_(before + 1)
-        self._before = []
+        self.buffers.settle(node[len(self.parameters) :], self._world)
         return report.clone()
 
     def sync_buffers(self) -> None:
@@ -180,3 +199,11 @@ class LaneTree:
         """End the exchange between processes."""
         if self._exchange is not None:
             self._exchange.close()
+
+
+def _in_parts() -> UsageError:
+    return UsageError(
+        "a gradient came in several parts, and had come in one before",
+        "checkpoint activations with use_reentrant=False, and leave gradients to the optimizer",
+        one_rank=True,
+    )

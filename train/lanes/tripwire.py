@@ -39,7 +39,7 @@ class Tripwire:
     ) -> None:
         self.model, self.optimizer, self.runtime, self.buffers = model, optimizer, runtime, buffers
         watched = watch and runtime.world == 2
-        self._weights = [p.detach() for p in model.parameters()] if watched else []
+        self._weights = [p.detach() for p in model.parameters() if p.numel()] if watched else []
         self._seal: Tensor | None = None
         # The first step before whose update the weights had changed by themselves; 0: none.
         self._changed = torch.zeros((), dtype=torch.int64, device=runtime.device)
@@ -47,13 +47,13 @@ class Tripwire:
     def before_update(self, step: int) -> None:
         """Note, without waiting for the device, whether the weights changed by themselves."""
         if self._seal is not None:
-            differs = (_digests(self._weights) != self._seal).any()
+            differs = (digests(self._weights) != self._seal).any()
             self._changed = torch.where((self._changed == 0) & differs, step + 1, self._changed)
 
     def after_update(self) -> None:
         """Remember the weights' digests."""
         if self._weights:
-            self._seal = _digests(self._weights)
+            self._seal = digests(self._weights)
 
     def check(self, step: int) -> None:
         """Compare what the processes hold after `step` updates. All must call this together.
@@ -63,7 +63,7 @@ class Tripwire:
         """
         self.before_update(step)
         tensors = self._tensors()
-        mine = torch.cat([_digests(tensors.values()), self._changed[None]]).cpu()
+        mine = torch.cat([digests(tensors.values()), self._changed[None]]).cpu()
         every = [torch.empty_like(mine) for _ in range(self.runtime.world)]
         dist.all_gather(every, mine, group=self.runtime.control)
         rows, changed = [tuple(row[:-1].tolist()) for row in every], [int(row[-1]) for row in every]
@@ -79,11 +79,18 @@ class Tripwire:
                 others = f"process {rows.index(usual)}, or that one from it,"
         columns = zip(tensors, *rows, strict=True)
         tensor = next(name for name, *values in columns if len(set(values)) > 1)
+        if step == 0:
+            raise HostError(
+                f"process {' and '.join(map(str, astray))} begins with another {tensor} than"
+                f" {others}",
+                "draw initial weights from torch's generator, which is seeded alike everywhere",
+            )
         raise HostError(
             f"process {' and '.join(map(str, astray))} strayed from {others} by step {step}, first"
             f" in {tensor}: their bits should be equal",
-            "suspect that process's memory or GPU; add --resume to go on from the last checkpoint,"
-            " on which all agreed",
+            "suspect that process's memory or GPU, or a model that computes by what it is told"
+            " elsewhere (rank, host, clock); add --resume to go on from the last checkpoint, on"
+            " which all agreed",
         )
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -100,6 +107,7 @@ class Tripwire:
         return {name: tensors[name].detach() for name in sorted(tensors) if tensors[name].numel()}
 
 
-def _digests(tensors: Iterable[Tensor]) -> Tensor:
+def digests(tensors: Iterable[Tensor]) -> Tensor:
     """The exclusive or of each tensor's elements' bits, int64: one flipped bit changes it."""
-    return torch.stack([torch.hash_tensor(t).view(torch.int64) for t in tensors])
+    plain = (torch.view_as_real(t) if t.is_complex() else t for t in tensors)
+    return torch.stack([torch.hash_tensor(t).view(torch.int64) for t in plain])

@@ -1,16 +1,16 @@
 """From a model's name to a module: torchvision's registry, and a few small nets of our own."""
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from host.errors import UsageError, nearest
 from train.config import Model
+from train.lanes.state import Kept, slots
+from train.learn.weights import put, unpack
 
 Shape = tuple[int, int, int]
 
@@ -109,12 +109,24 @@ def build(config: Model, classes: int, shape: Shape) -> nn.Module:
         model = OURS[config.name](classes, shape)
     else:
         model = _torchvision(config, classes, shape)
+    _finish_lazy(model, shape)
     if config.weights and config.weights.endswith(".safetensors"):
         _load(model, Path(config.weights))
     _try(model, config, shape)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
+    # All of it, as after an evaluation: what a constructor left in another mode would come out of
+    # the first one in this.
+    model.train()
     return model
+
+
+def _finish_lazy(model: nn.Module, shape: Shape) -> None:
+    """Have torch's lazy modules take their sizes from a blank image: an optimizer needs them."""
+    if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
+        model.eval()
+        with torch.no_grad():
+            model(torch.zeros(2, *shape))
 
 
 def _torchvision(config: Model, classes: int, shape: Shape) -> nn.Module:
@@ -203,7 +215,7 @@ def _new_head(model: nn.Module, classes: int) -> None:
 
 def _load(model: nn.Module, path: Path) -> None:
     try:
-        given = load_file(path)
+        given, versions = unpack(path.read_bytes())
     except (OSError, SafetensorError) as error:
         raise UsageError(f"cannot read weights {path}: {error}", "name a whole file") from error
     own = model.state_dict()
@@ -215,17 +227,31 @@ def _load(model: nn.Module, path: Path) -> None:
             f"weights {path} are of another model ({(strange or unlike)[0]} does not fit)",
             "use the model.name and model.stem they were trained with",
         )
-    model.load_state_dict({n: own[n] if n in unlike else given[n] for n in own})
+    put(model, {n: own[n] if n in unlike else given[n] for n in own}, versions)
 
 
 def _try(model: nn.Module, config: Model, shape: Shape) -> None:
-    """Pass two blank images through a copy: what cannot train should say so before it does."""
+    """Pass two blank images through: what cannot train should say so before it does."""
     _, height, width = shape
+    kept = Kept(slots(model))
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.SyncBatchNorm):  # it would talk to other processes
+            module.eval()
     try:
         with torch.no_grad():
-            copy.deepcopy(model).train()(torch.zeros(2, *shape))
+            model(torch.zeros(2, *shape))
     except (RuntimeError, ValueError) as error:
+        if "deterministic" in str(error):
+            raise not_deterministic(config.name, error) from error
         raise UsageError(
             f"{config.name} cannot take {width}×{height} images: {error}",
             "use --model.stem small, a larger --data.size, or a smaller model",
         ) from error
+    kept.put_back()
+
+
+def not_deterministic(name: str, error: Exception) -> UsageError:
+    """What to say of an operation that comes out other each time."""
+    said = str(error).strip().split(", but")[0].split(". ")[0]
+    return UsageError(f"{name}: {said}", "use another layer there, or --reproducibility fast")

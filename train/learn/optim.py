@@ -3,13 +3,23 @@
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from host.errors import UsageError
 from train.config import Optim
 from train.learn import schedule
 
 
 def build(config: Optim, model: nn.Module) -> Optimizer:
-    """The optimizer, with weight decay on tensors of two dimensions or more only."""
+    """The optimizer, with weight decay on tensors of two dimensions or more only.
+
+    Raises:
+        UsageError: there is nothing to train.
+    """
     wanted = [p for p in model.parameters() if p.requires_grad]
+    if not wanted:
+        raise UsageError(
+            "no parameter of the model can be trained: all are frozen",
+            "leave some of them unfrozen (requires_grad)",
+        )
     groups = [
         {"params": [p for p in wanted if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in wanted if p.ndim <= 1], "weight_decay": 0.0},

@@ -89,7 +89,7 @@ def fit(
     """
     try:
         need = needed(config, classes, shape, world, half=half)
-    except RuntimeError:
+    except Exception:  # whatever a model raises that cannot do without numbers
         return None
     if gpus:
         least = min(torch.cuda.get_device_properties(n).total_memory for n in gpus)

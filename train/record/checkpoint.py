@@ -25,6 +25,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from host.errors import CheckpointError
+from train.learn.weights import Versions, contiguous, pack, put, unpack
 from train.record import files
 from train.record.facts import Facts
 from train.record.stateful import split
@@ -42,12 +43,14 @@ class Checkpoint:
 
     Attributes:
         model: weights and buffers by name.
+        versions: of their layout, by module; None in a checkpoint that does not say them.
         parts: of each thing with state, by its name: tensors and values by their names.
         state: step, best and whatever else the run recorded.
     """
 
     path: Path
     model: dict[str, Tensor]
+    versions: Versions | None
     parts: dict[str, dict[str, Any]]
     state: dict[str, Any]
 
@@ -67,7 +70,7 @@ class Checkpoint:
             CheckpointError: the model is another one.
         """
         try:
-            model.load_state_dict(self.model)
+            put(model, self.model, self.versions)
         except RuntimeError as error:
             raise CheckpointError(
                 f"{self.path} holds another model: {error}", "use the experiment it was made with"
@@ -84,7 +87,7 @@ def write(
     """Write checkpoint `step` under `root`, move `latest` to it, and return its directory.
 
     Args:
-        model: weights and buffers.
+        model: weights and buffers, as `model.state_dict()` gave them.
         parts: the state of each other thing that has some, by name.
         state: whatever else there is to say, for JSON.
 
@@ -93,12 +96,12 @@ def write(
     """
     final = root / name_of(step)
     aside = root / f".{final.name}.{os.getpid()}"
-    content = {f"{MODEL}{_SUFFIX}": save(_contiguous(model))}
+    content = {f"{MODEL}{_SUFFIX}": pack(model)}
     plain: dict[str, dict[str, Any]] = {}
     for name, values in parts.items():
         tensors, plain[name] = split(name, values)
         if tensors:
-            content[f"{name}{_SUFFIX}"] = save(_contiguous(tensors))
+            content[f"{name}{_SUFFIX}"] = save(contiguous(tensors))
     content[_STATE] = (json.dumps({**state, "parts": plain}, indent=1) + "\n").encode()
     # Of what is in memory: a digest of what the disk gives back would vouch for a bad write.
     content[_SUMS] = _sums(content)
@@ -140,10 +143,10 @@ def read(path: Path) -> Checkpoint:
     content = _verified(path)
     state = json.loads(content.pop(_STATE))
     plain: dict[str, dict[str, Any]] = state.pop("parts", None) or _older(state)
+    model, versions = unpack(content.pop(f"{MODEL}{_SUFFIX}"))
     tensors = {name.removesuffix(_SUFFIX): load(data) for name, data in content.items()}
-    model = tensors.pop(MODEL)
     parts = {name: {**values, **tensors.get(name, {})} for name, values in plain.items()}
-    return Checkpoint(path, model, parts, state)
+    return Checkpoint(path, model, versions, parts, state)
 
 
 def _older(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -222,12 +225,6 @@ def _sums(content: Mapping[str, bytes]) -> bytes:
     return "".join(f"{digest}  {name}\n" for digest, name in digests).encode()
 
 
-def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    # Clones: safetensors refuses tensors that share memory.
-    whole = torch.contiguous_format
-    return {name: t.detach().cpu().clone(memory_format=whole) for name, t in tensors.items()}
-
-
 def _replace(aside: Path, final: Path) -> None:
     """Rename a directory into place, over an older one of that name if there is one."""
     old = aside.with_name(f"{aside.name}.old")
@@ -239,7 +236,7 @@ def _replace(aside: Path, final: Path) -> None:
 
 def weights_sha256(model: nn.Module) -> str:
     """SHA-256 over the model's tensors, as `tensors_sha256` takes it."""
-    return tensors_sha256(_contiguous(model.state_dict()))
+    return tensors_sha256(contiguous(model.state_dict()))
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from host.errors import DataError, UsageError
 from train.config import Config
-from train.experiment import differences, load
+from train.experiment import differences, parse
 from train.lanes.runtime import Runtime
 from train.record import checkpoint, lock, rundir
 from train.record.checkpoint import Checkpoint
@@ -71,14 +71,25 @@ def _taken(config: Config, path: Path, resume: str | bool | None, held: ExitStac
 
 
 def _check_experiment(config: Config, path: Path) -> None:
-    """Refuse to go on with a run under knobs that would have led elsewhere."""
-    if not (path / "config.yaml").exists():
-        return
-    other = differences(config, load(path / "config.yaml"))
+    """Refuse to go on with a run under knobs that would have led elsewhere.
+
+    Its config.yaml is no witness: it is what people edit.
+    """
+    manifest = rundir.read_json(path / "run.json") or {}
+    if "config" in manifest:
+        _check_knobs(
+            config, parse(manifest["config"], str(path / "run.json")), f"{path} was started"
+        )
+
+
+def _check_knobs(now: Config, before: Config, what: str) -> None:
+    other = differences(now, before)
     if other:
+        said = ", ".join(f"{name} ({was}, and now {value})" for name, value, was in other)
         raise UsageError(
-            f"{path} was started with another {', '.join(name for name, *_ in other)}",
-            "continue with the run's own config.yaml, or start another run",
+            f"{what} with another {said}",
+            "continue with the run's config.yaml as it was written, or start another run with this"
+            " one",
         )
 
 
@@ -107,6 +118,8 @@ def last_checkpoint(claim: Claim, facts: Facts, runtime: Runtime) -> Checkpoint 
 
 
 def _check_facts(run: Path, before: Facts, now: Facts) -> None:
+    origin = f"the last checkpoint of {run}"
+    _check_knobs(parse(now.config, "now"), parse(before.config, origin), f"{origin} was made")
     if before.data_sha256 != now.data_sha256:
         raise DataError(
             f"the data is not what {run} was started on", "restore it, or start another run"

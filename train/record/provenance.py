@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from host import HOME, git, limits
+from host.errors import HostError
 from train.config import Config
 from train.lanes.runtime import Runtime
 
@@ -32,6 +34,7 @@ _NUMERIC = (
     "CUDNN_",
     "DNNL_",
     "FSDP_",
+    "GLIBC_TUNABLES",
     "GLOO_",
     "GOMP_",
     "KMP_",
@@ -50,7 +53,8 @@ _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 # What follows from the launcher and the number of processes, or stands in `threads` already.
 _PLACE = re.compile(
     "ACCELERATE_|FSDP_|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|TORCH_NCCL"
-    "|KMP_AFFINITY|KMP_BLOCKTIME|.*_(DIR|HOME|PATH)$"
+    "|KMP_AFFINITY|KMP_BLOCKTIME|GLOO_SOCKET|NCCL_(SOCKET|IB|HCA|DEBUG|HOSTID)"
+    "|.*_(DIR|HOME|PATH)$"
 )
 
 
@@ -79,13 +83,39 @@ def describe(config: Config, runtime: Runtime, data_sha256: str | None) -> dict[
 
 def differences(recorded: Manifest, now: Manifest) -> list[str]:
     """Each factor that may change the bits and is not what was recorded, with both values."""
-    one, other = _factors(recorded), _factors(now)
-    found = []
-    for name in sorted(one.keys() | other.keys(), key=lambda name: (name.split()[0], name)):
-        before, after = one.get(name, "none"), other.get(name, "none")
-        if before != after:
-            found.append(f"{name}: {_short(before)} recorded, {_short(after)} now")
-    return found
+    return [
+        f"{name}: {before} recorded, {after} now" for name, before, after in _unlike(recorded, now)
+    ]
+
+
+def agree(config: Config, runtime: Runtime) -> None:
+    """See that all processes compute alike. All of them call this together.
+
+    Raises:
+        HostError: one of them has other code, packages, kernels or variables than the first.
+    """
+    if runtime.control is None or config.reproducibility == "fast":
+        return
+    every: list[Any] = [None] * runtime.world
+    dist.all_gather_object(every, describe(config, runtime, None), group=runtime.control)
+    for rank, other in enumerate(every[1:], 1):
+        found = [
+            f"{name} is {there} there, and {here} on process 0"
+            for name, here, there in _unlike(every[0], other)
+        ]
+        if found:
+            raise HostError(
+                f"process {rank} does not compute as the others: {'; '.join(found[:SHOWN])}",
+                "have all of them alike, or use --reproducibility fast",
+            )
+
+
+def _unlike(one: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
+    """Each factor that is not the same in both, with both values for people."""
+    first, second = _factors(one), _factors(other)
+    names = sorted(first.keys() | second.keys(), key=lambda name: (name.split()[0], name))
+    pairs = ((name, first.get(name, "none"), second.get(name, "none")) for name in names)
+    return [(name, _short(a), _short(b)) for name, a, b in pairs if a != b]
 
 
 def few(factors: Sequence[str]) -> list[str]:

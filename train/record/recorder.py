@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from train.lanes.order import consumed
 from train.record import trace
 from train.record.display import Display
 from train.record.files import write_whole
+
+NAME = "metrics.jsonl"
 
 
 class Recorder:
@@ -49,7 +51,7 @@ class Recorder:
         self.per_epoch, self.samples = per_epoch, samples
         with ExitStack() as stack:
             self._wandb = _start_wandb(run, run_id, config, stack)
-            path = run / "metrics.jsonl"
+            path = run / NAME
             try:
                 _cut(path, step, measured)
                 trace.cut(run, step)
@@ -140,7 +142,7 @@ class Recorder:
         }
         points = {f"{kind}/{name}": value for name, value in figures.items() if value is not None}
         try:
-            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+            self._file.write(_line(line))
             self._file.flush()
             for name, value in points.items():
                 self._board.add_scalar(name, value, step)
@@ -219,14 +221,22 @@ def _cut(path: Path, step: int, measured: int) -> None:
 
     An evaluation may have been written down, and no checkpoint that knows of it.
     """
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
+    if path.exists():
+        records = read(path)
+        kept = [r for r in records if r["step"] <= (measured if r["kind"] == "eval" else step)]
+        write_whole(path, "".join(_line(record) for record in kept).encode())
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The whole records of a metrics.jsonl; a line that a crash left half written is none."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with suppress(ValueError):
             record = json.loads(line)
-            if record["step"] <= (measured if record["kind"] == "eval" else step):
-                kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
-            continue
-    write_whole(path, "".join(kept).encode())
+            if isinstance(record, dict) and {"kind", "step"} <= record.keys():
+                found.append(record)
+    return found
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"

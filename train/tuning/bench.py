@@ -58,6 +58,7 @@ def parts_of(bench: Bench, samples: int) -> Parts:
     """The same parts as a training has, but for what writes."""
     config, data, runtime = bench.config, bench.data, bench.runtime
     model, optimizer = agreed(bench, lambda: assemble.learner(config, data, runtime))
+    traits = agreed(bench, lambda: assemble.traits(config, data, runtime, model))
     saver = Saver(bench.folder, 1, model, assemble.facts(config, data, runtime))
     return assemble.parts(
         config,
@@ -66,6 +67,7 @@ def parts_of(bench: Bench, samples: int) -> Parts:
         model=model,
         optimizer=optimizer,
         saver=saver,
+        traits=traits,
         count=samples,
         stop=StopFlag(),
     )

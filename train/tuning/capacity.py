@@ -104,7 +104,11 @@ def _timed(bench: Bench, parts: Parts, size: int, copies: int) -> float:
     batches = _synthetic(size, parts)
     if world > 1:  # alone first: what fails inside an exchange would leave the others waiting
         lockstep = config.reproducibility == "lockstep"
-        reducer = LaneTree(parts.unwrapped, 0, 1, 1) if lockstep else AllReduce(parts.unwrapped, 1)
+        reducer = (
+            LaneTree(parts.unwrapped, 0, 1, 1, parts.traits)
+            if lockstep
+            else AllReduce(parts.unwrapped, 1)
+        )
         # Without DDP, where that is around it.
         model = getattr(parts.model, "module", parts.model)
         alone = replace(parts, model=model, reducer=reducer)

@@ -46,7 +46,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     from train.experiment import parse
     from train.lanes import runtime as runtimes
     from train.process.failures import explained
-    from train.record import checkpoint, rundir
+    from train.record import checkpoint, provenance, rundir
 
     path = options.checkpoint or rundir.final_checkpoint(options.run or rundir.newest())
     found = checkpoint.read(path)
@@ -56,6 +56,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         explained(config),
         runtimes.start(config, training=False, precision=precision) as runtime,
     ):
+        provenance.agree(config, runtime)
         metrics = _measured(found, config, runtime, options.root)
     if runtime.main:
         step = found.state["step"]
@@ -89,6 +90,7 @@ def _measured(
 ) -> "Metrics":
     """The figures of a checkpoint's weights, on its data; `root` says where that is now."""
     from train.data import Augmenter, load
+    from train.lanes import seeds
     from train.learn import models
     from train.measure import evaluate
     from train.process.interrupt import StopFlag
@@ -107,6 +109,7 @@ def _measured(
         _warn("the data is not what the weights were trained on")
     # The weights come from the checkpoint, whatever the training started from.
     blank = config.model.model_copy(update={"weights": None})
+    seeds.seed_start(config.seed)  # a model may hold more than its checkpoints do
     model = models.build(blank, len(data.classes), data.train.shape)
     found.restore_model(model)
     model = runtime.accelerator.prepare_model(model.to(runtime.device), evaluation_mode=True)

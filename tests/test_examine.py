@@ -1,0 +1,388 @@
+"""What the examination of a model finds and refuses, and what lanes do about it."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
+from torch.utils.checkpoint import checkpoint
+
+from host.errors import UsageError
+from train.config import Augment, Config, Data
+from train.data import Augmenter, load
+from train.lanes import runtime as runtimes
+from train.lanes.buffers import Buffers
+from train.lanes.seeds import Generators, seed_start
+from train.lanes.state import Kept, slots
+from train.learn.examine import Samples, examine
+from train.measure import evaluate
+from train.process.interrupt import StopFlag
+
+
+class Base(nn.Module):
+    """64 pixels to 4 logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 4)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1))
+
+
+class PythonCounter(Base):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * (1 + (self.calls > 100))
+
+
+class Toggle(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd = False
+
+    def forward(self, x):
+        self.odd = not self.odd
+        return super().forward(x)
+
+
+class Closure(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        seen = [0]
+
+        def scale(x):
+            seen[0] += 1
+            return x
+
+        self.scale = scale
+
+    def forward(self, x):
+        return super().forward(self.scale(x))
+
+
+class Iterator(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = itertools.count()
+
+    def forward(self, x):
+        next(self.numbers)
+        return super().forward(x)
+
+
+class Memory(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.zeros(())
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()
+        return super().forward(x)
+
+
+class Clock(Base):
+    def forward(self, x):
+        return super().forward(x) + torch.rand(1, generator=torch.Generator().manual_seed(
+            random.SystemRandom().randrange(2**40)
+        ))  # fmt: skip
+
+
+class UnseededWeights(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        draws = np.random.default_rng().normal(size=(4, 64))
+        self.linear.weight = nn.Parameter(torch.tensor(draws, dtype=torch.float32))
+
+
+class LateLayer(Base):
+    def forward(self, x):
+        if not hasattr(self, "head"):
+            self.head = nn.Linear(4, 4)
+        return self.head(super().forward(x))
+
+
+class Unfreezes(Base):
+    def forward(self, x):
+        self.linear.bias.requires_grad_(not self.linear.bias.requires_grad)
+        return super().forward(x)
+
+
+class Unsaved(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()
+        return super().forward(x)
+
+
+class Grows(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(1))
+
+    def forward(self, x):
+        self.queue = torch.cat([self.queue, x.detach().mean()[None]])
+        return super().forward(x)
+
+
+class ExtraState(Base):
+    def get_extra_state(self):
+        return {"calls": 3}
+
+    def set_extra_state(self, state) -> None:
+        pass
+
+
+class Lossy(Base):
+    def state_dict(self, *args, **kwargs):
+        return {n: v.half().float() for n, v in super().state_dict(*args, **kwargs).items()}
+
+
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(8, 4, sparse=True)
+
+    def forward(self, x):
+        return self.embedding((x.flatten(1) > 0).long()).mean(1)
+
+
+class Frozen(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+
+
+class TwoOutputs(Base):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+class Synchronised(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.SyncBatchNorm(1), Base())
+
+
+class Average(Base):
+    """The average of inputs, replaced and not changed in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()
+        return super().forward(x)
+
+
+class BehindTheBack(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.count.data += 1
+        return super().forward(x)
+
+
+class ClampsItsWeights(Base):
+    def forward(self, x):
+        self.linear.weight.data.clamp_(-0.01, 0.01)
+        return super().forward(x)
+
+
+class OwnGenerators(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.torchs = torch.Generator()
+        self.others = [np.random.default_rng(), np.random.RandomState(), random.Random()]
+
+    def forward(self, x):
+        own = [float(one.random()) for one in self.others]
+        own += [float(torch.rand(1, generator=self.torchs)), float(torch.rand(1))]
+        draws = [*own, random.random(), np.random.rand()]
+        return super().forward(x * sum(draws))
+
+
+class Reentrant(Base):
+    def forward(self, x):
+        logits = checkpoint(super().forward, x.requires_grad_(), use_reentrant=True)
+        return logits + checkpoint(super().forward, x, use_reentrant=True)
+
+
+class KeepsActivations(Base):
+    def forward(self, x):
+        self.last, self.size = x, len(x)
+        return super().forward(x)
+
+
+@pytest.fixture(scope="module")
+def samples() -> Samples:
+    generator = torch.Generator().manual_seed(1)
+    return Samples(torch.randn(4, 1, 8, 8, generator=generator), torch.arange(4), 4)
+
+
+def tried(kind, samples, **level):
+    built = []
+    for _ in range(2):
+        seed_start(0)
+        built.append(kind())
+    with runtimes.start(Config()) as runtime:
+        return examine(*built, samples, runtime, **{"lockstep": True, **level})
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (PythonCounter, "remembers something in calls"),
+        (Toggle, "remembers something in odd"),
+        (Closure, r"remembers something in scale \(seen\)\[0\]"),
+        (Iterator, "remembers something in numbers"),
+        (Memory, "remembers something in mean"),
+        (Clock, "the model gives something else when it is asked again"),
+        (UnseededWeights, "linear.weight does not begin with the same numbers"),
+        (LateLayer, "head.(weight|bias) appears in a forward pass"),
+        (Unfreezes, "freezes or unfreezes parameters"),
+        (Unsaved, "changes its buffer mean in training, and leaves it out"),
+        (Grows, "queue changes its shape"),
+        (ExtraState, "state_dict holds _extra_state, which is no tensor"),
+        (Lossy, "would not give linear.weight back as it was"),
+        (Sparse, "the gradient of embedding.weight is sparse"),
+        (Frozen, "no parameter of the model has a gradient"),
+        (TwoOutputs, "the model returns a tuple for 4 images"),
+        (Synchronised, "0 is a SyncBatchNorm"),
+    ],
+)
+def test_what_would_not_come_out_again_is_refused_by_name(kind, says, samples) -> None:
+    with pytest.raises(UsageError, match=says):
+        tried(kind, samples)
+
+
+@pytest.mark.parametrize(
+    ("kind", "moving", "late"),
+    [
+        (Base, set(), set()),
+        (OwnGenerators, set(), set()),
+        (KeepsActivations, set(), set()),
+        (Average, {"mean"}, set()),
+        (BehindTheBack, {"count"}, set()),
+        (ClampsItsWeights, {"linear.weight"}, set()),
+        (Reentrant, set(), {"linear.weight", "linear.bias"}),
+        (lambda: nn.Sequential(nn.Flatten(), spectral_norm(nn.Linear(64, 4))),
+         {"1.parametrizations.weight.0._u", "1.parametrizations.weight.0._v"}, set()),
+        (lambda: nn.Sequential(nn.BatchNorm2d(1), Base()),
+         {"0.running_mean", "0.running_var", "0.num_batches_tracked"}, set()),
+    ],
+)  # fmt: skip
+def test_what_a_model_does_is_found(kind, moving, late, samples) -> None:
+    found = tried(kind, samples)
+    assert (found.moving, found.late) == (moving, late)
+
+
+def test_at_deterministic_batch_norm_may_look_at_all_processes(samples) -> None:
+    assert tried(Synchronised, samples, lockstep=False).late == set()
+
+
+def test_a_lane_starts_from_the_step_s_buffers_and_the_first_one_s_stay(samples) -> None:
+    model = Average()
+    buffers = Buffers(model, {"mean"})
+    first = model.mean
+    for lane in range(3):
+        buffers.begin()
+        assert model.mean == 0
+        model(torch.full((2, 64), float(lane + 1)))
+        assert model.mean != 0
+        buffers.end(0.5)
+    buffers.settle([], 1)
+    assert model.mean is first
+    assert model.mean == pytest.approx(0.1)
+
+
+def test_an_empty_lane_is_not_the_first(samples) -> None:
+    model = Average()
+    buffers = Buffers(model, {"mean"})
+    buffers.begin()
+    buffers.end(0.0)
+    buffers.begin()
+    model(torch.ones(2, 64))
+    buffers.end(1.0)
+    buffers.settle([], 1)
+    assert model.mean == pytest.approx(0.1)
+
+
+def test_a_buffer_that_begins_to_change_later_is_refused() -> None:
+    model = Average()
+    buffers = Buffers(model)
+    buffers.begin()
+    model(torch.ones(2, 64))
+    with pytest.raises(UsageError, match="begins to change its own mean"):
+        buffers.end(1.0)
+
+
+def test_a_frozen_norm_layer_stays_as_it_is() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(1), nn.BatchNorm2d(1).eval())
+    buffers = Buffers(model)
+    buffers.begin()
+    model(torch.randn(8, 1, 4, 4))
+    buffers.end(1.0)
+    buffers.settle([average + 1 for average in buffers.averages], 1)
+    assert [int(norm.num_batches_tracked) for norm in model] == [1, 0]
+    assert model[1].running_mean == 0
+
+
+def test_all_generators_follow_the_seed() -> None:
+    seed_start(0)
+    model = OwnGenerators()
+    generators = Generators(model)
+    drawn = []
+    for seed, step, lane in ((1, 2, 3), (1, 2, 4), (1, 2, 3)):
+        generators.seed_lane(seed, step, lane)
+        drawn.append(model(torch.ones(1, 64)).sum().item())
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_what_was_kept_is_put_back_bit_by_bit() -> None:
+    model = Average()
+    model.mean = torch.tensor(float("nan"))
+    kept = Kept(slots(model))
+    assert kept.moved() == []
+    model(torch.ones(1, 64))
+    model.linear.weight.data.zero_()
+    assert {slot.name for slot in kept.moved()} == {"linear.weight"}
+    kept.put_back()
+    assert kept.moved() == []
+
+
+@pytest.mark.parametrize("moving", [None, {"count"}])
+def test_an_evaluation_does_not_depend_on_the_batches_before(moving) -> None:
+    """A model that counts in evaluations as well, and draws: each batch is as if it were alone."""
+
+    class Noisy(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count += 1
+            return super().forward(x) * self.count + torch.rand(len(x), 10)
+
+    data = load(Data(source="digits"))
+    augmenter = Augmenter(Augment(), data.mean, data.std, torch.device("cpu"))
+    model = Noisy()
+    model.linear = nn.Linear(64, 10)
+    config = Config(data={"source": "digits"}, batch_size=64, lanes=1)
+    with runtimes.start(config) as runtime:
+        found = [
+            evaluate(model, data, augmenter, runtime, config, stop=StopFlag(), moving=moving)
+            for _ in range(2)
+        ]
+    assert found[0] == found[1]
+    assert model.count == 0

@@ -1,0 +1,110 @@
+"""What the forward pass itself changes in a model, so that the number of lanes a process runs does
+not show: each lane starts from the step's first state, and one state comes out for all.
+
+Batch norm's averages become their mean over all lanes. Whatever else moves (spectral norm's
+vectors, averages of weights, queues, counters) is what the first lane left.
+"""
+
+from collections.abc import Collection
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from host.errors import UsageError
+from train.lanes.state import Kept, Slot, as_bytes, from_bytes, put, slots
+
+
+class Buffers:
+    """The state of a model beside what gradients move.
+
+    Args:
+        moving: names of what the forward pass is known to change.
+    """
+
+    def __init__(self, model: nn.Module, moving: Collection[str] = ()) -> None:
+        every = slots(model)
+        self._averages = [s for s in every if is_average(s)]
+        self._counters = [s for s in every if is_counter(s)]
+        known = {s.name for s in (*self._averages, *self._counters)}
+        self._moving = [s for s in every if s.name in moving and s.name not in known]
+        known |= {s.name for s in self._moving}
+        self._still = [s for s in every if s.name not in known]
+        # At the start of the step; None between steps.
+        self._before: Kept | None = None
+        self._first: list[Tensor] = []
+        self._versions: list[int] = []
+
+    @property
+    def averages(self) -> list[Tensor]:
+        """Batch norm's averages, as the lane left them."""
+        return [slot.first if slot.now is None else slot.now for slot in self._averages]
+
+    def begin(self) -> None:
+        """Start a lane from the step's first state."""
+        if self._before is None:
+            self._before = Kept([*self._averages, *self._counters, *self._moving])
+        else:
+            self._before.put_back()
+        self._versions = [slot.first._version for slot in self._still]
+
+    def end(self, share: float) -> None:
+        """After a lane.
+
+        Args:
+            share: its part of the batch; 0 where it had no samples.
+
+        Raises:
+            UsageError: it changed what no earlier one has.
+        """
+        for slot, version in zip(self._still, self._versions, strict=True):
+            if slot.now is not slot.first or slot.first._version != version:
+                raise UsageError(
+                    f"the model begins to change its own {slot.name} in the middle of a run",
+                    "have it change from the first forward pass on, if by nothing",
+                    one_rank=True,
+                )
+        if share and not self._first:
+            self._first = Kept(self._moving).values
+
+    def settle(self, means: list[Tensor], world: int) -> None:
+        """After the step's lanes: have the state that comes out of them, the same everywhere.
+
+        Args:
+            means: of the averages over all lanes.
+            world: how many processes there are; the first one has run the first lane.
+        """
+        assert self._before is not None
+        slots, before = self._before.slots, self._before.values
+        size = len(self._averages)
+        counts = before[size : size + len(self._counters)]
+        after = [*means, *(torch._foreach_add(counts, 1) if counts else []), *self._shared(world)]
+        # Of a norm layer that is frozen the mean is what it was, but for rounding.
+        frozen = [not slot.owner.training for slot in (*self._averages, *self._counters)]
+        for n, stays in enumerate(frozen):
+            if stays:
+                after[n] = before[n]
+        put(slots, after)
+        self._before, self._first = None, []
+
+    def _shared(self, world: int) -> list[Tensor]:
+        """What the first lane left, on every process."""
+        if not self._moving or world == 1:
+            return self._first
+        like = [slot.first for slot in self._moving]
+        # A process whose lanes were all empty has none of its own.
+        mine = self._first or [torch.zeros_like(tensor) for tensor in like]
+        flat = torch.cat([as_bytes(tensor.to(like[0].device)) for tensor in mine])
+        dist.broadcast(flat, src=0)
+        return from_bytes(flat, like)
+
+
+def is_average(slot: Slot) -> bool:
+    """Whether it is one of batch norm's averages."""
+    return slot.leaf in ("running_mean", "running_var") and not slot.is_parameter
+
+
+def is_counter(slot: Slot) -> bool:
+    """Whether it counts a norm layer's batches."""
+    return slot.leaf == "num_batches_tracked" and isinstance(slot.owner, _NormBase)

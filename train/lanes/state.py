@@ -1,0 +1,160 @@
+"""A model's parameters and buffers where they are now, kept as they are, and put back.
+
+Models put another tensor in a buffer's place (`self.average = …`), or change one behind autograd's
+back (`.data`). So each is looked up by its place, and what is put back goes into the first tensor.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from host.errors import UsageError
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A place of a model that holds a parameter or a buffer.
+
+    Attributes:
+        name: as `state_dict` has it.
+        owner: the module.
+        first: the tensor that was there when the slot was made.
+        saved: whether `state_dict` has it.
+    """
+
+    name: str
+    owner: nn.Module
+    leaf: str
+    first: Tensor
+    saved: bool
+
+    @property
+    def now(self) -> Tensor | None:
+        """The tensor that is there now; None where there is none any more."""
+        place = self._place()
+        # A script module's places have no `get`.
+        return place[self.leaf] if self.leaf in place else None  # noqa: SIM401
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether it is no buffer."""
+        return isinstance(self.first, nn.Parameter)
+
+    def restore(self) -> None:
+        """Have the first tensor in its place."""
+        self._place()[self.leaf] = self.first
+
+    def _place(self) -> dict[str, Any]:
+        place: dict[str, Any] = self.owner._parameters if self.is_parameter else self.owner._buffers
+        return place
+
+
+def put(slots: Sequence[Slot], values: Sequence[Tensor]) -> None:
+    """Have the values in the slots' first tensors, and these in their places.
+
+    Raises:
+        UsageError: one of them was resized.
+    """
+    kinds: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for slot, value in zip(slots, values, strict=True):
+        if slot.first.shape != value.shape:
+            raise UsageError(f"{slot.name} changes its shape in a forward pass", "give it one")
+        # Copied at once where types are the same: on a GPU each copy is a kernel to start.
+        own, given = kinds.setdefault((slot.first.dtype, value.dtype), ([], []))
+        own.append(slot.first)
+        given.append(value)
+        if slot.now is not slot.first:
+            slot.restore()
+    with torch.no_grad():
+        for own, given in kinds.values():
+            torch._foreach_copy_(own, given)
+
+
+def slots(model: nn.Module) -> list[Slot]:
+    """All of a model's, each tensor once.
+
+    Raises:
+        UsageError: one of them cannot be written to.
+    """
+    return list(_slots(model))
+
+
+def _slots(model: nn.Module) -> Iterator[Slot]:
+    seen: set[int] = set()
+    for prefix, module in model.named_modules():
+        for places in (module._parameters, module._buffers):
+            for leaf, tensor in places.items():
+                if tensor is None or id(tensor) in seen:
+                    continue
+                seen.add(id(tensor))
+                name = f"{prefix}.{leaf}" if prefix else leaf
+                if torch._debug_has_internal_overlap(tensor) == 1:
+                    raise UsageError(
+                        f"{name} has several elements in one place (an expanded tensor), so no"
+                        " checkpoint could be loaded into it",
+                        "make it of its own: .contiguous(), or .clone()",
+                    )
+                saved = leaf not in module._non_persistent_buffers_set
+                yield Slot(name, module, leaf, tensor, saved)
+
+
+@dataclass
+class Kept:
+    """The values of some slots at a moment."""
+
+    slots: list[Slot]
+    values: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keep()
+
+    def keep(self) -> None:
+        """Keep them as they are now."""
+        self.values = [_value(slot) for slot in self.slots]
+
+    def put_back(self) -> None:
+        """Have them all as they were."""
+        put(self.slots, self.values)
+
+    def narrow(self) -> None:
+        """Keep no more than what has changed since."""
+        moved = set(self.moved())
+        pairs = [(s, v) for s, v in zip(self.slots, self.values, strict=True) if s in moved]
+        self.slots, self.values = [s for s, _ in pairs], [v for _, v in pairs]
+
+    def moved(self) -> list[Slot]:
+        """Those whose bits are not what they were."""
+        pairs = zip(self.slots, self.values, strict=True)
+        return [slot for slot, value in pairs if not same(slot.now, value)]
+
+
+def _value(slot: Slot) -> Tensor:
+    now = slot.now
+    return (slot.first if now is None else now).detach().clone()
+
+
+def same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two tensors have the same bits; NaN is as good as any other value."""
+    if one is None or other is None:
+        return one is other
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(as_bytes(one), as_bytes(other))
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """A tensor's bits, uint8 [bytes]."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def from_bytes(flat: Tensor, like: Iterable[Tensor]) -> list[Tensor]:
+    """Tensors of the shapes and types of `like`, from the bits of one after another."""
+    found, start = [], 0
+    for tensor in like:
+        part = flat[start : start + tensor.nbytes].clone()
+        found.append(part.view(tensor.dtype).view(tensor.shape))
+        start += tensor.nbytes
+    return found
