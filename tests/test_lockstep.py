@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 # 14 steps of 96 samples and a short one of 92; lanes of 12.
 WORDS: list[Any] = [
-    "fit", "--config", "configs/digits.yaml", "--batch_size", 96, "--epochs", 1,
+    "fit", "--config", "configs/digits.yaml", "--batch_size", 96, "--lanes", 8, "--epochs", 1,
     "--eval.every", 7, "--checkpoint.every", 5, "--log.every", 1, "--tripwire", 4,
 ]  # fmt: skip
 

@@ -39,7 +39,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, value in (("dark", 60), ("light", 200)):
             for number in range(count):
                 picture(home / "data" / split / name / f"{number}.png", value)
-    words = [*SHORT, "--data.source", "folder", "--data.root", home / "data", "--batch_size", 8]
+    words = [
+        *SHORT,
+        "--data.source",
+        "folder",
+        "--data.root",
+        home / "data",
+        "--batch_size",
+        8,
+        "--lanes",
+        8,
+    ]
     assert main([str(w) for w in ("fit", *words, "--run", home / "run")]) == 0
     return home / "run"
 

@@ -114,7 +114,7 @@ def free_port() -> int:
 
 # Two epochs of 1,436 samples: 45 steps, the last one short.
 WORDS = [
-    "fit", "--config", "configs/digits.yaml", "--batch_size", 64, "--epochs", 2,
+    "fit", "--config", "configs/digits.yaml", "--batch_size", 64, "--lanes", 8, "--epochs", 2,
     "--checkpoint.every", 5, "--eval.every", 12, "--log.every", 1,
 ]  # fmt: skip
 SIZE = 1436

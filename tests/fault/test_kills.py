@@ -26,8 +26,8 @@ from fault.harness import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * 3600)]
 
-KILLS = int(os.environ.get("FAULT_KILLS", "16"))
-SCHEDULES = int(os.environ.get("FAULT_SCHEDULES", "4"))
+KILLS = int(os.environ.get("FAULT_KILLS", "8"))
+SCHEDULES = int(os.environ.get("FAULT_SCHEDULES", "3"))
 SEED = int(os.environ.get("FAULT_SEED", "0"))
 
 

@@ -1,9 +1,10 @@
 """Processes that would not compute alike are refused before the first step, and named."""
 
 import pytest
+from conftest import ROOT, picture
 from fault import harness
 
-WORDS = ["fit", "--config", "configs/digits.yaml", "--max_steps", 3]
+WORDS = ["fit", "--config", ROOT / "configs/digits.yaml", "--max_steps", 3]
 PAIRS = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "ONEDNN_DEFAULT_FPMATH_MODE": "BF16",
@@ -50,3 +51,20 @@ def test_at_fast_they_may(tmp_path) -> None:
     codes, said, trained = attempt(tmp_path, variables, "--reproducibility", "fast")
     assert codes == [0, 0], said
     assert trained
+
+
+def test_other_data_on_one_process(tmp_path) -> None:
+    """One more bright picture on the second host, and labels that are the same."""
+    for host, value in (("first", 200), ("second", 201)):
+        for split, count in (("train", 12), ("validation", 3)):
+            for name, grey in (("dark", 60), ("light", value)):
+                for number in range(count):
+                    picture(tmp_path / host / "data" / split / name / f"{number}.png", grey)
+    words = ["--data.source", "folder", "--data.root", "data", "--batch_size", 8, "--lanes", 2]
+    hosts = {rank: {"WORK": str(tmp_path / host)} for rank, host in enumerate(("first", "second"))}
+    codes, said, trained = attempt(tmp_path, hosts, *words)
+    assert codes == [3, 3], said
+    assert "process 1 has other data than process 0" in said
+    assert not trained
+    codes, said, _ = attempt(tmp_path / "alike", {0: hosts[1], 1: hosts[1]}, *words)
+    assert codes == [0, 0], said

@@ -30,6 +30,7 @@ _FILE_EVENTS = (
 def run(words: list[str], environ: dict[str, str], folder: str, strike: dict[str, Any]) -> None:
     """Be one process of a run; does not return. Output and ledger go to files in `folder`."""
     os.environ.update(environ)
+    os.chdir(environ.get("WORK", "."))
     rank = environ.get("RANK", "0")
     output = os.open(f"{folder}/{rank}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
