@@ -115,7 +115,12 @@ class Trainings:
         return "equal" if done.returncode == 0 else (done.stderr.splitlines() or ["?"])[-1][:300]
 
     def row(self, *, again: bool) -> list[str]:
-        """Its outcomes: on one process, and in each column."""
+        """Its outcomes; what was written for them goes, for large models would fill the disk."""
+        cells = self._row(again=again)
+        shutil.rmtree(self.home)
+        return cells
+
+    def _row(self, *, again: bool) -> list[str]:
         first = self.train(1, "1", "log-1")
         if first.found is None and first.refusal is None:
             return [f"FAILED {first.codes}: {first.said[-400:]}"]

@@ -17,7 +17,8 @@ from train.lanes import runtime as runtimes
 from train.lanes.buffers import Buffers
 from train.lanes.seeds import Generators, seed_start
 from train.lanes.state import Kept, slots
-from train.learn.examine import Samples, examine
+from train.learn.examine import examine
+from train.learn.tries import Samples
 from train.measure import evaluate
 from train.process.interrupt import StopFlag
 

@@ -22,7 +22,7 @@ from train.lanes.seeds import Generators
 from train.lanes.traits import USUAL, Traits
 from train.lanes.tree import LaneTree
 from train.lanes.tripwire import Tripwire
-from train.learn import examine, models, optim
+from train.learn import examine, models, optim, tries
 from train.parts import Parts, State
 from train.process import memory
 from train.process.failures import out_of_memory
@@ -112,19 +112,20 @@ def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
 
 
 def traits(config: Config, images: ImageData, runtime: Runtime, model: nn.Module) -> Traits:
-    """What the model does that others do not; `model` is new from the seed.
+    """What the model does that others do not; `model` is new from the seed. For one process to ask.
 
     Raises:
         UsageError: it cannot be trained to the same bits; naming what is in the way.
     """
-    if config.reproducibility == "fast":
-        return USUAL
     lockstep = config.reproducibility == "lockstep"
-    count = min(examine.SAMPLES, config.micro_batch, len(images.train))
+    together = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+    if config.reproducibility == "fast" or (together and not lockstep):
+        return USUAL
+    count = min(tries.SAMPLES, config.micro_batch, len(images.train))
     augmenter = Augmenter(config.augment, images.mean, images.std, runtime.device)
     pixels = images.train.images(torch.arange(count)).to(runtime.device)
     labels = images.train.labels[:count].to(runtime.device)
-    samples = examine.Samples(augmenter.normalize(pixels), labels, len(images.classes))
+    samples = tries.Samples(augmenter.normalize(pixels), labels, len(images.classes))
     try:
         twin = _built(config, images, runtime)
         found = examine.examine(model, twin, samples, runtime, lockstep=lockstep)
@@ -169,7 +170,7 @@ def resumed(
     with runtime.together():
         count = samples(config, images)
         model, optimizer = learner(config, images, runtime)
-        special = traits(config, images, runtime, model)
+        special = traits(config, images, runtime, model) if runtime.main else USUAL
         saver = Saver(checkpoints, config.checkpoint.keep, model, said)
         register(saver, optimizer, runtime)
         state = State()

@@ -14,6 +14,7 @@ from train import assemble
 from train.config import Config
 from train.data import ImageData
 from train.lanes.runtime import Runtime
+from train.lanes.traits import USUAL
 from train.parts import Parts
 from train.process.failures import out_of_memory
 from train.process.interrupt import StopFlag
@@ -58,7 +59,9 @@ def parts_of(bench: Bench, samples: int) -> Parts:
     """The same parts as a training has, but for what writes."""
     config, data, runtime = bench.config, bench.data, bench.runtime
     model, optimizer = agreed(bench, lambda: assemble.learner(config, data, runtime))
-    traits = agreed(bench, lambda: assemble.traits(config, data, runtime, model))
+    traits = agreed(
+        bench, lambda: assemble.traits(config, data, runtime, model) if runtime.main else USUAL
+    )
     saver = Saver(bench.folder, 1, model, assemble.facts(config, data, runtime))
     return assemble.parts(
         config,
@@ -67,7 +70,7 @@ def parts_of(bench: Bench, samples: int) -> Parts:
         model=model,
         optimizer=optimizer,
         saver=saver,
-        traits=traits,
+        traits=runtime.from_main(traits),
         count=samples,
         stop=StopFlag(),
     )
