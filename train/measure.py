@@ -100,7 +100,7 @@ def evaluate(
             kept.put_back()
             logits = model(augmenter.normalize(batch.images)).float()
             if moving is None:
-                kept.narrow()
+                kept = kept.changed()
                 moving = ()
             losses[span] = functional.cross_entropy(logits, batch.labels, reduction="none").double()
             best = logits.topk(min(5, classes)).indices

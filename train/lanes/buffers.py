@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from host.errors import UsageError
-from train.lanes.state import Kept, Slot, as_bytes, from_bytes, put, slots
+from train.lanes.state import Kept, Slot, as_bytes, from_bytes, slots
 
 
 class Buffers:
@@ -31,8 +31,9 @@ class Buffers:
         self._moving = [s for s in every if s.name in moving and s.name not in known]
         known |= {s.name for s in self._moving}
         self._still = [s for s in every if s.name not in known]
-        # At the start of the step; None between steps.
-        self._before: Kept | None = None
+        # As they were at the start of the step.
+        self._before = Kept([*self._averages, *self._counters, *self._moving])
+        self._within = False
         self._first: list[Tensor] = []
         self._versions: list[int] = []
 
@@ -43,10 +44,11 @@ class Buffers:
 
     def begin(self) -> None:
         """Start a lane from the step's first state."""
-        if self._before is None:
-            self._before = Kept([*self._averages, *self._counters, *self._moving])
-        else:
+        if self._within:
             self._before.put_back()
+        else:
+            self._before.keep()
+        self._within = True
         self._versions = [slot.first._version for slot in self._still]
 
     def end(self, share: float) -> None:
@@ -75,8 +77,7 @@ class Buffers:
             means: of the averages over all lanes.
             world: how many processes there are; the first one has run the first lane.
         """
-        assert self._before is not None
-        slots, before = self._before.slots, self._before.values
+        before = self._before.values
         size = len(self._averages)
         counts = before[size : size + len(self._counters)]
         after = [*means, *(torch._foreach_add(counts, 1) if counts else []), *self._shared(world)]
@@ -85,8 +86,8 @@ class Buffers:
         for n, stays in enumerate(frozen):
             if stays:
                 after[n] = before[n]
-        put(slots, after)
-        self._before, self._first = None, []
+        self._before.put(after)
+        self._within, self._first = False, []
 
     def _shared(self, world: int) -> list[Tensor]:
         """What the first lane left, on every process."""

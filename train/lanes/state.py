@@ -6,7 +6,7 @@ back (`.data`). So each is looked up by its place, and what is put back goes int
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,12 +22,15 @@ class Slot:
     Attributes:
         name: as `state_dict` has it.
         owner: the module.
+        places: its parameters, or its buffers, by name.
+        leaf: the name among them.
         first: the tensor that was there when the slot was made.
         saved: whether `state_dict` has it.
     """
 
     name: str
     owner: nn.Module
+    places: dict[str, Any]
     leaf: str
     first: Tensor
     saved: bool
@@ -35,43 +38,15 @@ class Slot:
     @property
     def now(self) -> Tensor | None:
         """The tensor that is there now; None where there is none any more."""
-        place = self._place()
-        # A script module's places have no `get`.
-        return place[self.leaf] if self.leaf in place else None  # noqa: SIM401
+        try:
+            return self.places[self.leaf]  # type: ignore[no-any-return]
+        except KeyError:
+            return None
 
     @property
     def is_parameter(self) -> bool:
         """Whether it is no buffer."""
         return isinstance(self.first, nn.Parameter)
-
-    def restore(self) -> None:
-        """Have the first tensor in its place."""
-        self._place()[self.leaf] = self.first
-
-    def _place(self) -> dict[str, Any]:
-        place: dict[str, Any] = self.owner._parameters if self.is_parameter else self.owner._buffers
-        return place
-
-
-def put(slots: Sequence[Slot], values: Sequence[Tensor]) -> None:
-    """Have the values in the slots' first tensors, and these in their places.
-
-    Raises:
-        UsageError: one of them was resized.
-    """
-    kinds: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
-    for slot, value in zip(slots, values, strict=True):
-        if slot.first.shape != value.shape:
-            raise UsageError(f"{slot.name} changes its shape in a forward pass", "give it one")
-        # Copied at once where types are the same: on a GPU each copy is a kernel to start.
-        own, given = kinds.setdefault((slot.first.dtype, value.dtype), ([], []))
-        own.append(slot.first)
-        given.append(value)
-        if slot.now is not slot.first:
-            slot.restore()
-    with torch.no_grad():
-        for own, given in kinds.values():
-            torch._foreach_copy_(own, given)
 
 
 def slots(model: nn.Module) -> list[Slot]:
@@ -121,17 +96,20 @@ def _slots(model: nn.Module) -> Iterator[Slot]:
                         "make it of its own: .contiguous(), or .clone()",
                     )
                 saved = leaf not in module._non_persistent_buffers_set
-                yield Slot(name, module, leaf, tensor, saved)
+                yield Slot(name, module, places, leaf, tensor, saved)
 
 
-@dataclass
 class Kept:
     """The values of some slots at a moment."""
 
-    slots: list[Slot]
-    values: list[Tensor] = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self.slots = list(slots)
+        # Copied at once where types are the same: on a GPU each copy is a kernel to start.
+        kinds: dict[Any, list[int]] = {}
+        for number, slot in enumerate(self.slots):
+            kinds.setdefault((slot.first.dtype, slot.first.device), []).append(number)
+        self._kinds = [(ns, [self.slots[n].first for n in ns]) for ns in kinds.values()]
+        self.values: list[Tensor] = []
         self.keep()
 
     def keep(self) -> None:
@@ -140,13 +118,31 @@ class Kept:
 
     def put_back(self) -> None:
         """Have them all as they were."""
-        put(self.slots, self.values)
+        self.put(self.values)
 
-    def narrow(self) -> None:
-        """Keep no more than what has changed since."""
+    def put(self, values: Sequence[Tensor]) -> None:
+        """Have these values in the slots' first tensors, and those in their places.
+
+        Raises:
+            UsageError: one of them was resized.
+        """
+        for slot, value in zip(self.slots, values, strict=True):
+            if slot.first.shape != value.shape:
+                raise UsageError(
+                    f"{slot.name} changes its shape in a forward pass", "give it a fixed one"
+                )
+            if slot.now is not slot.first:
+                slot.places[slot.leaf] = slot.first
+        with torch.no_grad():
+            for numbers, first in self._kinds:
+                torch._foreach_copy_(first, [values[n] for n in numbers])
+
+    def changed(self) -> "Kept":
+        """The same of those alone that have changed since."""
         moved = set(self.moved())
-        pairs = [(s, v) for s, v in zip(self.slots, self.values, strict=True) if s in moved]
-        self.slots, self.values = [s for s, _ in pairs], [v for _, v in pairs]
+        found = Kept([slot for slot in self.slots if slot in moved])
+        found.values = [v for s, v in zip(self.slots, self.values, strict=True) if s in moved]
+        return found
 
     def moved(self) -> list[Slot]:
         """Those whose bits are not what they were."""
