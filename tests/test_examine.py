@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from conftest import DIGITS
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.checkpoint import checkpoint
@@ -17,6 +18,7 @@ from train.lanes import runtime as runtimes
 from train.lanes.buffers import Buffers
 from train.lanes.seeds import Generators, seed_start
 from train.lanes.state import Kept, slots
+from train.learn import tries
 from train.learn.examine import examine
 from train.learn.tries import Samples
 from train.measure import evaluate
@@ -387,3 +389,32 @@ def test_an_evaluation_does_not_depend_on_the_batches_before(moving) -> None:
         ]
     assert found[0] == found[1]
     assert model.count == 0
+
+
+def test_a_model_that_talks_to_other_processes_is_stopped() -> None:
+    """Where it is tried, nobody would answer."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with pytest.raises(UsageError, match="talks to other processes"), tries._alone(2):
+            torch.distributed.all_reduce(torch.ones(2))
+        with tries._alone(1):
+            torch.distributed.all_reduce(torch.ones(2))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("knobs", "warned"),
+    [
+        (["--batch_size", 8, "--lanes", 8], True),
+        (["--batch_size", 8], False),
+        (["--batch_size", 64, "--lanes", 8], False),
+        (["--batch_size", 8, "--lanes", 8, "--model.name", "mlp"], False),
+    ],
+)
+def test_few_samples_for_batch_norm_are_warned_of(cli, tmp_path, knobs, warned) -> None:
+    done = cli("fit", *DIGITS, *knobs, "--max_steps", 2, "--run", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert ("batch norm sees a lane at a time, and a lane has 1 of the" in done.out) == warned
+    assert ("--lanes 1, or a larger --batch_size" in done.out) == warned

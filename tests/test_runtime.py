@@ -148,7 +148,7 @@ def test_processes_asked_for_that_did_not_come_up_are_an_error(tmp_path) -> None
 def test_more_processes_than_lanes_is_an_error(tmp_path) -> None:
     done = processes(2, "fit", *DIGITS, "--lanes", 1, "--run", tmp_path / "r")
     assert done.code != 0
-    assert "2 processes cannot share 1 lanes evenly → use 1 processes" in done.err
+    assert "2 processes cannot share 1 lane evenly → use 1 process" in done.err
     assert not (tmp_path / "r").exists()
 
 

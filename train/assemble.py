@@ -5,12 +5,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from host import launcher
 from host.errors import DataError, LockstepError, UsageError
-from host.lanes import default
 from train.config import Config
 from train.data import Augmenter, ImageData, load
 from train.data.images import first_line
@@ -24,7 +21,6 @@ from train.lanes.tree import LaneTree
 from train.lanes.tripwire import Tripwire
 from train.learn import examine, models, optim, tries
 from train.parts import Parts, State
-from train.process import memory
 from train.process.failures import out_of_memory
 from train.process.interrupt import StopFlag
 from train.process.stopwatch import Stopwatch
@@ -32,9 +28,6 @@ from train.record.checkpoint import Checkpoint
 from train.record.facts import Facts
 from train.record.saver import Saver
 from train.record.stateful import OptimizerState
-
-# Samples below which batch norm's averages are rough.
-_FEW = 8
 
 
 def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
@@ -261,37 +254,3 @@ def tripwire(
         return None
     whole, watch = config.reproducibility == "lockstep", config.tripwire > 0
     return Tripwire(model, optimizer, runtime, buffers=whole, watch=watch)
-
-
-def rough(parts: Parts) -> str | None:
-    """What to say where batch norm sees very few samples."""
-    config = parts.config
-    norms = [m for m in parts.unwrapped.modules() if isinstance(m, _BatchNorm) and m.training]
-    if not norms or config.micro_batch >= _FEW or config.lanes == 1:
-        return None
-    return (
-        f"batch norm sees a lane at a time, and a lane has {config.micro_batch} of the batch's"
-        f" {config.batch_size} samples, which costs accuracy: --lanes {default(config.batch_size)},"
-        " or a larger --batch_size (other bits either way)"
-    )
-
-
-def tight(config: Config, images: ImageData, runtime: Runtime) -> str | None:
-    """What to say where there is less memory than this training is likely to need."""
-    found = memory.fit(
-        config,
-        len(images.classes),
-        images.train.shape,
-        resident=images.resident,
-        world=runtime.world,
-        local=launcher.local_world(),
-        gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
-        half=runtime.accelerator.mixed_precision != "no",
-    )
-    if found is None or found.fits:
-        return None
-    return (
-        f"about {found.wanted / 2**30:.1f} GiB are needed, and {found.place} has"
-        f" {found.there / 2**30:.1f}: raise lanes (other bits) or the number of processes, or"
-        " PRECISION=bf16; make tune measures"
-    )

@@ -98,8 +98,7 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
         )
         for factor in provenance.few(run.changed):
             display.say(f"warning: not as when this run was last started: {factor}")
-        for doubt in (assemble.tight(config, parts.data, runtime), assemble.rough(parts)):
-            if doubt:
-                display.say(f"warning: {doubt}")
+        for doubt in summary.doubts(parts):
+            display.say(f"warning: {doubt}")
         display.say(summary.opening(parts, path, state.step))
         yield replace(parts, recorder=recorder, health=health)

@@ -1,14 +1,24 @@
 """The few lines that a run opens and closes with."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from host import launcher
+from host.lanes import default
 from train.lanes import order
 from train.measure import Metrics
 from train.parts import Parts, State
+from train.process import memory
 from train.record import checkpoint
 from train.record.provenance import hardware
+
+# Samples below which batch norm's averages are rough.
+_FEW = 8
 
 
 def opening(parts: Parts, path: Path, step: int) -> str:
@@ -29,6 +39,34 @@ def opening(parts: Parts, path: Path, step: int) -> str:
         f"going on after step {step} in {path}" if step else f"writing to {path}",
     ]
     return "\n".join(lines)
+
+
+def doubts(parts: Parts) -> Iterator[str]:
+    """What may go worse than it could, told before the first step."""
+    config, runtime, images = parts.config, parts.runtime, parts.data
+    found = memory.fit(
+        config,
+        len(images.classes),
+        images.train.shape,
+        resident=images.resident,
+        world=runtime.world,
+        local=launcher.local_world(),
+        gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
+        half=runtime.accelerator.mixed_precision != "no",
+    )
+    if found is not None and not found.fits:
+        yield (
+            f"about {found.wanted / 2**30:.1f} GiB are needed, and {found.place} has"
+            f" {found.there / 2**30:.1f}: raise lanes (other bits) or the number of processes, or"
+            " PRECISION=bf16; make tune measures"
+        )
+    norms = [m for m in parts.unwrapped.modules() if isinstance(m, _BatchNorm) and m.training]
+    if norms and config.micro_batch < _FEW and config.lanes > 1:
+        yield (
+            f"batch norm sees a lane at a time, and a lane has {config.micro_batch} of the batch's"
+            f" {config.batch_size} samples, which costs accuracy: --lanes"
+            f" {default(config.batch_size)}, or a larger --batch_size (other bits either way)"
+        )
 
 
 def result(parts: Parts, state: State, metrics: Metrics) -> dict[str, Any]:
