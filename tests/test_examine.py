@@ -1,5 +1,6 @@
 """What the examination of a model finds and refuses, and what lanes do about it."""
 
+import copy
 import itertools
 import random
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from conftest import DIGITS
 from torch import nn
+from torch.distributed import all_reduce, get_rank, get_world_size
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.checkpoint import checkpoint
 
@@ -19,7 +21,7 @@ from train.lanes.buffers import Buffers
 from train.lanes.seeds import Generators, seed_start
 from train.lanes.state import Kept, slots
 from train.learn import tries
-from train.learn.examine import examine
+from train.learn.examine import check_resume, examine
 from train.learn.tries import Samples
 from train.measure import evaluate
 from train.process.interrupt import StopFlag
@@ -158,6 +160,68 @@ class Sparse(nn.Module):
         return self.embedding((x.flatten(1) > 0).long()).mean(1)
 
 
+class HiddenAverage(Base):
+    """A teacher that nobody registered, and that follows the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = [copy.deepcopy(self.linear)]
+
+    def forward(self, x):
+        with torch.no_grad():
+            for own, other in zip(
+                self.teacher[0].parameters(), self.linear.parameters(), strict=True
+            ):
+                own.lerp_(other, 0.1)
+        return super().forward(x) + self.teacher[0](x.flatten(1))
+
+
+class FusedOnce(Base):
+    """Weights that are made ready for evaluations, once."""
+
+    fused = None
+
+    def forward(self, x):
+        if self.training:
+            return super().forward(x)
+        if self.fused is None:
+            self.fused = self.linear.weight.detach().clone()
+        return x.flatten(1) @ self.fused.T
+
+
+class UnseededAttribute(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = np.random.default_rng().permutation(64)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1)[:, self.order])
+
+
+class ReplacedAndLeftOut(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()
+        return super().forward(x)
+
+    def state_dict(self, *args, **kwargs):
+        state = super().state_dict(*args, **kwargs)
+        state.pop("mean")
+        return state
+
+    def load_state_dict(self, state, *args, **kwargs):
+        return super().load_state_dict(state, strict=False)
+
+
+class Default(Base):
+    def forward(self, x, seen=[0]):  # noqa: B006
+        seen[0] += 1
+        return super().forward(x)
+
+
 class Frozen(Base):
     def __init__(self) -> None:
         super().__init__()
@@ -193,6 +257,27 @@ class BehindTheBack(Base):
 
     def forward(self, x):
         self.count.data += 1
+        return super().forward(x)
+
+
+class LimitNotReached(Base):
+    """CLIP's: it begins at 2.7, and may grow to 4.6."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.7))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.scale.clamp_(0, 4.6)
+        return super().forward(x) * self.scale
+
+
+class LimitBehindTheBack(Base):
+    """EEGNet's: it acts on weights that are larger than the first ones."""
+
+    def forward(self, x):
+        self.linear.weight.data = torch.renorm(self.linear.weight.data, 2, 0, 1.0)
         return super().forward(x)
 
 
@@ -235,11 +320,13 @@ def samples() -> Samples:
 
 def tried(kind, samples, **level):
     built = []
-    for _ in range(2):
+    for _ in range(3):
         seed_start(0)
         built.append(kind())
     with runtimes.start(Config()) as runtime:
-        return examine(*built, samples, runtime, **{"lockstep": True, **level})
+        found = examine(*built[:2], samples, runtime, **{"lockstep": True, **level})
+        check_resume(found, built[2])
+        return found.traits()
 
 
 @pytest.mark.parametrize(
@@ -259,6 +346,11 @@ def tried(kind, samples, **level):
         (ExtraState, "state_dict holds _extra_state, which is no tensor"),
         (Lossy, "would not give linear.weight back as it was"),
         (Sparse, "the gradient of embedding.weight is sparse"),
+        (HiddenAverage, r"remembers something in teacher\[0\]|after it was resumed"),
+        (FusedOnce, "gives something else after it was resumed"),
+        (UnseededAttribute, "order is not the same when the model is built again"),
+        (ReplacedAndLeftOut, "would not give mean back"),
+        (Default, "remembers something in Default.forward's defaults"),
         (Frozen, "no parameter of the model has a gradient"),
         (TwoOutputs, "the model returns a tuple for 4 images"),
         (Synchronised, "0 is a SyncBatchNorm"),
@@ -278,6 +370,8 @@ def test_what_would_not_come_out_again_is_refused_by_name(kind, says, samples) -
         (Average, {"mean"}, set()),
         (BehindTheBack, {"count"}, set()),
         (ClampsItsWeights, {"linear.weight"}, set()),
+        (LimitNotReached, {"scale"}, set()),
+        (LimitBehindTheBack, {"linear.weight"}, set()),
         (Reentrant, set(), {"linear.weight", "linear.bias"}),
         (lambda: nn.Sequential(nn.Flatten(), spectral_norm(nn.Linear(64, 4))),
          {"1.parametrizations.weight.0._u", "1.parametrizations.weight.0._v"}, set()),
@@ -396,10 +490,10 @@ def test_a_model_that_talks_to_other_processes_is_stopped() -> None:
     store = torch.distributed.HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        with pytest.raises(UsageError, match="talks to other processes"), tries._alone(2):
-            torch.distributed.all_reduce(torch.ones(2))
-        with tries._alone(1):
-            torch.distributed.all_reduce(torch.ones(2))
+        for ask in (lambda: all_reduce(torch.ones(2)), get_world_size, get_rank):
+            with pytest.raises(UsageError, match="talks to other processes"), tries.alone():
+                ask()
+            ask()
     finally:
         torch.distributed.destroy_process_group()
 

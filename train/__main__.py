@@ -45,4 +45,9 @@ def _report(error: LockstepError) -> None:
 
 
 if __name__ == "__main__":
+    # The order of a set of words follows a number that Python draws at each start, unless it is
+    # given one before.
+    if sys.flags.hash_randomization and "PYTHONHASHSEED" not in os.environ:
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606  (this program again)
     sys.exit(main())

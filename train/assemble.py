@@ -1,5 +1,6 @@
 """From an experiment to the parts that train it: each thing is built here, once."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -98,21 +99,21 @@ def learner(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Mod
     return model, optim.build(config.optim, model)
 
 
-def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
+def _built(config: Config, images: ImageData, runtime: Runtime, *, tried: bool = True) -> nn.Module:
     seeds.seed_start(config.seed)
-    model = models.build(config.model, len(images.classes), images.train.shape)
+    model = models.build(config.model, len(images.classes), images.train.shape, tried=tried)
     return model.to(runtime.device)
 
 
 def traits(config: Config, images: ImageData, runtime: Runtime, model: nn.Module) -> Traits:
-    """What the model does that others do not; `model` is new from the seed. For one process to ask.
+    """What the model does that others do not; `model` is new from the seed. All processes ask: at
+    lockstep the main one looks, and at other levels, where a model may talk to others, all do.
 
     Raises:
         UsageError: it cannot be trained to the same bits; naming what is in the way.
     """
     lockstep = config.reproducibility == "lockstep"
-    together = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
-    if config.reproducibility == "fast" or (together and not lockstep):
+    if config.reproducibility == "fast" or (lockstep and not runtime.main):
         return USUAL
     count = min(tries.SAMPLES, config.micro_batch, len(images.train))
     augmenter = Augmenter(config.augment, images.mean, images.std, runtime.device)
@@ -120,15 +121,19 @@ def traits(config: Config, images: ImageData, runtime: Runtime, model: nn.Module
     labels = images.train.labels[:count].to(runtime.device)
     samples = tries.Samples(augmenter.normalize(pixels), labels, len(images.classes))
     try:
-        twin = _built(config, images, runtime)
-        found = examine.examine(model, twin, samples, runtime, lockstep=lockstep)
+        with tries.alone() if lockstep else nullcontext():
+            twin = _built(config, images, runtime, tried=False)
+            looked = examine.examine(model, twin, samples, runtime, lockstep=lockstep)
+            third = _built(config, images, runtime, tried=False)
+            examine.check_resume(looked, third)
+        found = looked.traits()
     except Exception as error:  # whatever a model raises
         if isinstance(error, LockstepError) or out_of_memory(error, config):
             raise
         if "deterministic" in str(error):
             raise models.not_deterministic(config.model.name, error) from error
         raise UsageError(
-            f"{config.model.name} fails in its first pass, {type(error).__name__}:"
+            f"{config.model.name} fails when it is tried, {type(error).__name__}:"
             f" {first_line(error)}",
             "mend the model; --debug shows where",
         ) from error
@@ -163,7 +168,7 @@ def resumed(
     with runtime.together():
         count = samples(config, images)
         model, optimizer = learner(config, images, runtime)
-        special = traits(config, images, runtime, model) if runtime.main else USUAL
+        special = traits(config, images, runtime, model)
         saver = Saver(checkpoints, config.checkpoint.keep, model, said)
         register(saver, optimizer, runtime)
         state = State()

@@ -136,7 +136,7 @@ def test_no_secret_gets_into_the_image_the_logs_or_a_run(checkout) -> None:
     # Nothing of it is in the files that a container has, nor in what a build is given at all, from
     # which a layer further down could have taken it. (To save the image and read its layers says
     # the same, and moves seven gigabytes.)
-    places = ("/app", "/etc", "/home", "/root", "/tmp", "/usr/local", "/var")
+    places = ("/lockstep", "/etc", "/home", "/root", "/tmp", "/usr/local", "/var")
     looked = run("--user=0", "--entrypoint=grep", IMAGE, "-rlF", canary, *places)
     assert (looked.returncode, looked.stdout) == (1, ""), looked.stderr
     hits, files = 0, 0

@@ -24,8 +24,13 @@ class Buffers:
     """
 
     def __init__(self, model: nn.Module, moving: Collection[str] = ()) -> None:
-        every = slots(model)
-        self._averages = [s for s in every if is_average(s)]
+        every, self._names = slots(model), moving
+        # Of layers that are not torch's the name says less than what they were seen to do.
+        self._averages = [
+            s
+            for s in every
+            if is_average(s) and (isinstance(s.owner, _NormBase) or s.name in moving)
+        ]
         self._counters = [s for s in every if is_counter(s)]
         known = {s.name for s in (*self._averages, *self._counters)}
         self._moving = [s for s in every if s.name in moving and s.name not in known]
@@ -35,7 +40,7 @@ class Buffers:
         self._before = Kept([*self._averages, *self._counters, *self._moving])
         self._within = False
         self._first: list[Tensor] = []
-        self._versions: list[int] = []
+        self._marks: list[tuple[int, int]] = []
 
     @property
     def averages(self) -> list[Tensor]:
@@ -49,7 +54,7 @@ class Buffers:
         else:
             self._before.keep()
         self._within = True
-        self._versions = [slot.first._version for slot in self._still]
+        self._marks = [(slot.first._version, slot.first.data_ptr()) for slot in self._still]
 
     def end(self, share: float) -> None:
         """After a lane.
@@ -60,8 +65,9 @@ class Buffers:
         Raises:
             UsageError: it changed what no earlier one has.
         """
-        for slot, version in zip(self._still, self._versions, strict=True):
-            if slot.now is not slot.first or slot.first._version != version:
+        for slot, mark in zip(self._still, self._marks, strict=True):
+            first = slot.first
+            if slot.now is not first or (first._version, first.data_ptr()) != mark:
                 raise UsageError(
                     f"the model begins to change its own {slot.name} in the middle of a run",
                     "have it change from the first forward pass on, if by nothing",
@@ -82,7 +88,8 @@ class Buffers:
         counts = before[size : size + len(self._counters)]
         after = [*means, *(torch._foreach_add(counts, 1) if counts else []), *self._shared(world)]
         # Of a norm layer that is frozen the mean is what it was, but for rounding.
-        frozen = [not slot.owner.training for slot in (*self._averages, *self._counters)]
+        norms = [*self._averages, *self._counters]
+        frozen = [not slot.owner.training and slot.name not in self._names for slot in norms]
         for n, stays in enumerate(frozen):
             if stays:
                 after[n] = before[n]

@@ -49,7 +49,7 @@ class LaneTree:
         # A gradient that comes in parts would be added to the other lane's part by part.
         self._pairs = lanes > 1 and not traits.late
         # Of the first lane of a pair: its averages and report, and its gradients' versions.
-        self._first: tuple[list[Tensor], list[int]] | None = None
+        self._first: tuple[list[Tensor], list[tuple[Tensor, int]]] | None = None
         # Backward passes produce gradients from the last layer to the first, more or less; what
         # comes in parts is complete when all is done.
         trained = [(name, p) for name, p in reversed(list(model.named_parameters()))]
@@ -141,17 +141,23 @@ class LaneTree:
         rest = [*torch._foreach_mul(averages, share), report] if averages else [report]
         self.buffers.end(share)
         if self._pairs and self._first is None:
-            self._first = rest, [g._version for g in gradients]
+            self._first = rest, [(g, g._version) for g in gradients]
             return
         height = 0
         if self._first is not None:
             height = 1
-            before, versions = self._first
+            before, earlier_ones = self._first
             self._first = None
             torch._foreach_add_(rest, before)
             # Where this lane gave nothing: a leaf of zeros, as between lanes that are further
             # apart. It is not quite nothing: it makes -0.0 a 0.0.
-            for gradient, version in zip(gradients, versions, strict=True):
+            for gradient, (first, version) in zip(gradients, earlier_ones, strict=True):
+                if gradient is not first:
+                    raise UsageError(
+                        "the model drops or replaces gradients in its forward pass",
+                        "leave zero_grad and .grad to the trainer",
+                        one_rank=True,
+                    )
                 if gradient._version == version:
                     gradient.add_(0.0)
                 elif gradient._version != version + 1:

@@ -21,13 +21,19 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _STATE = ("_parameters", "_buffers", "_modules")
 # Code that is not the user's keeps nothing of interest in globals and classes.
 _LIBRARIES = ("torch", "torchvision", "numpy", "builtins", "collections", "functools")
-_DEPTH = 6
+_DEPTH, _MANY = 8, 1000
+_STATE_OF = "'s state"
+_HELD = (*_PLAIN, Tensor, list, dict, set, deque, np.ndarray)
 
 Picture = dict[str, Any]
 
 
-def picture(model: nn.Module) -> Picture:
-    """Each value by its path: plain ones as text, tensors as copies."""
+def picture(model: nn.Module, *, drawn: bool = True) -> Picture:
+    """Each value by its path: plain ones as text, tensors as copies.
+
+    Args:
+        drawn: whether to look at generators, and at what classes and files hold, as well.
+    """
     found: Picture = {}
     # With the objects themselves: the number of one that is gone may be another's.
     seen: dict[int, Any] = {}
@@ -37,9 +43,9 @@ def picture(model: nn.Module) -> Picture:
         held = {n: v for n, v in _attributes(module).items() if n not in _STATE}
         for leaf, value in held.items():
             _look(f"{name}.{leaf}".lstrip("."), value, found, seen, _DEPTH)
-        for path, value in _around(type(module)):
-            _look(path, value, found, seen, 2)
-    return found
+        for path, value in _around(type(module)) if drawn else ():
+            _look(path, value, found, seen, _DEPTH)
+    return found if drawn else {n: v for n, v in found.items() if not n.endswith(_STATE_OF)}
 
 
 def difference(one: Picture, other: Picture) -> str | None:
@@ -70,7 +76,10 @@ def _around(kind: type) -> Iterator[tuple[str, Any]]:
             if not name.startswith("__"):
                 yield f"{base.__name__}.{name}", value
         for name, value in vars(sys.modules.get(base.__module__, types)).items():
-            if not name.startswith("__") and isinstance(value, (*_PLAIN, Tensor, list, dict, set)):
+            held = (
+                isinstance(value, _HELD) or is_generator(value) or hasattr(type(value), "__next__")
+            )
+            if held and not name.startswith("__"):
                 yield f"{base.__module__}.{name}", value
 
 
@@ -89,7 +98,10 @@ def _look(path: str, value: Any, found: Picture, seen: dict[int, Any], depth: in
     if isinstance(value, np.ndarray):
         found[path] = (value.dtype.str, value.shape, value.tobytes())
         return
-    if depth == 0 or id(value) in seen or is_generator(value):
+    if is_generator(value):
+        found[f"{path}{_STATE_OF}"] = _state_of(value)
+        return
+    if depth == 0 or id(value) in seen:
         return
     seen[id(value)] = value
     for name, inner in _inside(value):
@@ -101,17 +113,18 @@ def _inside(value: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(value, (set, frozenset)):
         value = sorted(map(repr, value))
     if isinstance(value, (list, tuple, deque)):
-        return [("'s length", len(value)), *((f"[{n}]", one) for n, one in enumerate(value))]
+        value = dict(enumerate(value))
     if isinstance(value, dict):
         named = (
             (f"[{key!r}]" if isinstance(key, _PLAIN) else "[…]", v) for key, v in value.items()
         )
-        return [("'s length", len(value)), *named]
+        return [("'s length", len(value)), *(named if len(value) <= _MANY else ())]
     if isinstance(value, nn.Module):  # one that is not registered
-        return [("", {k: v for k, v in _attributes(value).items() if k != "training"})]
+        own = {k: v for k, v in _attributes(value).items() if k not in (*_STATE, "training")}
+        return [("", own), *((f".{name}", tensor) for name, tensor in value.state_dict().items())]
     if callable(value):
         return _of_callable(value)
-    if hasattr(value, "__next__"):
+    if hasattr(type(value), "__next__"):
         return _of_iterator(value)
     library = isinstance(value, (type, types.ModuleType)) or _is_library(type(value).__module__)
     return [] if library else [("", _attributes(value))]
@@ -124,8 +137,18 @@ def _of_callable(value: Any) -> Iterable[tuple[str, Any]]:
         return [("", value.__func__), ("", value.__self__)]
     if isinstance(value, types.FunctionType):
         names, cells = value.__code__.co_freevars, value.__closure__ or ()
-        return [(f" ({name})", _content(cell)) for name, cell in zip(names, cells, strict=True)]
+        held = [(f" ({name})", _content(cell)) for name, cell in zip(names, cells, strict=True)]
+        return [*held, ("'s defaults", (value.__defaults__, value.__kwdefaults__, vars(value)))]
     return [] if _is_library(type(value).__module__) else [("", _attributes(value))]
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    old = isinstance(generator, np.random.RandomState)
+    return repr(generator.get_state(legacy=False) if old else generator.getstate())
 
 
 def _content(cell: types.CellType) -> Any:

@@ -6,14 +6,12 @@ is asked again, or leaves other attributes behind: it would not survive a resume
 lanes that a process runs would show. Such a model is refused by name, before the first step.
 """
 
-import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from host.errors import UsageError
 from train.lanes.runtime import Runtime
-from train.lanes.state import Kept, same, slots
-from train.lanes.traits import Traits
+from train.lanes.state import same, slots
 from train.learn import attributes, weights
 from train.learn.tries import Pass, Samples, Tries
 
@@ -25,7 +23,7 @@ _KEEP = (
 
 def examine(
     model: nn.Module, twin: nn.Module, samples: Samples, runtime: Runtime, *, lockstep: bool
-) -> Traits:
+) -> Tries:
     """What a model does that others do not.
 
     Args:
@@ -43,17 +41,51 @@ def examine(
     held = attributes.picture(twin)
     tries.train(seed=1)
     for _ in range(2):
-        again = tries.train()
+        _check_same(usual, tries.train())
         held = _check_memory(held, twin)
-        _check_same(usual, again)
     _check_same(look, tries.evaluate())
-    del look, usual, again  # as large as the weights
-    tries.disturb()
-    tries.train()
-    twin.zero_grad(set_to_none=True)
+    del usual  # as large as the weights
+    for scale in (3.0, 1 / 3):
+        tries.disturb(scale)
+        tries.train()
+    # What is there now, in the first tensors: another state than a new model's, buffers as well.
     tries.kept.keep()
-    _check_resume(twin, tries.kept)
-    return tries.traits()
+    tries.kept.put_back()
+    return tries
+
+
+def check_resume(tries: Tries, third: nn.Module) -> None:
+    """See that a checkpoint of what was tried, loaded into a `third` model, goes on as that does.
+
+    Raises:
+        UsageError: it would be another training.
+    """
+    twin = tries.model
+    try:
+        state = twin.state_dict()
+        strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
+        if strange:
+            raise UsageError(
+                f"the model's state_dict holds {strange[0]}, which is no tensor",
+                "keep it as a tensor: checkpoints hold nothing that could run code",
+            )
+        weights.put(third, *weights.unpack(weights.pack(state)))
+    except (RuntimeError, SafetensorError, KeyError, AttributeError, TypeError) as error:
+        said = (str(error).strip().splitlines() or [""])[0][:200]
+        raise UsageError(
+            f"a checkpoint could not give the model back: {type(error).__name__}: {said}",
+            "mend its state_dict, load_state_dict, or the types of its tensors",
+        ) from error
+    loaded = {slot.name: slot for slot in slots(third)}
+    for slot in tries.kept.slots:
+        if slot.saved and not same(slot.now, loaded[slot.name].now):
+            raise UsageError(
+                f"a checkpoint would not give {slot.name} back as it was",
+                "mend the model's state_dict or load_state_dict",
+            )
+    resumed = Tries(third, tries.samples, tries.runtime)
+    _check_same(tries.train(), resumed.train(), "after it was resumed")
+    _check_same(tries.evaluate(), resumed.evaluate(), "after it was resumed")
 
 
 def _check_twins(model: nn.Module, twin: nn.Module) -> None:
@@ -65,6 +97,14 @@ def _check_twins(model: nn.Module, twin: nn.Module) -> None:
                 f"{slot.name} does not begin with the same numbers when the model is built again",
                 "draw initial weights from torch's, numpy's or Python's own generator",
             )
+    pictures = [attributes.picture(each, drawn=False) for each in (model, twin)]
+    path = attributes.difference(*pictures)
+    if path is not None:
+        raise UsageError(
+            f"{path} is not the same when the model is built again: it would differ on each process"
+            " and at each start",
+            "draw it from torch's, numpy's or Python's own generator, or leave it out",
+        )
 
 
 def _check_kinds(model: nn.Module) -> None:
@@ -89,44 +129,13 @@ def _check_memory(before: attributes.Picture, model: nn.Module) -> attributes.Pi
     return held
 
 
-def _check_same(one: Pass, again: Pass) -> None:
+def _check_same(one: Pass, again: Pass, when: str = "when it is asked again") -> None:
     for name in one.result:
         if not same(one.result[name], again.result.get(name)):
             pairs = zip(one.outputs, again.outputs, strict=False)
             module = next((a[0] for a, b in pairs if a != b), None)
             where = f"{module} gives" if module else f"{name} comes out as"
             raise UsageError(
-                f"{where} something else when it is asked again, from the same weights, buffers and"
-                " seed",
+                f"{where} something else {when}, from the same weights, buffers and seed",
                 _KEEP,
             )
-
-
-def _check_resume(model: nn.Module, trained: Kept) -> None:
-    """A checkpoint gives back what was kept."""
-    try:
-        state = model.state_dict()
-        strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
-        if strange:
-            raise UsageError(
-                f"the model's state_dict holds {strange[0]}, which is no tensor",
-                "keep it as a tensor: checkpoints hold nothing that could run code",
-            )
-        packed = weights.pack(state)
-        with torch.no_grad():
-            for slot in trained.slots:
-                if slot.saved:
-                    slot.first.zero_()
-        weights.put(model, *weights.unpack(packed))
-    except (RuntimeError, SafetensorError, KeyError, AttributeError, TypeError) as error:
-        said = (str(error).strip().splitlines() or [""])[0][:200]
-        raise UsageError(
-            f"a checkpoint could not give the model back: {type(error).__name__}: {said}",
-            "mend its state_dict, load_state_dict, or the types of its tensors",
-        ) from error
-    lost = [slot for slot in trained.moved() if slot.saved]
-    if lost:
-        raise UsageError(
-            f"a checkpoint would not give {lost[0].name} back as it was",
-            "mend the model's state_dict or load_state_dict",
-        )

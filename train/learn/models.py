@@ -7,9 +7,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from host.errors import UsageError, nearest
+from host.errors import LockstepError, UsageError, nearest
 from train.config import Model
-from train.lanes.state import Kept, slots
 from train.learn.weights import put, unpack
 
 Shape = tuple[int, int, int]
@@ -97,22 +96,20 @@ OURS: dict[str, Callable[[int, Shape], nn.Module]] = {
 }
 
 
-def build(config: Model, classes: int, shape: Shape) -> nn.Module:
+def build(config: Model, classes: int, shape: Shape, *, tried: bool = True) -> nn.Module:
     """The model that `config` names, for images of `shape` (C, H, W), on the CPU.
+
+    Args:
+        tried: whether blank images are passed through another one like it, which then goes.
 
     Raises:
         UsageError: no such model, or it cannot take such images, stem or weights.
     """
-    if config.name in OURS:
-        if config.stem != "standard":
-            raise UsageError(f"{config.name} has one stem only", "drop --model.stem")
-        model = OURS[config.name](classes, shape)
-    else:
-        model = _torchvision(config, classes, shape)
-    _finish_lazy(model, shape)
+    model = _made(config, classes, shape)
     if config.weights and config.weights.endswith(".safetensors"):
         _load(model, Path(config.weights))
-    _try(model, config, shape)
+    if tried:
+        _try(_made(config.model_copy(update={"weights": None}), classes, shape), config, shape)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
     # All of it, as after an evaluation: what a constructor left in another mode would come out of
@@ -121,12 +118,23 @@ def build(config: Model, classes: int, shape: Shape) -> nn.Module:
     return model
 
 
-def _finish_lazy(model: nn.Module, shape: Shape) -> None:
-    """Have torch's lazy modules take their sizes from a blank image: an optimizer needs them."""
+def _made(config: Model, classes: int, shape: Shape) -> nn.Module:
+    if config.name in OURS:
+        if config.stem != "standard":
+            raise UsageError(f"{config.name} has one stem only", "drop --model.stem")
+        model = OURS[config.name](classes, shape)
+    else:
+        model = _torchvision(config, classes, shape)
+    # Lazy modules take their sizes from a blank image: an optimizer needs them.
     if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
         model.eval()
-        with torch.no_grad():
-            model(torch.zeros(2, *shape))
+        _pass(model, config, shape)
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            # An expanded one (meshgrid makes them) could not be copied into.
+            if buffer is not None and torch._debug_has_internal_overlap(buffer) == 1:
+                module._buffers[name] = buffer.contiguous()
+    return model
 
 
 def _torchvision(config: Model, classes: int, shape: Shape) -> nn.Module:
@@ -232,23 +240,29 @@ def _load(model: nn.Module, path: Path) -> None:
 
 def _try(model: nn.Module, config: Model, shape: Shape) -> None:
     """Pass two blank images through: what cannot train should say so before it does."""
-    _, height, width = shape
-    kept = Kept(slots(model))
     model.train()
     for module in model.modules():
         if isinstance(module, nn.SyncBatchNorm):  # it would talk to other processes
             module.eval()
+    _pass(model, config, shape)
+
+
+def _pass(model: nn.Module, config: Model, shape: Shape) -> None:
+    _, height, width = shape
     try:
         with torch.no_grad():
             model(torch.zeros(2, *shape))
-    except (RuntimeError, ValueError) as error:
+    except (LockstepError, MemoryError):
+        raise
+    except Exception as error:  # whatever a model raises
         if "deterministic" in str(error):
             raise not_deterministic(config.name, error) from error
+        if "memory" in str(error):
+            raise
         raise UsageError(
-            f"{config.name} cannot take {width}×{height} images: {error}",
+            f"{config.name} cannot take {width}×{height} images: {error or type(error).__name__}",
             "use --model.stem small, a larger --data.size, or a smaller model",
         ) from error
-    kept.put_back()
 
 
 def not_deterministic(name: str, error: Exception) -> UsageError:

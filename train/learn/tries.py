@@ -1,15 +1,15 @@
 """Passes over a model from the same weights, buffers and seed, and what is seen on the way."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import distributed_c10d
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from host.errors import UsageError
 from train.lanes.buffers import is_average, is_counter
@@ -83,7 +83,8 @@ class Tries:
         flags = {name: p.requires_grad for name, p in model.named_parameters()}
         for parameter in model.parameters():
             parameter.grad = None
-        with _watched(model, found), _alone(self.runtime.world):
+        before = self._places()
+        with _watched(model, found):
             logits = self._logits(images, seed)
             if not logits.requires_grad:
                 raise UsageError(
@@ -110,16 +111,29 @@ class Tries:
                 "freeze them in the constructor",
             )
         self._note_moved()
+        # What is written without another value is written to as well: a limit not reached yet.
+        after = self._places()
+        written = [
+            slot for slot, a, b in zip(self.kept.slots, before, after, strict=True) if a != b
+        ]
+        self.moving |= set(written)
         return found
 
-    def disturb(self) -> None:
-        """Go on from other weights, as after some steps: averages of weights differ from them."""
+    def _places(self) -> list[tuple[int, int]]:
+        """Where each tensor is now, and how often it was written to."""
+        found = ((slot.now, slot.first) for slot in self.kept.slots)
+        return [(id(now), first._version) for now, first in found]
+
+    def disturb(self, scale: float) -> None:
+        """Go on from other weights, as after some steps: averages of weights differ from them, and
+        limits are reached.
+        """
         self.kept.put_back()
         generator = torch.Generator().manual_seed(0)
         for slot in self.kept.slots:
             if slot.is_parameter and slot.first.is_floating_point():
                 noise = torch.randn(slot.first.shape, generator=generator)
-                slot.first.data.add_(noise.to(slot.first), alpha=0.01)
+                slot.first.data.mul_(scale).add_(noise.to(slot.first), alpha=0.01)
         self.kept.keep()
 
     def traits(self) -> Traits:
@@ -213,18 +227,21 @@ def _count(found: Pass, name: str, parameter: Tensor) -> None:
     found.firings.setdefault(name, []).append(parameter.grad._version)
 
 
-def _alone(world: int) -> AbstractContextManager[Any]:
-    return _Alone() if world > 1 else nullcontext()  # type: ignore[no-untyped-call]
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let no model talk to other processes, or ask how many there are: what it computes would
+    follow from that, and here nobody would answer.
+    """
+    before = distributed_c10d._get_default_group
+    distributed_c10d._get_default_group = _refuse  # all that torch.distributed does asks it first
+    try:
+        yield
+    finally:
+        distributed_c10d._get_default_group = before
 
 
-class _Alone(TorchDispatchMode):
-    """Lets no model talk to other processes: what it computes would follow how many there are."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Pass on every operation but those."""
-        if "c10d" in str(func.namespace):
-            raise UsageError(
-                f"the model talks to other processes in its forward pass ({func})",
-                "leave that out: a lane is to be the same, whoever computes it",
-            )
-        return func(*args, **(kwargs or {}))
+def _refuse() -> NoReturn:
+    raise UsageError(
+        "the model talks to other processes in its forward pass, or asks how many there are",
+        "leave that out: a lane is to be the same, whoever computes it",
+    )

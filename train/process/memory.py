@@ -110,7 +110,7 @@ def needed(config: Config, classes: int, shape: Shape, world: int, *, half: bool
     """
     blank = config.model.model_copy(update={"weights": None})
     with torch.device("meta"):
-        model = models.build(blank, classes, shape)
+        model = models.build(blank, classes, shape, tried=False)
     return estimate(model, config, shape, world, half=half)
 
 

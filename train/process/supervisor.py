@@ -37,6 +37,7 @@ def supervise(words: list[str]) -> int:
         # The trainer counts its threads itself: the 1 only spares a warning of Accelerate's.
         environ = {
             "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",
             **os.environ,
             outcome.VARIABLE: str(note),
             parent.SUPERVISOR: str(os.getpid()),

@@ -14,7 +14,7 @@ from train import assemble
 from train.config import Config
 from train.data import ImageData
 from train.lanes.runtime import Runtime
-from train.lanes.traits import USUAL
+from train.lanes.traits import USUAL, Traits
 from train.parts import Parts
 from train.process.failures import out_of_memory
 from train.process.interrupt import StopFlag
@@ -51,6 +51,7 @@ class Bench:
     runtime: Runtime
     folder: Path
     report: Report
+    traits: Traits = USUAL
     proven: bool = False
     """Whether a step went well before."""
 
@@ -59,9 +60,6 @@ def parts_of(bench: Bench, samples: int) -> Parts:
     """The same parts as a training has, but for what writes."""
     config, data, runtime = bench.config, bench.data, bench.runtime
     model, optimizer = agreed(bench, lambda: assemble.learner(config, data, runtime))
-    traits = agreed(
-        bench, lambda: assemble.traits(config, data, runtime, model) if runtime.main else USUAL
-    )
     saver = Saver(bench.folder, 1, model, assemble.facts(config, data, runtime))
     return assemble.parts(
         config,
@@ -70,10 +68,26 @@ def parts_of(bench: Bench, samples: int) -> Parts:
         model=model,
         optimizer=optimizer,
         saver=saver,
-        traits=runtime.from_main(traits),
+        traits=bench.traits,
         count=samples,
         stop=StopFlag(),
     )
+
+
+def known(bench: Bench) -> Traits:
+    """What the model does that others do not; nothing is known where there is no room to look."""
+    config, data, runtime = bench.config, bench.data, bench.runtime
+
+    def look() -> Traits:
+        model, _ = assemble.learner(config, data, runtime)
+        return assemble.traits(config, data, runtime, model)
+
+    try:
+        return runtime.from_main(agreed(bench, look))
+    except Full:
+        return USUAL
+    finally:
+        free(runtime)
 
 
 def agreed(bench: Bench, work: Callable[[], T]) -> T:

@@ -26,7 +26,7 @@ from train.process import outcome, parent
 from train.process.failures import explained
 from train.process.interrupt import StopFlag
 from train.tuning import capacity
-from train.tuning.bench import Bench, Report, free, parts_of, synchronize
+from train.tuning.bench import Bench, Report, free, known, parts_of, synchronize
 from train.tuning.search import Search
 
 # Seconds and steps of a measurement, after steps that start workers and choose kernels.
@@ -45,6 +45,7 @@ def run(task: dict[str, Any]) -> None:
         data = assemble.data(config, runtime, StopFlag())
         report = Report(Path(task["rows"]), runtime.main)
         bench = Bench(config, data, runtime, folder, report)
+        bench = replace(bench, traits=known(bench))
         report.add(world=runtime.world, images=len(data.train), cuda=runtime.device.type == "cuda")
         kind = task["kind"]
         if kind == "batch":
