@@ -41,10 +41,12 @@ def examine(
     held = attributes.picture(twin)
     tries.train(seed=1)
     for _ in range(2):
-        _check_same(usual, tries.train())
+        again = tries.train()
         held = _check_memory(held, twin)
+        _check_same(usual, again)
+        del again  # as large as the weights
     _check_same(look, tries.evaluate())
-    del usual  # as large as the weights
+    del usual
     for scale in (3.0, 1 / 3):
         tries.disturb(scale)
         tries.train()

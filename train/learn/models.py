@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from host.errors import LockstepError, UsageError, nearest
 from train.config import Model
+from train.lanes.state import slots
 from train.learn.weights import put, unpack
 
 Shape = tuple[int, int, int]
@@ -134,6 +135,7 @@ def _made(config: Model, classes: int, shape: Shape) -> nn.Module:
             # An expanded one (meshgrid makes them) could not be copied into.
             if buffer is not None and torch._debug_has_internal_overlap(buffer) == 1:
                 module._buffers[name] = buffer.contiguous()
+    slots(model)  # refuses what shares memory, which a device would part
     return model
 
 
