@@ -498,6 +498,13 @@ def test_a_model_that_talks_to_other_processes_is_stopped() -> None:
         torch.distributed.destroy_process_group()
 
 
+def test_a_lane_of_one_sample_is_too_few_for_some_models(cli, tmp_path) -> None:
+    words = ["--model.name", "resnet18", "--model.stem", "small", "--batch_size", 8]
+    done = cli("fit", *DIGITS, *words, "--lanes", 8, "--run", tmp_path / "run")
+    assert done.code == 2
+    assert "batch norm cannot do with the 1 sample that a lane has → use --lanes 1" in done.err
+
+
 @pytest.mark.parametrize(
     ("knobs", "warned"),
     [

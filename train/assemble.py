@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from host.errors import DataError, LockstepError, UsageError
+from host.lanes import default
 from train.config import Config
 from train.data import Augmenter, ImageData, load
 from train.data.images import first_line
@@ -132,6 +133,11 @@ def traits(config: Config, images: ImageData, runtime: Runtime, model: nn.Module
             raise
         if "deterministic" in str(error):
             raise models.not_deterministic(config.model.name, error) from error
+        if "more than 1 value per channel" in str(error):
+            raise UsageError(
+                f"batch norm cannot do with the {config.micro_batch} sample that a lane has",
+                f"use --lanes {default(config.batch_size)}, or a larger --batch_size",
+            ) from error
         raise UsageError(
             f"{config.model.name} fails when it is tried, {type(error).__name__}:"
             f" {first_line(error)}",
