@@ -5,9 +5,10 @@ from torch import nn
 
 from host.errors import UsageError
 from train.config import Model, Optim
-from train.learn.models import OURS, AveragePool, build
+from train.learn.models import OURS, build
 from train.learn.optim import build as build_optimizer
 from train.learn.optim import lr_at
+from train.learn.registry import AveragePool
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -73,7 +74,7 @@ def test_no_model_keeps_a_pool_without_a_deterministic_backward_pass() -> None:
 def test_a_new_head_for_weights_of_other_classes() -> None:
     from torchvision.models import alexnet, squeezenet1_1
 
-    from train.learn.models import _new_head
+    from train.learn.registry import _new_head
 
     for made in (alexnet(num_classes=9), squeezenet1_1(num_classes=9)):
         _new_head(made, 4)
