@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.inside import devices
 from host import plan
@@ -23,7 +21,6 @@ from train.config import Config
 from train.data import ImageData
 from train.data import load as load_data
 from train.data.images import first_line
-from train.learn import models
 from train.process import memory
 from train.process.memory import Fit, Need
 
@@ -39,13 +36,7 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
         found.append(_lanes(config, planned))
         data = load_data(config.data, fingerprint=False)
         found.append(_data(data))
-        with torch.device("meta"):  # there is such a model
-            models.build(
-                config.model.model_copy(update={"weights": None}),
-                len(data.classes),
-                data.train.shape,
-                tried=False,
-            )
+        memory.blank(config.model, len(data.classes), data.train.shape)  # there is such a model
         fit = memory.fit(
             config,
             len(data.classes),

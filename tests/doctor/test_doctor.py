@@ -259,7 +259,7 @@ def test_the_estimate_follows_lanes_processes_and_optimizer(
     config = Config(**knobs)
     with torch.device("meta"):
         model = build_model(config.model, 10, (1, 8, 8))
-    need = memory.estimate(model, config, (1, 8, 8), world, half=False)
+    need = memory.estimate(model, config, (1, 8, 8), 0, world=world, half=False)
     assert need.gradients == gradients * need.weights
     assert need.optimizer == moments * need.weights
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from host import limits
-from train.config import Config
+from train.config import Config, Model
 from train.lanes.reducer import gradient_copies
 from train.learn import models, optim
 
@@ -88,9 +88,11 @@ def fit(
         None where it cannot be told: the model's sizes follow from numbers, or the system is mute.
     """
     try:
-        need = needed(config, classes, shape, world, half=half)
+        model = blank(config.model, classes, shape)
+        kept = saved(model, config.micro_batch, shape)
     except Exception:  # whatever a model raises that cannot do without numbers
         return None
+    need = estimate(model, config, shape, kept, world=world, half=half)
     if gpus:
         least = min(torch.cuda.get_device_properties(n).total_memory for n in gpus)
         return Fit(need, need.total + CONTEXT, least, "GPU memory")
@@ -102,30 +104,26 @@ def fit(
     return Fit(need, wanted, there, "the cgroup's limit" if limit else "memory")
 
 
-def needed(config: Config, classes: int, shape: Shape, world: int, *, half: bool) -> Need:
-    """What the experiment's model needs, on images of (C, H, W).
-
-    Raises:
-        RuntimeError: the model cannot do without numbers.
-    """
-    blank = config.model.model_copy(update={"weights": None})
+def blank(config: Model, classes: int, shape: Shape) -> nn.Module:
+    """The experiment's model without memory: it has shapes, and no numbers."""
+    without = config.model_copy(update={"weights": None})
     with torch.device("meta"):
-        model = models.build(blank, classes, shape, tried=False)
-    return estimate(model, config, shape, world, half=half)
+        return models.build(without, classes, shape, tried=False)
 
 
-def estimate(model: nn.Module, config: Config, shape: Shape, world: int, *, half: bool) -> Need:
+def estimate(
+    model: nn.Module, config: Config, shape: Shape, kept: int, *, world: int, half: bool
+) -> Need:
     """Bytes of one process's training step.
 
     Args:
-        model: on the meta device: it has shapes, and no memory.
         shape: (C, H, W) of an image.
+        kept: bytes that a lane's forward pass keeps in FP32.
         half: mixed precision: what is kept for the backward pass takes half as much.
     """
     weights = sum(p.nbytes for p in model.parameters()) + sum(b.nbytes for b in model.buffers())
     # Across processes also what is sent and what comes, or DDP's buckets.
     copies = gradient_copies(config, world) + 2 * (world > 1)
-    kept = saved(model, config.micro_batch, shape)
     images = config.micro_batch * math.prod(shape) * 4
     activations = (kept // 2 + weights // 2 if half else kept) + images
     return Need(weights, weights * copies, weights * optim.moments(config.optim), activations)

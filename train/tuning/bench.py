@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from train import assemble
+from train import assemble, learner
 from train.config import Config
 from train.data import ImageData
 from train.lanes.runtime import Runtime
@@ -59,7 +59,7 @@ class Bench:
 def parts_of(bench: Bench, samples: int) -> Parts:
     """The same parts as a training has, but for what writes."""
     config, data, runtime = bench.config, bench.data, bench.runtime
-    model, optimizer = agreed(bench, lambda: assemble.learner(config, data, runtime))
+    model, optimizer = agreed(bench, lambda: learner.new(config, data, runtime))
     saver = Saver(bench.folder, 1, model, assemble.facts(config, data, runtime))
     return assemble.parts(
         config,
@@ -79,8 +79,8 @@ def known(bench: Bench) -> Traits:
     config, data, runtime = bench.config, bench.data, bench.runtime
 
     def look() -> Traits:
-        model, _ = assemble.learner(config, data, runtime)
-        return assemble.traits(config, data, runtime, model)
+        model, _ = learner.new(config, data, runtime)
+        return learner.traits(config, data, runtime, model)
 
     try:
         return runtime.from_main(agreed(bench, look))
