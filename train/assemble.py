@@ -108,7 +108,7 @@ def resumed(
     with runtime.together():
         count = samples(config, images)
         model, optimizer = learner.new(config, images, runtime)
-        traits = learner.traits(config, images, runtime, model)
+        traits = learner.traits(config, images, runtime, model, count)
         saver = Saver(checkpoints, config.checkpoint.keep, model, said)
         register(saver, optimizer, runtime)
         state = State()
@@ -184,7 +184,7 @@ def wrap(
     reducer: Reducer = (
         LaneTree(unwrapped, runtime.rank, runtime.world, len(runtime.lanes), traits)
         if tree
-        else AllReduce(model, runtime.world)
+        else AllReduce(model, runtime.world, traits)
     )
     # Not dynamic: which shapes came before must not decide how one is computed.
     wrapped: Any = torch.compile(model, dynamic=False) if config.model.compile else model

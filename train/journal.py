@@ -116,11 +116,9 @@ class Journal:
         self.compare()
         if parts.recorder:
             parts.recorder.sync()
-        with self.clock.paused():
-            parts.reducer.sync_buffers()
-            with parts.runtime.together():
-                if parts.runtime.main:
-                    parts.saver.save(asdict(state))
+        with self.clock.paused(), parts.runtime.together():
+            if parts.runtime.main:
+                parts.saver.save(asdict(state))
         self._saved = state.step
 
     def stop(self) -> NoReturn:

@@ -1,6 +1,7 @@
 """Model and optimizer, new from the seed, and what the model does that others do not."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from typing import NoReturn
 
 import torch
 from torch import nn
@@ -11,8 +12,8 @@ from host.lanes import default
 from train.config import Config
 from train.data import Augmenter, ImageData
 from train.data.images import first_line
-from train.lanes import seeds
-from train.lanes.runtime import Runtime
+from train.lanes import order, seeds
+from train.lanes.runtime import Runtime, settings
 from train.lanes.traits import USUAL, Traits
 from train.learn import examine, models, optim, tries
 from train.process.failures import out_of_memory
@@ -22,58 +23,145 @@ def new(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Module,
     """Model and optimizer, new from the seed.
 
     Raises:
-        UsageError: there is no such model, or it does not fit the data.
+        UsageError: there is no such model, or it cannot be built.
     """
     model = _built(config, images, runtime)
     return model, optim.build(config.optim, model)
 
 
-def _built(config: Config, images: ImageData, runtime: Runtime, *, tried: bool = True) -> nn.Module:
+def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
     seeds.seed_start(config.seed)
-    model = models.build(config.model, len(images.classes), images.train.shape, tried=tried)
+    model = models.build(config.model, len(images.classes), images.train.shape)
     return model.to(runtime.device)
 
 
-def traits(config: Config, images: ImageData, runtime: Runtime, model: nn.Module) -> Traits:
+def traits(
+    config: Config, images: ImageData, runtime: Runtime, model: nn.Module, samples: int
+) -> Traits:
     """What the model does that others do not; `model` is new from the seed. All processes ask: at
     lockstep the main one looks, and at other levels, where a model may talk to others, all do.
 
+    Args:
+        samples: how many the training consumes.
+
     Raises:
-        UsageError: it cannot be trained to the same bits; naming what is in the way.
+        UsageError: it does not fit the data, or cannot be trained to the same bits; naming what is
+            in the way.
     """
-    lockstep = config.reproducibility == "lockstep"
-    if config.reproducibility == "fast" or (lockstep and not runtime.main):
+    level = config.reproducibility
+    if level == "lockstep" and not runtime.main:
         return USUAL
-    count = min(tries.SAMPLES, config.micro_batch, len(images.train))
-    augmenter = Augmenter(config.augment, images.mean, images.std, runtime.device)
-    pixels = images.train.images(torch.arange(count)).to(runtime.device)
-    labels = images.train.labels[:count].to(runtime.device)
-    samples = tries.Samples(augmenter.normalize(pixels), labels, len(images.classes))
     try:
-        with tries.alone() if lockstep else nullcontext():
-            twin = _built(config, images, runtime, tried=False)
-            looked = examine.examine(model, twin, samples, runtime, lockstep=lockstep)
-            third = _built(config, images, runtime, tried=False)
-            examine.check_resume(looked, third)
-        found = looked.traits()
+        with _lonely(config, launched=True):
+            twin = _built(config, images, runtime)
+            _check_synchronised(twin, config, runtime, samples)
+            looked = tries.Tries(twin, _samples(config, images, runtime), runtime)
+            _try_sizes(looked, config, images, samples)
+            if level == "fast":
+                return USUAL
+            examine.examine(model, looked)
+        with _lonely(config, launched=False):
+            examine.check_resume(looked, _built(config, images, runtime))
     except Exception as error:  # whatever a model raises
-        if isinstance(error, LockstepError) or out_of_memory(error, config):
-            raise
-        if "deterministic" in str(error):
-            raise models.not_deterministic(config.model.name, error) from error
-        if "more than 1 value per channel" in str(error):
-            raise UsageError(
-                f"batch norm cannot do with the {config.micro_batch} sample that a lane has",
-                f"use --lanes {default(config.batch_size)}, or a larger --batch_size",
-            ) from error
-        raise UsageError(
-            f"{config.model.name} fails when it is tried, {type(error).__name__}:"
-            f" {first_line(error)}",
-            "mend the model; --debug shows where",
-        ) from error
-    if found.late and not lockstep and runtime.world > 1:
+        _explain(config, error)
+    _check_settings(runtime)
+    found = looked.traits()
+    if found.late and level != "lockstep" and runtime.world > 1:
         raise UsageError(
             f"the gradient of {min(found.late)} comes in parts, which DDP cannot add up",
             "checkpoint activations with use_reentrant=False, or use lockstep",
         )
     return found
+
+
+def _lonely(config: Config, *, launched: bool) -> AbstractContextManager[None]:
+    lockstep = config.reproducibility == "lockstep"
+    return tries.alone(launched=launched) if lockstep else nullcontext()
+
+
+def _check_synchronised(model: nn.Module, config: Config, runtime: Runtime, samples: int) -> None:
+    """No layer waits for other processes that have another number of lanes, or none."""
+    names = (name for name, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm))
+    name = next(names, None)
+    if name is None:
+        return
+    if config.reproducibility == "lockstep":
+        raise UsageError(
+            f"{name} is a SyncBatchNorm, which looks at all processes at once",
+            "use BatchNorm: at lockstep it sees a lane, on any number of processes",
+        )
+    last = samples % config.batch_size
+    if runtime.world > 1 and 0 < last < 2 * config.lanes:
+        raise UsageError(
+            f"{name} is a SyncBatchNorm, and the last step has {last} samples for {config.lanes}"
+            " lanes: some processes would have none, and the others would wait for them",
+            f"--max_steps {max(1, samples // config.batch_size)} leaves that step out",
+        )
+
+
+def _samples(config: Config, images: ImageData, runtime: Runtime) -> tries.Samples:
+    count = min(tries.SAMPLES, len(images.train))
+    augmenter = Augmenter(config.augment, images.mean, images.std, runtime.device)
+    pixels = images.train.images(torch.arange(count)).to(runtime.device)
+    labels = images.train.labels[:count].to(runtime.device)
+    return tries.Samples(augmenter.normalize(pixels), labels, len(images.classes))
+
+
+def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: int) -> None:
+    """Pass batches of all sizes that come through: what fails should do so before it trains."""
+    size, lanes = config.batch_size, config.lanes
+    last = order.steps(samples, size) - 1
+    ends = [
+        order.lane_range(step, lane, lanes=lanes, batch_size=size, total=samples)
+        for step in {0, last}
+        for lane in range(lanes)
+    ]
+    validation, each = len(images.validation), config.eval_batch
+    sizes = {(stop - start, True) for start, stop in ends}
+    sizes |= {(min(each, validation), False), (validation % each, False)}
+    _, height, width = images.train.shape
+    for count, training in sorted(sizes - {(0, True), (0, False)}, reverse=True):
+        try:
+            looked.size(count, training=training)
+        except (LockstepError, MemoryError):
+            raise
+        except Exception as error:
+            if "deterministic" in str(error) or out_of_memory(error, config):
+                raise
+            if "more than 1 value per channel" in str(error):
+                raise UsageError(
+                    f"batch norm cannot do with the {count} sample{'s' * (count > 1)} that a lane"
+                    " has",
+                    f"use --lanes {default(size)}, or a larger --batch_size",
+                ) from error
+            said = first_line(error) or type(error).__name__
+            raise UsageError(
+                f"{config.model.name} cannot take {width}×{height} images, {count} of them: {said}",
+                "use --model.stem small, a larger --data.size, or a smaller model",
+            ) from error
+
+
+def _explain(config: Config, error: Exception) -> NoReturn:
+    if isinstance(error, LockstepError) or out_of_memory(error, config):
+        raise error
+    if "deterministic" in str(error):
+        said = str(error).strip().split(", but")[0].split(". ")[0]
+        raise UsageError(
+            f"{config.model.name}: {said}",
+            "use another layer there, or --reproducibility fast",
+        ) from error
+    raise UsageError(
+        f"{config.model.name} fails when it is tried, {type(error).__name__}: {first_line(error)}",
+        "mend the model; --debug shows where",
+    ) from error
+
+
+def _check_settings(runtime: Runtime) -> None:
+    """The model has left alone what the trainer has pinned."""
+    now = settings()
+    for name, value in runtime.settings.items():
+        if now[name] != value:
+            raise UsageError(
+                f"the model sets {name} to {now[name]}, and the trainer has it at {value}",
+                "leave it to the trainer: it decides the bits",
+            )

@@ -70,8 +70,8 @@ def evaluate(
     All processes must call this together; each gets the same figures.
 
     Args:
-        moving: names of what the model's forward pass is known to change; None: to be found out,
-            which takes the memory of the weights once more.
+        moving: names of what an evaluation is known to change, and is put back; None: to be found
+            out, of a model that is not trained any more.
 
     Raises:
         Stopped: `stop` was set on one of them before all was measured.
@@ -80,17 +80,19 @@ def evaluate(
     losses = torch.zeros(size, dtype=torch.float64, device=runtime.device)
     outcome = torch.zeros(2, size, dtype=torch.int64, device=runtime.device)  # prediction, top-5
     was_training = model.training
-    model.eval()
     # Some models draw random numbers here as well, or change their buffers: which batches came
-    # before on this process must not show.
+    # before on this process must not show. Others change their weights in `eval()`.
     generators = Generators(model)
-    kept = Kept([slot for slot in slots(model) if moving is None or slot.name in moving])
+    changed = [slot for slot in slots(model) if moving is None or slot.name in moving]
+    before = Kept(changed if moving else [])
+    model.eval()
+    kept = Kept(changed)
     mine = slice(runtime.rank, None, runtime.world)
     with closing(eval_batches(data.validation, config, mine, runtime.device)) as batches:
         # Some processes have a batch less; all must be there to agree.
         for _ in range(math.ceil(size / config.eval_batch / runtime.world)):
             if runtime.any(bool(stop)):
-                _restore(model, kept, was_training)
+                _restore(model, before, was_training)
                 raise Stopped("a signal came in an evaluation", "add --resume to go on")
             start, batch = next(batches, (0, None))
             if batch is None:
@@ -106,7 +108,7 @@ def evaluate(
             best = logits.topk(min(5, classes)).indices
             outcome[0, span] = best[:, 0]
             outcome[1, span] = (best == batch.labels[:, None]).any(1).long()
-    _restore(model, kept, was_training)
+    _restore(model, before, was_training)
     # Zeros everywhere but in one process: these sums are exact in any order.
     losses, outcome = runtime.sum(losses).cpu(), runtime.sum(outcome).cpu()
     return _figures(losses, outcome[0], outcome[1], data.validation.labels, classes)

@@ -108,6 +108,5 @@ class Parts:
         Raises:
             Stopped: a signal came before all was measured.
         """
-        self.reducer.sync_buffers()
         args = (self.unwrapped, self.data, self.augmenter, self.runtime, self.config)
-        return evaluate(*args, stop=self.stop, moving=self.traits.moving)
+        return evaluate(*args, stop=self.stop, moving=self.traits.measured)

@@ -8,13 +8,23 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from train.lanes.state import as_bytes, from_bytes
+from train.lanes.traits import USUAL, Traits
+
 
 class AllReduce:
-    """DDP's own averaging of gradients, overlapped with the backward pass."""
+    """DDP's own averaging of gradients, overlapped with the backward pass.
 
-    def __init__(self, model: nn.Module, world: int) -> None:
+    Args:
+        traits: what the model does that others do not.
+    """
+
+    def __init__(self, model: nn.Module, world: int, traits: Traits = USUAL) -> None:
         self.model, self.world = model, world
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self._inner = model.module if isinstance(model, DistributedDataParallel) else model
+        named = self._inner.named_parameters()
+        self._moving = [parameter for name, parameter in named if name in traits.moving]
         # DDP divides by the number of processes.
         self.scale = float(world)
         self._report: Tensor | None = None
@@ -46,13 +56,16 @@ class AllReduce:
                         parameter.grad = torch.zeros_like(parameter)
                     dist.all_reduce(parameter.grad)
                     parameter.grad /= self.world
+            self._share()
         return report
 
-    def sync_buffers(self) -> None:
-        """Take the main process's buffers, which DDP hands out before each synchronised pass."""
-        if self.world > 1:
-            for buffer in self.model.buffers():
-                dist.broadcast(buffer, src=0)
+    def _share(self) -> None:
+        """Have the main process's state where passes change it otherwise on each."""
+        shared = [tensor.detach() for tensor in (*self._inner.buffers(), *self._moving)]
+        if shared:
+            flat = torch.cat([as_bytes(tensor) for tensor in shared])
+            dist.broadcast(flat, src=0)
+            torch._foreach_copy_(shared, from_bytes(flat, shared))
 
     def close(self) -> None:
         """Nothing to do."""

@@ -26,9 +26,6 @@ class Reducer(Protocol):
     def total(self) -> Tensor:
         """After the last lane: gradients hold their sums; returns the sum of the reports."""
 
-    def sync_buffers(self) -> None:
-        """Make buffers equal on all processes, before they are read or saved."""
-
     def close(self) -> None:
         """Give back what it holds; a training has no need to."""
 

@@ -34,6 +34,7 @@ class Runtime:
         threads: OpenMP threads of this process, part of what decides the bits.
         lanes: the lane numbers this process works through at each step.
         control: a CPU process group for small decisions; None when alone.
+        settings: those of torch that are pinned.
     """
 
     accelerator: Accelerator
@@ -42,6 +43,7 @@ class Runtime:
     threads: int
     lanes: range
     control: dist.ProcessGroup | None
+    settings: dict[str, Any]
 
     @property
     def main(self) -> bool:
@@ -135,7 +137,7 @@ def start(
         torch.set_num_threads(threads)
         # Small decisions must not wait for the GPU, as a group over NCCL would.
         control: Any = dist.new_group(backend="gloo") if world > 1 else None
-        yield Runtime(accelerator, rank, world, threads, lanes, control)
+        yield Runtime(accelerator, rank, world, threads, lanes, control, settings())
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.
         accelerator.end_training()
@@ -220,12 +222,33 @@ def _pin(config: Config) -> int:
     return threads
 
 
+def settings() -> dict[str, Any]:
+    """Torch's settings that decide the bits, as they are now."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    return {
+        "use_deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "num_threads": torch.get_num_threads(),
+        "default_dtype": torch.get_default_dtype(),
+        "cudnn.deterministic": cudnn.deterministic,
+        "cudnn.benchmark": cudnn.benchmark,
+        "cudnn.allow_tf32": cudnn.allow_tf32,
+        "matmul.allow_tf32": matmul.allow_tf32,
+        "matmul.allow_fp16_reduced_precision_reduction": (
+            matmul.allow_fp16_reduced_precision_reduction
+        ),
+        "matmul.allow_bf16_reduced_precision_reduction": (
+            matmul.allow_bf16_reduced_precision_reduction
+        ),
+    }
+
+
 def _buckets(config: Config) -> DistributedDataParallelKwargs:
     """How DDP groups gradients.
 
     It rebuilds its buckets after a process's first step, which changes the order of its sums: a
     resumed run would differ from one that was not interrupted. Looking for unused parameters is
-    what keeps it from that.
+    what keeps it from that. Buffers are handed out by `AllReduce`: DDP would do so before a pass,
+    and in a short last batch some processes have none.
     """
     exact = config.reproducibility == "deterministic"
-    return DistributedDataParallelKwargs(find_unused_parameters=exact)
+    return DistributedDataParallelKwargs(find_unused_parameters=exact, broadcast_buffers=False)

@@ -1,13 +1,14 @@
 """Random numbers that depend on nothing but the seed and the place in the run."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from train.lanes import attributes
 from train.lanes.order import key
 
 _EVALUATION = 1
@@ -20,11 +21,11 @@ def seed_start(seed: int) -> None:
 
 class Generators:
     """Whatever a model's forward pass may draw from: the generators of torch, Python and numpy, and
-    those that its modules hold as attributes.
+    those that it holds.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._own = list({id(one): one for one in _held(model)}.values())
+        self._own = attributes.generators(model)
 
     def seed_lane(self, seed: int, step: int, lane: int) -> None:
         """Seed for one lane of one step: dropout and its like then depend on nothing else."""
@@ -60,22 +61,3 @@ def _seed_one(generator: Any, value: int) -> None:
         bits.state = type(bits)(value).state
     else:  # numpy's older kind takes 32 bits
         generator.seed(value & 0xFFFFFFFF)
-
-
-def _held(model: nn.Module) -> Iterator[Any]:
-    """The generators among the attributes of all modules, and in lists and mappings there."""
-    for module in model.modules():
-        for value in list(vars(module).values()):
-            yield from (one for one in _inside(value) if is_generator(one))
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, (list, tuple, set)):
-        return value
-    return value.values() if isinstance(value, dict) else (value,)
-
-
-def is_generator(value: Any) -> bool:
-    """Whether it can be seeded, and gives random numbers that follow from that."""
-    kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)

@@ -89,6 +89,11 @@ def _slots(model: nn.Module) -> Iterator[Slot]:
                     continue
                 seen.add(id(tensor))
                 name = f"{prefix}.{leaf}" if prefix else leaf
+                if tensor.layout is not torch.strided:
+                    raise UsageError(
+                        f"{name} is a sparse tensor, which cannot be compared bit by bit",
+                        "keep its indices and values as dense buffers, and build it in forward",
+                    )
                 if torch._debug_has_internal_overlap(tensor) == 1:
                     raise UsageError(
                         f"{name} has several elements in one place (an expanded tensor), so no"
@@ -166,7 +171,9 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """A tensor's bits, uint8 [bytes]."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def from_bytes(flat: Tensor, like: Iterable[Tensor]) -> list[Tensor]:

@@ -9,11 +9,13 @@ class Traits:
 
     Attributes:
         moving: names of parameters and buffers that the forward pass itself changes.
+        measured: names of those that an evaluation changes.
         late: names of parameters whose gradient comes in several parts, or is changed once it is
             there.
     """
 
     moving: frozenset[str] = frozenset()
+    measured: frozenset[str] = frozenset()
     late: frozenset[str] = frozenset()
 
 

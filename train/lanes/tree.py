@@ -198,9 +198,6 @@ class LaneTree:
         self.buffers.settle(node[len(self.parameters) :], self._world)
         return report.clone()
 
-    def sync_buffers(self) -> None:
-        """Nothing to do: the tree left the same buffers everywhere."""
-
     def close(self) -> None:
         """End the exchange between processes."""
         if self._exchange is not None:

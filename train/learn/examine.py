@@ -6,54 +6,69 @@ is asked again, or leaves other attributes behind: it would not survive a resume
 lanes that a process runs would show. Such a model is refused by name, before the first step.
 """
 
+import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from host.errors import UsageError
-from train.lanes.runtime import Runtime
+from train.lanes import attributes
 from train.lanes.state import same, slots
-from train.learn import attributes, weights
-from train.learn.tries import Pass, Samples, Tries
+from train.learn import weights
+from train.learn.tries import Pass, Tries
 
+# Seeds of passes that only show what is changed where a model has drawn otherwise.
+_DRAWN = (2, 3, 4, 5)
 _KEEP = (
     "keep what it remembers in buffers (register_buffer), and draw from the generators of torch,"
     " numpy or Python"
 )
 
 
-def examine(
-    model: nn.Module, twin: nn.Module, samples: Samples, runtime: Runtime, *, lockstep: bool
-) -> Tries:
+def examine(model: nn.Module, tries: Tries) -> Tries:
     """What a model does that others do not.
 
     Args:
         model: as it is to be trained; not touched.
-        twin: built a second time, from the same seed; of no use afterwards.
+        tries: of one that was built a second time, from the same seed.
 
     Raises:
         UsageError: training would not come out the same again; naming what is in the way.
     """
+    twin = tries.model
     _check_twins(model, twin)
-    if lockstep:
-        _check_kinds(twin)
-    tries = Tries(twin, samples, runtime)
-    look, usual = tries.evaluate(), tries.train()
+    look = tries.evaluate()
+    held_in_evaluation = attributes.picture(twin)
+    usual = tries.train()
     held = attributes.picture(twin)
-    tries.train(seed=1)
+    for seed in _DRAWN:
+        tries.forward(seed)
     for _ in range(2):
+        tries.train(seed=1)
         again = tries.train()
-        held = _check_memory(held, twin)
-        _check_same(usual, again)
+        _check_memory(held, twin)
+        _check_same(tries, usual, again)
         del again  # as large as the weights
-    _check_same(look, tries.evaluate())
-    del usual
+        again = tries.evaluate()
+        _check_memory(held_in_evaluation, twin)
+        _check_same(tries, look, again)
+    _check_gradients(tries, usual)
+    _disturb(tries)
+    return tries
+
+
+def _disturb(tries: Tries) -> None:
+    """Leave it with other weights, and with the buffers that come of them."""
     for scale in (3.0, 1 / 3):
+        before = list(tries.kept.values)
         tries.disturb(scale)
-        tries.train()
+        try:
+            tries.train()
+        except (ArithmeticError, RuntimeError, ValueError):  # a probability of 1.5, for instance
+            tries.kept.values = before
+            tries.train()
     # What is there now, in the first tensors: another state than a new model's, buffers as well.
     tries.kept.keep()
     tries.kept.put_back()
-    return tries
 
 
 def check_resume(tries: Tries, third: nn.Module) -> None:
@@ -86,8 +101,9 @@ def check_resume(tries: Tries, third: nn.Module) -> None:
                 "mend the model's state_dict or load_state_dict",
             )
     resumed = Tries(third, tries.samples, tries.runtime)
-    _check_same(tries.train(), resumed.train(), "after it was resumed")
-    _check_same(tries.evaluate(), resumed.evaluate(), "after it was resumed")
+    resumed.train(seed=1)  # on a process that begins with another lane
+    _check_same(tries, tries.train(), resumed.train(), resumed)
+    _check_same(tries, tries.evaluate(), resumed.evaluate(), resumed)
 
 
 def _check_twins(model: nn.Module, twin: nn.Module) -> None:
@@ -99,8 +115,8 @@ def _check_twins(model: nn.Module, twin: nn.Module) -> None:
                 f"{slot.name} does not begin with the same numbers when the model is built again",
                 "draw initial weights from torch's, numpy's or Python's own generator",
             )
-    pictures = [attributes.picture(each, drawn=False) for each in (model, twin)]
-    path = attributes.difference(*pictures)
+    # Names and numbers of objects may differ; where they matter, so does what comes out of a pass.
+    path = attributes.difference(attributes.numbers(model), attributes.numbers(twin))
     if path is not None:
         raise UsageError(
             f"{path} is not the same when the model is built again: it would differ on each process"
@@ -109,35 +125,60 @@ def _check_twins(model: nn.Module, twin: nn.Module) -> None:
         )
 
 
-def _check_kinds(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, nn.SyncBatchNorm):
-            raise UsageError(
-                f"{name} is a SyncBatchNorm, which looks at all processes at once",
-                "use BatchNorm: at lockstep it sees a lane, on any number of processes",
-            )
-
-
-def _check_memory(before: attributes.Picture, model: nn.Module) -> attributes.Picture:
-    """What the model holds outside of parameters and buffers, which is what it held before."""
-    held = attributes.picture(model)
-    path = attributes.difference(before, held)
+def _check_memory(before: attributes.Picture, model: nn.Module) -> None:
+    """What the model holds outside of parameters and buffers is what it held before."""
+    path = attributes.difference(before, attributes.picture(model))
     if path is not None:
         raise UsageError(
             f"the model remembers something in {path}: no checkpoint holds that, and it would"
             " follow how many lanes a process runs",
             _KEEP,
         )
-    return held
 
 
-def _check_same(one: Pass, again: Pass, when: str = "when it is asked again") -> None:
-    for name in one.result:
-        if not same(one.result[name], again.result.get(name)):
-            pairs = zip(one.outputs, again.outputs, strict=False)
-            module = next((a[0] for a, b in pairs if a != b), None)
+def _check_same(tries: Tries, one: Pass, again: Pass, resumed: Tries | None = None) -> None:
+    """Two passes from one state gave the same; `resumed` did the second, where it was another."""
+    for name in {**one.result, **again.result}:
+        if not same(one.result.get(name), again.result.get(name)):
+            module = _first_module(tries, resumed or tries, training=len(one.result) > 1)
             where = f"{module} gives" if module else f"{name} comes out as"
+            when = (
+                "after it was resumed, or after other images came first"
+                if resumed
+                else "when it is asked again"
+            )
             raise UsageError(
                 f"{where} something else {when}, from the same weights, buffers and seed",
                 _KEEP,
             )
+
+
+def _first_module(tries: Tries, other: Tries, *, training: bool) -> str | None:
+    """The first module whose output is not the same in two more passes; None: it did not show."""
+    ways = [each.train if training else each.evaluate for each in (tries, other)]
+    one, again = (way(watch=True) for way in ways)
+    pairs = zip(one.outputs, again.outputs, strict=False)
+    return next((a[0] for a, b in pairs if a != b), None)
+
+
+def _check_gradients(tries: Tries, usual: Pass) -> None:
+    """The model neither reads nor changes gradients that are there already."""
+    filled = tries.train(filled=True)
+    for name, parameter in tries.model.named_parameters():
+        key = f"the gradient of {name}"
+        if not parameter.requires_grad or tries.is_late(name):
+            continue
+        wanted, own = torch.ones_like(parameter), usual.result[key]
+        if own is not None:
+            wanted += own
+        if not same(filled.result[key], wanted):
+            raise _reads_gradients(name)
+    if not same(filled.result["logits"], usual.result["logits"]):
+        raise _reads_gradients("its parameters")
+
+
+def _reads_gradients(name: str) -> UsageError:
+    return UsageError(
+        f"the model reads or changes the gradient of {name} in its forward pass",
+        "leave zero_grad and .grad to the trainer: there a lane finds what the one before it left",
+    )

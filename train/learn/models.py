@@ -1,11 +1,13 @@
 """From a model's name to a module: a few small nets of our own, or one of torchvision's."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from host.errors import LockstepError, UsageError
 from train.config import Model
@@ -72,20 +74,15 @@ OURS: dict[str, Callable[[int, Shape], nn.Module]] = {
 }
 
 
-def build(config: Model, classes: int, shape: Shape, *, tried: bool = True) -> nn.Module:
+def build(config: Model, classes: int, shape: Shape) -> nn.Module:
     """The model that `config` names, for images of `shape` (C, H, W), on the CPU.
 
-    Args:
-        tried: whether blank images are passed through another one like it, which then goes.
-
     Raises:
-        UsageError: no such model, or it cannot take such images, stem or weights.
+        UsageError: no such model, or it has no such stem or weights, or cannot be built.
     """
     model = _made(config, classes, shape)
     if config.weights and config.weights.endswith(".safetensors"):
         _load(model, Path(config.weights))
-    if tried:
-        _try(_made(config.model_copy(update={"weights": None}), classes, shape), config, shape)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
     # All of it, as after an evaluation: what a constructor left in another mode would come out of
@@ -98,20 +95,39 @@ def _made(config: Model, classes: int, shape: Shape) -> nn.Module:
     if config.name in OURS:
         if config.stem != "standard":
             raise UsageError(f"{config.name} has one stem only", "drop --model.stem")
-        model = OURS[config.name](classes, shape)
+        model = _called(config.name, classes, shape)
     else:
         model = registry.build(config, classes, shape, OURS)
     # Lazy modules take their sizes from a blank image: an optimizer needs them.
-    if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
+    if any(map(is_lazy, itertools.chain(model.parameters(), model.buffers()))):
         model.eval()
-        _pass(model, config, shape)
+        with torch.no_grad():
+            model(torch.zeros(2, *shape))
     for module in model.modules():
         for name, buffer in module._buffers.items():
             # An expanded one (meshgrid makes them) could not be copied into.
-            if buffer is not None and torch._debug_has_internal_overlap(buffer) == 1:
+            if buffer is None or buffer.layout is not torch.strided:
+                continue
+            if torch._debug_has_internal_overlap(buffer) == 1:
                 module._buffers[name] = buffer.contiguous()
     slots(model)  # refuses what shares memory, which a device would part
     return model
+
+
+def _called(name: str, classes: int, shape: Shape) -> nn.Module:
+    try:
+        return OURS[name](classes, shape)
+    except (LockstepError, MemoryError):
+        raise
+    except Exception as error:  # whatever a model raises
+        if "memory" in str(error):
+            raise
+        said = (str(error).strip().splitlines() or [""])[0]
+        raise UsageError(
+            f"{name} cannot be built for {shape[2]}×{shape[1]} images, {type(error).__name__}:"
+            f" {said}",
+            "mend its constructor; --debug shows where",
+        ) from error
 
 
 def _load(model: nn.Module, path: Path) -> None:
@@ -129,36 +145,3 @@ def _load(model: nn.Module, path: Path) -> None:
             "use the model.name and model.stem they were trained with",
         )
     put(model, {n: own[n] if n in unlike else given[n] for n in own}, versions)
-
-
-def _try(model: nn.Module, config: Model, shape: Shape) -> None:
-    """Pass two blank images through: what cannot train should say so before it does."""
-    model.train()
-    for module in model.modules():
-        if isinstance(module, nn.SyncBatchNorm):  # it would talk to other processes
-            module.eval()
-    _pass(model, config, shape)
-
-
-def _pass(model: nn.Module, config: Model, shape: Shape) -> None:
-    _, height, width = shape
-    try:
-        with torch.no_grad():
-            model(torch.zeros(2, *shape))
-    except (LockstepError, MemoryError):
-        raise
-    except Exception as error:  # whatever a model raises
-        if "deterministic" in str(error):
-            raise not_deterministic(config.name, error) from error
-        if "memory" in str(error):
-            raise
-        raise UsageError(
-            f"{config.name} cannot take {width}×{height} images: {error or type(error).__name__}",
-            "use --model.stem small, a larger --data.size, or a smaller model",
-        ) from error
-
-
-def not_deterministic(name: str, error: Exception) -> UsageError:
-    """What to say of an operation that comes out other each time."""
-    said = str(error).strip().split(", but")[0].split(". ")[0]
-    return UsageError(f"{name}: {said}", "use another layer there, or --reproducibility fast")

@@ -1,7 +1,8 @@
 """Passes over a model from the same weights, buffers and seed, and what is seen on the way."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
@@ -21,6 +22,13 @@ from train.lanes.tripwire import digests
 
 SAMPLES = 4
 """Images that are enough for a pass."""
+# Of a process that does not exist.
+_PLACE = {
+    "RANK": "5",
+    "LOCAL_RANK": "5",
+    "WORLD_SIZE": "7",
+    "LOCAL_WORLD_SIZE": "7",
+}
 
 
 @dataclass(frozen=True)
@@ -43,13 +51,14 @@ class Pass:
     """What came out of a pass.
 
     Attributes:
-        outputs: each module's name and a digest of its output, in the order of their calls.
-        result: the logits, and each gradient by name.
+        result: the logits, each gradient, and what the pass left where it changed something.
+        outputs: of a watched pass: each module's name and a digest of its output, in the order of
+            their calls.
         firings: each time that a parameter's gradient was added to: its version then.
     """
 
-    outputs: list[tuple[str, int]] = field(default_factory=list)
     result: dict[str, Tensor | None] = field(default_factory=dict)
+    outputs: list[tuple[str, int]] = field(default_factory=list)
     firings: dict[str, list[int]] = field(default_factory=dict)
 
 
@@ -60,31 +69,55 @@ class Tries:
         self.model, self.samples, self.runtime = model, samples, runtime
         self.kept = Kept(slots(model))
         self.generators = Generators(model)
-        self.moving: set[Slot] = set()
-        self.late: set[str] = set()
+        self._moving: set[Slot] = set()
+        self._measured: set[Slot] = set()
+        self._late: set[str] = set()
 
-    def evaluate(self) -> Pass:
+    def size(self, number: int, *, training: bool) -> None:
+        """Pass that many images through, as a lane or as a batch of an evaluation."""
+        generator = torch.Generator().manual_seed(number)
+        noise = torch.randn(number, *self.samples.images.shape[1:], generator=generator)
+        self._begin(training=training)
+        with torch.no_grad():
+            self._logits(noise.to(self.samples.images))
+        self._begin(training=True)
+
+    def evaluate(self, *, watch: bool = False) -> Pass:
         """A forward pass as an evaluation's."""
         found = Pass()
-        self.kept.put_back()
-        self.model.eval()
-        with torch.no_grad(), _watched(self.model, found):
+        self._begin(training=False)
+        with torch.no_grad(), _watched(self.model, found) if watch else nullcontext():
             found.result["logits"] = self._logits(self.samples.images)
+        # As after an evaluation: some layers merge their weights for it, and part them again.
         self.model.train()
-        self.moving |= set(self.kept.moved())
+        self._measured |= self._moved(found)
         return found
 
-    def train(self, seed: int = 0) -> Pass:
-        """A forward and a backward pass as in training; on other images for another seed."""
+    def forward(self, seed: int) -> None:
+        """A forward pass as in training, to see what it changes where it has drawn otherwise."""
+        self._begin(training=True)
+        before = self._places()
+        with torch.no_grad():
+            self._logits(self.samples.images, seed)
+        self._moving |= self._written(before) | set(self.kept.moved())
+
+    def train(self, seed: int = 0, *, filled: bool = False, watch: bool = False) -> Pass:
+        """A forward and a backward pass as in training.
+
+        Args:
+            seed: on other images as well where it is not 0.
+            filled: whether there are gradients of ones already, as a lane's neighbour leaves some.
+        """
         model, found = self.model, Pass()
-        images = self.samples.images.flip(0, -1) if seed else self.samples.images
-        self.kept.put_back()
-        model.train()
+        images = self.samples.images
+        images = images.flip(0, -1) * 0.7 + 0.1 if seed else images
+        self._begin(training=True)
         flags = {name: p.requires_grad for name, p in model.named_parameters()}
         for parameter in model.parameters():
-            parameter.grad = None
+            ones = filled and parameter.requires_grad
+            parameter.grad = torch.ones_like(parameter) if ones else None
         before = self._places()
-        with _watched(model, found):
+        with _counted(model, found), _watched(model, found) if watch else nullcontext():
             logits = self._logits(images, seed)
             if not logits.requires_grad:
                 raise UsageError(
@@ -100,29 +133,27 @@ class Tries:
                     "build that layer with sparse=False",
                 )
             found.result[f"the gradient of {name}"] = parameter.grad
-            if parameter.grad is not None:
+            if parameter.grad is not None and not filled:
                 times = found.firings.get(name, [])
                 if times != [parameter.grad._version] or parameter._post_accumulate_grad_hooks:
-                    self.late.add(name)
+                    self._late.add(name)
         self._check_places()
         if flags != {name: p.requires_grad for name, p in model.named_parameters()}:
             raise UsageError(
                 "the model freezes or unfreezes parameters in its forward pass",
                 "freeze them in the constructor",
             )
-        self._note_moved()
+        moved = self._moved(found)
+        for slot in moved:
+            if not slot.saved:
+                raise UsageError(
+                    f"the model changes its buffer {slot.name} in training, and leaves it out of"
+                    " checkpoints",
+                    "fill it in the constructor, or register it with persistent=True",
+                )
         # What is written without another value is written to as well: a limit not reached yet.
-        after = self._places()
-        written = [
-            slot for slot, a, b in zip(self.kept.slots, before, after, strict=True) if a != b
-        ]
-        self.moving |= set(written)
+        self._moving |= moved | self._written(before)
         return found
-
-    def _places(self) -> list[tuple[int, int]]:
-        """Where each tensor is now, and how often it was written to."""
-        found = ((slot.now, slot.first) for slot in self.kept.slots)
-        return [(id(now), first._version) for now, first in found]
 
     def disturb(self, scale: float) -> None:
         """Go on from other weights, as after some steps: averages of weights differ from them, and
@@ -131,34 +162,48 @@ class Tries:
         self.kept.put_back()
         generator = torch.Generator().manual_seed(0)
         for slot in self.kept.slots:
-            if slot.is_parameter and slot.first.is_floating_point():
+            if slot.is_parameter and slot.first.is_floating_point() and slot.first.requires_grad:
                 noise = torch.randn(slot.first.shape, generator=generator)
                 slot.first.data.mul_(scale).add_(noise.to(slot.first), alpha=0.01)
         self.kept.keep()
 
     def traits(self) -> Traits:
         """What was found."""
-        moving = self.moving
-        if any(not (is_average(slot) or is_counter(slot)) for slot in moving):
+        moving, measured = self._names(self._moving), self._names(self._measured)
+        return Traits(moving, measured, frozenset(self._late))
+
+    def is_late(self, name: str) -> bool:
+        """Whether the gradient of that parameter was seen to come in several parts."""
+        return name in self._late
+
+    def _begin(self, *, training: bool) -> None:
+        self.kept.put_back()
+        self.model.train(training)
+
+    def _names(self, moved: set[Slot]) -> frozenset[str]:
+        names = {slot.name for slot in moved}
+        if any(not (is_average(slot) or is_counter(slot)) for slot in moved):
             # What counts its passes may change another buffer at the hundredth.
-            moving |= {slot for slot in self.kept.slots if slot.saved and not slot.is_parameter}
-        return Traits(frozenset(slot.name for slot in moving), frozenset(self.late))
+            others = (s for s in self.kept.slots if s.saved and not s.is_parameter)
+            names |= {s.name for s in others if not (is_average(s) or is_counter(s))}
+        return frozenset(names)
 
-    def _note_moved(self) -> None:
-        """Note what the pass has changed.
-
-        Raises:
-            UsageError: something that no checkpoint would hold.
-        """
+    def _moved(self, found: Pass) -> set[Slot]:
+        """What the pass has changed; its values are part of the result."""
         moved = set(self.kept.moved())
         for slot in moved:
-            if not slot.saved:
-                raise UsageError(
-                    f"the model changes its buffer {slot.name} in training, and leaves it out of"
-                    " checkpoints",
-                    "register it with persistent=True",
-                )
-        self.moving |= moved
+            now = slot.now
+            found.result[slot.name] = None if now is None else now.detach().clone()
+        return moved
+
+    def _places(self) -> list[tuple[int, int]]:
+        """Where each tensor is now, and how often it was written to."""
+        found = ((slot.now, slot.first) for slot in self.kept.slots)
+        return [(id(now), first._version) for now, first in found]
+
+    def _written(self, before: list[tuple[int, int]]) -> set[Slot]:
+        pairs = zip(self.kept.slots, before, self._places(), strict=True)
+        return {slot for slot, one, other in pairs if one != other}
 
     def _logits(self, images: Tensor, seed: int = 0) -> Tensor:
         self.generators.seed_lane(seed, 0, 0)
@@ -182,16 +227,20 @@ class Tries:
         """Parameters and buffers are where they were, of the same shapes and types."""
         before = {slot.name: slot for slot in self.kept.slots}
         after = {slot.name: slot for slot in slots(self.model)}
-        for name in after.keys() - before.keys():
-            raise UsageError(
-                f"{name} appears in a forward pass: the optimizer would not know it",
-                "build it in the constructor, or with torch's lazy modules",
-            )
+        for name, slot in after.items():
+            # One that is not saved is like an attribute: the same whatever fills it, or refused.
+            if name not in before and (slot.saved or slot.is_parameter):
+                raise UsageError(
+                    f"{name} appears in a forward pass: neither the optimizer nor checkpoints would"
+                    " know it",
+                    "build it in the constructor, or with torch's lazy modules",
+                )
         for name, slot in before.items():
             now = slot.now
             if now is None or now.shape != slot.first.shape or now.dtype != slot.first.dtype:
                 raise UsageError(
-                    f"{name} changes its shape or type in a forward pass", "give it a fixed one"
+                    f"{name} changes its shape or type in a forward pass",
+                    "give it a fixed one (observers of fake quantisation: one for each tensor)",
                 )
             if slot.is_parameter and now is not slot.first:
                 raise UsageError(
@@ -202,24 +251,14 @@ class Tries:
 
 
 @contextmanager
-def _watched(model: nn.Module, found: Pass) -> Iterator[None]:
-    """Note each module's output, and how often each gradient is added to."""
+def _counted(model: nn.Module, found: Pass) -> Iterator[None]:
+    """Note how often each gradient is added to."""
     with ExitStack() as stack:
-        for name, module in model.named_modules():
-            if not isinstance(module, torch.jit.ScriptModule):
-                hook = module.register_forward_hook(partial(_note, found, name or "the model"))
-                stack.callback(hook.remove)
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and parameter.is_leaf:
                 hook = parameter.register_post_accumulate_grad_hook(partial(_count, found, name))
                 stack.callback(hook.remove)
         yield
-
-
-def _note(found: Pass, name: str, _module: nn.Module, _given: Any, output: Any) -> None:
-    first = output[0] if isinstance(output, (tuple, list)) and output else output
-    if isinstance(first, Tensor) and first.numel():
-        found.outputs.append((name, int(digests([first.detach()]))))
 
 
 def _count(found: Pass, name: str, parameter: Tensor) -> None:
@@ -228,16 +267,57 @@ def _count(found: Pass, name: str, parameter: Tensor) -> None:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def _watched(model: nn.Module, found: Pass) -> Iterator[None]:
+    """Note each module's output: only to name one, for some layers go other ways with a hook."""
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                hook = module.register_forward_hook(partial(_note, found, name or "the model"))
+                stack.callback(hook.remove)
+        yield
+
+
+def _note(found: Pass, name: str, _module: nn.Module, _given: Any, output: Any) -> None:
+    first = output[0] if isinstance(output, (tuple, list)) and output else output
+    if isinstance(first, Tensor) and first.layout is torch.strided and first.numel():
+        found.outputs.append((name, int(digests([first.detach()]))))
+
+
+@contextmanager
+def alone(*, launched: bool = False) -> Iterator[None]:
     """Let no model talk to other processes, or ask how many there are: what it computes would
     follow from that, and here nobody would answer.
+
+    Args:
+        launched: whether this seems to be one process of several, or seems to be none of any: what
+            a model makes of that shows in what it gives.
     """
-    before = distributed_c10d._get_default_group
-    distributed_c10d._get_default_group = _refuse  # all that torch.distributed does asks it first
+    before, world = distributed_c10d._get_default_group, distributed_c10d.GroupMember.WORLD
+    told = {name: os.environ.get(name) for name in _PLACE}
+    distributed_c10d._get_default_group = _refuse  # most of torch.distributed asks it first
+    nobody: Any = _Nobody() if launched else None
+    distributed_c10d.GroupMember.WORLD = nobody
+    _tell(_PLACE if launched else dict.fromkeys(_PLACE))
     try:
         yield
     finally:
         distributed_c10d._get_default_group = before
+        distributed_c10d.GroupMember.WORLD = world
+        _tell(told)
+
+
+def _tell(environ: Mapping[str, str | None]) -> None:
+    for name, value in environ.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+class _Nobody:
+    """In the place of the group of all processes."""
+
+    def __getattr__(self, name: str) -> Any:
+        _refuse()
 
 
 def _refuse() -> NoReturn:

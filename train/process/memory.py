@@ -12,6 +12,7 @@ from host import limits
 from train.config import Config, Model
 from train.lanes.reducer import gradient_copies
 from train.learn import models, optim
+from train.learn.tries import alone
 
 PROCESS = 0.7e9
 """Bytes of a process before its first tensor: torch, Accelerate, TensorBoard and what they need."""
@@ -88,8 +89,9 @@ def fit(
         None where it cannot be told: the model's sizes follow from numbers, or the system is mute.
     """
     try:
-        model = blank(config.model, classes, shape)
-        kept = saved(model, config.micro_batch, shape)
+        with alone():
+            model = blank(config.model, classes, shape)
+            kept = saved(model, config.micro_batch, shape)
     except Exception:  # whatever a model raises that cannot do without numbers
         return None
     need = estimate(model, config, shape, kept, world=world, half=half)
@@ -108,7 +110,7 @@ def blank(config: Model, classes: int, shape: Shape) -> nn.Module:
     """The experiment's model without memory: it has shapes, and no numbers."""
     without = config.model_copy(update={"weights": None})
     with torch.device("meta"):
-        return models.build(without, classes, shape, tried=False)
+        return models.build(without, classes, shape)
 
 
 def estimate(

@@ -80,7 +80,7 @@ def known(bench: Bench) -> Traits:
 
     def look() -> Traits:
         model, _ = learner.new(config, data, runtime)
-        return learner.traits(config, data, runtime, model)
+        return learner.traits(config, data, runtime, model, config.batch_size)
 
     try:
         return runtime.from_main(agreed(bench, look))
