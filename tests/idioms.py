@@ -1,14 +1,19 @@
 """Models as people write them: what is usual, what is awkward, and what no trainer could repeat.
 
-Written by somebody who did not know this trainer. `benchmarks/idioms.py` tries all of them, and
+Written by people who had no part in this trainer. `benchmarks/idioms.py` tries all of them, and
 tests/fault/test_idioms.py some.
 """
 
+import itertools
 import math
+import os
 import random
+import types
+import uuid
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.utils import parametrizations, parametrize
@@ -1300,3 +1305,436 @@ class AliasBuf(nn.Module):
             self.mean.lerp_(h.detach().mean(0), 0.1)
             self.sq.lerp_(h.detach().pow(2).mean(0), 0.1)
         return self.fc(F.relu((h - self.stats[0]) / (self.stats[1] + 1).sqrt()))
+
+
+# From here on: by a reader of the examination, who looked for what would slip through it.
+class Plain(nn.Module):
+    def __init__(self, classes, shape):
+        super().__init__()
+        self.body = nn.Linear(math.prod(shape), 32)
+        self.fc = nn.Linear(32, classes)
+
+    def features(self, x):
+        return torch.tanh(self.body(x.flatten(1)))
+
+    def forward(self, x):
+        return self.fc(self.features(x))
+
+
+# VQ: dead codes restarted from a generator that nobody seeds
+@cls_register("dead_code_restart_unseeded")
+class Stamp(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.register_buffer("code", torch.zeros(8))
+
+    def forward(self, x):
+        y = super().forward(x) + 0 * self.code[0]
+        if self.training:
+            self.code[:] = torch.from_numpy(np.random.default_rng().normal(size=8))
+        return y
+
+
+# A fast-weights loop: an optimizer of its own, with momentum, stepped after the logits.
+@cls_register("inner_optimizer_with_momentum")
+class Inner(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.proxy = nn.Parameter(torch.ones(32), requires_grad=False)
+        self.inner = torch.optim.SGD([self.proxy], lr=0.01, momentum=0.9)
+
+    def forward(self, x):
+        h = self.features(x)
+        y = self.fc(h * self.proxy.clone())
+        if self.training:
+            self.proxy.grad = h.detach().mean(0)
+            self.inner.step()
+            self.proxy.grad = None
+        return y
+
+
+# Data-dependent whitening: the mean of the first batch it sees, kept as an attribute.
+@cls_register("mean_of_first_batch_attribute")
+class FirstMean(Plain):
+    mean = None
+
+    def forward(self, x):
+        if self.mean is None:
+            self.mean = x.mean((0, 2, 3), keepdim=True).detach()
+        return super().forward(x - self.mean)
+
+
+@cls_register("noise_of_first_use")
+class FirstNoise(Plain):
+    noise = None
+
+    def forward(self, x):
+        if self.noise is None:
+            self.noise = 0.1 * torch.randn(x.shape[1:])
+        return super().forward(x + self.noise)
+
+
+# Random projections cached for each batch size.
+@cls_register("draws_cached_by_batch_size")
+class Cached(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.masks = {}
+
+    def forward(self, x):
+        if len(x) not in self.masks:
+            self.masks[len(x)] = (torch.rand(len(x), 1, 1, 1) > 0.1).float()
+        return super().forward(x * self.masks[len(x)])
+
+
+# loralib's Linear: the low-rank product is merged into the frozen weight for evaluations.
+class LoRA(nn.Linear):
+    def __init__(self, i, o, r=4):
+        super().__init__(i, o)
+        self.A, self.B = nn.Parameter(torch.randn(r, i) * 0.1), nn.Parameter(torch.zeros(o, r))
+        self.weight.requires_grad_(False)
+        self.merged = False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode and self.merged:
+            self.weight.data -= self.B @ self.A
+        elif not mode and not self.merged:
+            self.weight.data += self.B @ self.A
+        self.merged = not mode
+        return self
+
+    def forward(self, x):
+        y = F.linear(x, self.weight, self.bias)
+        return y if self.merged else y + x @ self.A.T @ self.B.T
+
+
+@cls_register("lora_merged_in_eval")
+class LoraNet(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.body = LoRA(math.prod(shape), 32)
+
+
+@cls_register("forward_hook_in_constructor")
+class Hooked(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.body.register_forward_hook(lambda m, i, o: o * 0.9)
+        self.body.register_forward_pre_hook(self.before)
+        self.fc.register_full_backward_hook(lambda m, gi, go: None)
+        self.register_forward_hook(self.after, with_kwargs=True)
+
+    def before(self, module, given):
+        return (given[0] * 1.1,)
+
+    def after(self, module, args, kwargs, output):
+        return output - output.mean(1, keepdim=True)
+
+
+@cls_register("grad_norm_read_in_forward")
+class ReadsGrad(Plain):
+    def forward(self, x):
+        g = self.fc.weight.grad
+        y = super().forward(x)
+        return y if g is None or not self.training else y / (1 + g.norm())
+
+
+@cls_register("zero_grad_in_forward")
+class Zeroes(Plain):
+    def forward(self, x):
+        if self.training:
+            self.zero_grad()
+        return super().forward(x)
+
+
+@cls_register("counter_of_evaluations")
+class CountsEvaluations(Plain):
+    n = 0
+
+    def forward(self, x):
+        if not self.training:
+            self.n += 1
+        return super().forward(x) * (1.01 if self.n > 5 else 1.0)
+
+
+@cls_register("scale_if_distributed")
+class IfDistributed(Plain):
+    def forward(self, x):
+        return super().forward(x) * (2.0 if dist.is_available() and dist.is_initialized() else 1.0)
+
+
+@cls_register("world_group_all_reduce")
+class WorldGroup(Plain):
+    def forward(self, x):
+        h = self.features(x)
+        if dist.is_initialized():
+            m = h.detach().mean(0)
+            dist.all_reduce(m, group=dist.group.WORLD)
+            h = h - m
+        return self.fc(h)
+
+
+@cls_register("world_size_from_environment")
+class WorldSize(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.scale = 1 / math.sqrt(int(os.environ.get("WORLD_SIZE", 1)))
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+@cls_register("rank_from_environment_in_forward")
+class Rank(Plain):
+    def forward(self, x):
+        return super().forward(x) + 0.01 * int(os.environ.get("RANK", "0"))
+
+
+@cls_register("threads_set_in_forward")
+class Threads(Plain):
+    def forward(self, x):
+        torch.set_num_threads(2)
+        return super().forward(x)
+
+
+@cls_register("sparse_adjacency_buffer")
+class Graph(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.register_buffer("adjacency", torch.eye(32).to_sparse())
+
+    def forward(self, x):
+        return self.fc(torch.sparse.mm(self.adjacency, self.features(x).T).T)
+
+
+@cls_register("rotary_table_filled_when_used")
+class Rotary(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.register_buffer("table", None, persistent=False)
+
+    def forward(self, x):
+        h = self.features(x)
+        if self.table is None or self.table.shape[0] != h.shape[1]:
+            self.table = torch.cos(torch.arange(h.shape[1]) / 7)
+        return self.fc(h * self.table)
+
+
+@cls_register("transformer_encoder_with_padding_mask")
+class Encoder(nn.Module):
+    def __init__(self, classes, shape):
+        super().__init__()
+        c, h, w = shape
+        self.embed = nn.Linear(c * w, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.fc = nn.Linear(16, classes)
+
+    def forward(self, x):
+        rows = x.permute(0, 2, 1, 3).flatten(2)
+        mask = torch.zeros(rows.shape[:2], dtype=torch.bool)
+        mask[:, -1] = True
+        y = self.encoder(self.embed(rows), src_key_padding_mask=mask)
+        return self.fc(y[:, 0])
+
+
+@cls_register("dropout_by_a_parameter")
+class Probability(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.p = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        h = self.features(x)
+        keep = torch.bernoulli(self.p.expand(h.shape[0], 1)) if self.training else self.p
+        return self.fc(h * (keep.detach() - self.p.detach() + self.p))
+
+
+@cls_register("lazy_batch_norm_without_affine")
+class Lazy(nn.Sequential):
+    def __init__(self, classes, shape):
+        super().__init__(
+            nn.Conv2d(shape[0], 8, 3),
+            nn.LazyBatchNorm2d(affine=False),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, classes),
+        )
+
+
+@cls_register("frozen_bn_beside_a_center")
+class DinoFrozen(nn.Module):
+    def __init__(self, classes, shape):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(shape[0], 8, 3), nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, classes)
+        self.register_buffer("center", torch.zeros(classes))
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.bn.eval()
+        return self
+
+    def forward(self, x):
+        y = self.fc(F.relu(self.bn(self.conv(x))).mean((2, 3)))
+        if self.training:
+            self.center.mul_(0.9).add_(y.detach().mean(0), alpha=0.1)
+        return y - self.center
+
+
+@cls_register("stochastic_depth_over_spectral_norm")
+class Drawn(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.block = parametrizations.spectral_norm(nn.Linear(32, 32))
+
+    def forward(self, x):
+        h = self.features(x)
+        if not self.training or random.random() < 0.5:
+            h = h + self.block(h)
+        return self.fc(h)
+
+
+class Block(nn.Module):
+    ids = itertools.count()
+
+    def __init__(self, d):
+        super().__init__()
+        self.layer_id, self.uuid = next(Block.ids), str(uuid.uuid4())
+        self.linear = nn.Linear(d, d)
+
+    def forward(self, x):
+        return x + torch.tanh(self.linear(x))
+
+
+@cls_register("blocks_with_ids")
+class Ids(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.blocks = nn.Sequential(Block(32), Block(32))
+
+    def forward(self, x):
+        return self.fc(self.blocks(self.features(x)))
+
+
+class Jitter:
+    def __init__(self, rng):
+        self.rng = rng
+
+    def __call__(self, x):
+        return x + 0.1 * torch.from_numpy(self.rng.normal(size=tuple(x.shape))).float()
+
+
+@cls_register("generator_in_a_helper_object")
+class Helper(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.jitter = Jitter(np.random.default_rng(0))
+
+    def forward(self, x):
+        return super().forward(self.jitter(x) if self.training else x)
+
+
+RNG = np.random.default_rng(3)
+
+
+@cls_register("generator_of_the_file")
+class FileRng(Plain):
+    def forward(self, x):
+        return super().forward(x + 0.1 * float(RNG.normal()) if self.training else x)
+
+
+@cls_register("masks_of_the_class_by_shape")
+class ClassMasks(Plain):
+    masks = {}
+
+    def forward(self, x):
+        key = tuple(x.shape), x.device
+        if key not in ClassMasks.masks:
+            ClassMasks.masks[key] = torch.ones(x.shape, device=x.device).tril()
+        return super().forward(x * ClassMasks.masks[key])
+
+
+class Step:
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+
+@cls_register("counter_in_slots")
+class Slots(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.step = Step()
+
+    def forward(self, x):
+        self.step.count += 1
+        return super().forward(x) * (1.01 if self.step.count > 60 else 1.0)
+
+
+STATE = types.SimpleNamespace(step=0)
+
+
+@cls_register("counter_in_a_namespace_of_the_file")
+class Namespace(Plain):
+    def forward(self, x):
+        STATE.step += 1
+        return super().forward(x) * (1.01 if STATE.step > 60 else 1.0)
+
+
+@cls_register("counts_by_tuple_keys")
+class TupleKeys(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.counts = {("a", 1): 0, ("b", 2): 0}
+
+    def forward(self, x):
+        self.counts[("a", 1)] += 1
+        return super().forward(x) * (1.01 if self.counts[("a", 1)] > 60 else 1.0)
+
+
+@cls_register("groups_of_eight_in_a_batch")
+class Groups(Plain):
+    def forward(self, x):
+        h = self.features(x).view(-1, 8, 32)
+        return self.fc((h - h.mean(1, keepdim=True)).view(-1, 32))
+
+
+@cls_register("squeeze_of_everything")
+class Squeeze(Plain):
+    def forward(self, x):
+        return self.fc(self.features(x).squeeze())
+
+
+@cls_register("constructor_raises")
+class Raises(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        assert shape[1] >= 32, "images of 32 pixels or more"
+
+
+@cls_register("fake_quant_per_tensor")
+class Qat(Plain):
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
+
+        self.fq = FakeQuantize(MovingAverageMinMaxObserver, quant_min=0, quant_max=255)
+
+    def forward(self, x):
+        return self.fc(self.fq(self.features(x)))
+
+
+@cls_register("group_lstm_over_rows")
+class Rows(nn.Module):
+    def __init__(self, classes, shape):
+        super().__init__()
+        self.lstm = nn.LSTM(shape[0] * shape[2], 24, 2, batch_first=True, dropout=0.1)
+        self.fc = nn.Linear(24, classes)
+
+    def forward(self, x):
+        y, _ = self.lstm(x.permute(0, 2, 1, 3).flatten(2))
+        return self.fc(y[:, -1])

@@ -3,7 +3,9 @@
 import copy
 import itertools
 import random
+from functools import partial
 
+import idioms
 import numpy as np
 import pytest
 import torch
@@ -21,8 +23,8 @@ from train.lanes.buffers import Buffers
 from train.lanes.seeds import Generators, seed_start
 from train.lanes.state import Kept, slots
 from train.learn import tries
-from train.learn.examine import check_resume, examine
-from train.learn.tries import Samples
+from train.learn.examine import check_resume, check_twins, examine
+from train.learn.tries import Samples, Tries
 from train.measure import evaluate
 from train.process.interrupt import StopFlag
 
@@ -318,13 +320,13 @@ def tried(kind, samples):
     for _ in range(3):
         seed_start(0)
         built.append(kind())
+    model, twin, third = built
+    check_twins(model, twin)
     with runtimes.start(Config()) as runtime:
-        passes = tries.Tries(built[1], samples, runtime)
-        with tries.alone(launched=True):
-            found = examine(built[0], passes)
-        with tries.alone():
-            check_resume(found, built[2])
-        return found.traits()
+        looked = Tries(twin, samples, runtime, partial(tries.alone, launched=True))
+        examine(looked)
+        check_resume(looked, Tries(third, samples, runtime, tries.alone))
+        return looked.traits()
 
 
 @pytest.mark.parametrize(
@@ -344,8 +346,8 @@ def tried(kind, samples):
         (ExtraState, "state_dict holds _extra_state, which is no tensor"),
         (Lossy, "would not give linear.weight back as it was"),
         (Sparse, "the gradient of embedding.weight is sparse"),
-        (HiddenAverage, r"remembers something in teacher\[0\]|after it was resumed"),
-        (FusedOnce, "gives something else after it was resumed"),
+        (HiddenAverage, r"remembers something in teacher\[0\]|after a resume"),
+        (FusedOnce, "gives something else after a resume"),
         (UnseededAttribute, "order is not the same when the model is built again"),
         (ReplacedAndLeftOut, "would not give mean back"),
         (Default, "remembers something in Default.forward's defaults"),
@@ -356,6 +358,69 @@ def tried(kind, samples):
 def test_what_would_not_come_out_again_is_refused_by_name(kind, says, samples) -> None:
     with pytest.raises(UsageError, match=says):
         tried(kind, samples)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("dead_code_restart_unseeded", "code comes out as something else when it is asked again"),
+        ("inner_optimizer_with_momentum", r"remembers something in inner\.state\[0\]"),
+        ("mean_of_first_batch_attribute", "after a resume, after other images"),
+        ("noise_of_first_use", "after a resume, after other images"),
+        ("draws_cached_by_batch_size", "after a resume, after other images"),
+        ("grad_norm_read_in_forward", "reads or changes the gradient of"),
+        ("zero_grad_in_forward", "reads or changes the gradient of body.weight"),
+        ("counter_of_evaluations", "remembers something in n:"),
+        ("scale_if_distributed", "or as another process"),
+        ("world_group_all_reduce", "the model talks to other processes"),
+        ("rank_from_environment_in_forward", "or as another process"),
+        ("counter_in_slots", r"remembers something in step\['count'\]"),
+        ("counter_in_a_namespace_of_the_file", r"remembers something in idioms.STATE\['step'\]"),
+        ("counts_by_tuple_keys", r"remembers something in counts\[key 0\]"),
+        ("sparse_adjacency_buffer", "adjacency is a sparse tensor"),
+    ],
+)
+def test_what_a_reader_thought_would_slip_through_is_refused(name, says, samples) -> None:
+    with pytest.raises(UsageError, match=says):
+        tried(lambda: idioms.ALL[name](4, (1, 8, 8)), samples)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["blocks_with_ids", "dropout_by_a_parameter", "fake_quant_per_tensor",
+     "forward_hook_in_constructor", "frozen_bn_beside_a_center", "generator_in_a_helper_object",
+     "generator_of_the_file", "group_lstm_over_rows", "masks_of_the_class_by_shape",
+     "rotary_table_filled_when_used", "stochastic_depth_over_spectral_norm",
+     "transformer_encoder_with_padding_mask"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_what_is_good_is_not_refused(name, samples) -> None:
+    tried(lambda: idioms.ALL[name](4, (1, 8, 8)), samples)
+
+
+def test_a_frozen_norm_stays_beside_other_things_that_move(samples) -> None:
+    found = tried(lambda: idioms.ALL["frozen_bn_beside_a_center"](4, (1, 8, 8)), samples)
+    assert found.moving == {"center"}
+
+
+def test_weights_that_are_merged_for_evaluations_come_back_as_they_were(samples) -> None:
+    def build():
+        model = idioms.ALL["lora_merged_in_eval"](10, (1, 8, 8))
+        model.body.B.data.normal_()
+        return model
+
+    found = tried(build, Samples(samples.images, samples.labels, 10))
+    assert "body.weight" in found.measured
+    assert "body.weight" not in found.moving
+    data, model = load(Data(source="digits")), build()
+    augmenter = Augmenter(Augment(), data.mean, data.std, torch.device("cpu"))
+    before = model.body.weight.clone()
+    config = Config(data={"source": "digits"}, batch_size=64, lanes=1)
+    with runtimes.start(config) as runtime:
+        what = model, data, augmenter, runtime, config
+        figures = [evaluate(*what, stop=StopFlag(), moving=found.measured) for _ in range(2)]
+    assert figures[0] == figures[1]
+    assert torch.equal(model.body.weight, before)
 
 
 @pytest.mark.parametrize(

@@ -90,3 +90,9 @@ def test_other_levels_train_on_the_same_samples(tmp_path, level) -> None:
     )
     assert one["samples"] == two["samples"] == 578  # 6 × 96 + 2
     assert one["metrics"]["loss"] == pytest.approx(two["metrics"]["loss"], rel=1e-3)
+
+
+def test_nobody_waits_for_the_buffers_of_a_process_that_has_nothing_to_do(tmp_path) -> None:
+    """DDP would hand batch norm's averages out before a pass, and the other one has none."""
+    words = [*WORDS, "--reproducibility", "deterministic", "--epochs", 0.4025]
+    assert (finish(tmp_path / "2", words, 2) / "result.json").exists()

@@ -1,6 +1,7 @@
 """Model and optimizer, new from the seed, and what the model does that others do not."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from typing import NoReturn
 
 import torch
@@ -51,17 +52,25 @@ def traits(
     level = config.reproducibility
     if level == "lockstep" and not runtime.main:
         return USUAL
+    seen = _samples(config, images, runtime)
+    # At lockstep no model is to make anything of how many processes there are.
+    lockstep = level == "lockstep"
+    one_of_many = partial(tries.alone, launched=True) if lockstep else nullcontext
+    one_of_none = partial(tries.alone, launched=False) if lockstep else nullcontext
     try:
-        with _lonely(config, launched=True):
+        with one_of_many():
             twin = _built(config, images, runtime)
-            _check_synchronised(twin, config, runtime, samples)
-            looked = tries.Tries(twin, _samples(config, images, runtime), runtime)
-            _try_sizes(looked, config, images, samples)
-            if level == "fast":
-                return USUAL
-            examine.examine(model, looked)
-        with _lonely(config, launched=False):
-            examine.check_resume(looked, _built(config, images, runtime))
+        _check_synchronised(twin, config, runtime, samples)
+        if level != "fast":
+            examine.check_twins(model, twin)
+        looked = tries.Tries(twin, seen, runtime, one_of_many)
+        _try_sizes(looked, config, images, samples)
+        if level == "fast":
+            return USUAL
+        examine.examine(looked)
+        with one_of_none():
+            third = _built(config, images, runtime)
+        examine.check_resume(looked, tries.Tries(third, seen, runtime, one_of_none))
     except Exception as error:  # whatever a model raises
         _explain(config, error)
     _check_settings(runtime)
@@ -72,11 +81,6 @@ def traits(
             "checkpoint activations with use_reentrant=False, or use lockstep",
         )
     return found
-
-
-def _lonely(config: Config, *, launched: bool) -> AbstractContextManager[None]:
-    lockstep = config.reproducibility == "lockstep"
-    return tries.alone(launched=launched) if lockstep else nullcontext()
 
 
 def _check_synchronised(model: nn.Module, config: Config, runtime: Runtime, samples: int) -> None:
@@ -120,9 +124,11 @@ def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: 
     sizes = {(stop - start, True) for start, stop in ends}
     sizes |= {(min(each, validation), False), (validation % each, False)}
     _, height, width = images.train.shape
+    passed = False
     for count, training in sorted(sizes - {(0, True), (0, False)}, reverse=True):
         try:
             looked.size(count, training=training)
+            passed = True
         except (LockstepError, MemoryError):
             raise
         except Exception as error:
@@ -137,7 +143,9 @@ def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: 
             said = first_line(error) or type(error).__name__
             raise UsageError(
                 f"{config.model.name} cannot take {width}×{height} images, {count} of them: {said}",
-                "use --model.stem small, a larger --data.size, or a smaller model",
+                "choose --batch_size, --lanes and --eval.batch_size so that it gets sizes it takes"
+                if passed
+                else "use --model.stem small, a larger --data.size, or a smaller model",
             ) from error
 
 

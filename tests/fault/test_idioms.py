@@ -17,18 +17,22 @@ SAME = (
     "checkpoint_shared_block_reentrant",
     "custom_bn_reassigned_buffers",
     "frozen_bn_by_train_override",
+    "generator_in_a_helper_object",
     "hebbian_trace_updates_in_eval_too",
+    "lora_merged_in_eval",
     "maxnorm_renorm_weight_data_in_forward",
     "moco_queue_with_pointer",
-    "own_generator_attribute",
     "params_float64_bf16_complex64_mixed",
-    "spectral_norm_old",
+    "stochastic_depth_over_spectral_norm",
     "swa_averaged_model_child",
 )
 REFUSED = {
     "alternating_branch_every_other_call": "the model remembers something in",
     "buffers_alias_same_memory": "mean and stats share memory",
+    "scale_if_distributed": "as another process",
     "sync_batchnorm": "is a SyncBatchNorm",
+    "threads_set_in_forward": "the model sets num_threads to 2",
+    "world_group_all_reduce": "the model talks to other processes",
 }
 
 pytestmark = pytest.mark.slow

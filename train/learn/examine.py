@@ -24,36 +24,30 @@ _KEEP = (
 )
 
 
-def examine(model: nn.Module, tries: Tries) -> Tries:
-    """What a model does that others do not.
-
-    Args:
-        model: as it is to be trained; not touched.
-        tries: of one that was built a second time, from the same seed.
+def examine(tries: Tries) -> None:
+    """See what a model does that others do not, on one that is thrown away.
 
     Raises:
         UsageError: training would not come out the same again; naming what is in the way.
     """
-    twin = tries.model
-    _check_twins(model, twin)
+    model = tries.model
     look = tries.evaluate()
-    held_in_evaluation = attributes.picture(twin)
+    held_in_evaluation = attributes.picture(model)
     usual = tries.train()
-    held = attributes.picture(twin)
+    held = attributes.picture(model)
     for seed in _DRAWN:
         tries.forward(seed)
     for _ in range(2):
         tries.train(seed=1)
         again = tries.train()
-        _check_memory(held, twin)
+        _check_memory(held, model)
         _check_same(tries, usual, again)
         del again  # as large as the weights
         again = tries.evaluate()
-        _check_memory(held_in_evaluation, twin)
+        _check_memory(held_in_evaluation, model)
         _check_same(tries, look, again)
     _check_gradients(tries, usual)
     _disturb(tries)
-    return tries
 
 
 def _disturb(tries: Tries) -> None:
@@ -71,15 +65,18 @@ def _disturb(tries: Tries) -> None:
     tries.kept.put_back()
 
 
-def check_resume(tries: Tries, third: nn.Module) -> None:
-    """See that a checkpoint of what was tried, loaded into a `third` model, goes on as that does.
+def check_resume(tries: Tries, resumed: Tries) -> None:
+    """See that a checkpoint of what was tried, loaded into another model, goes on as that does.
+
+    Args:
+        resumed: of that other one, built from the same seed.
 
     Raises:
         UsageError: it would be another training.
     """
-    twin = tries.model
+    third = resumed.model
     try:
-        state = twin.state_dict()
+        state = tries.model.state_dict()
         strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
         if strange:
             raise UsageError(
@@ -100,13 +97,18 @@ def check_resume(tries: Tries, third: nn.Module) -> None:
                 f"a checkpoint would not give {slot.name} back as it was",
                 "mend the model's state_dict or load_state_dict",
             )
-    resumed = Tries(third, tries.samples, tries.runtime)
+    resumed.kept.keep()
     resumed.train(seed=1)  # on a process that begins with another lane
     _check_same(tries, tries.train(), resumed.train(), resumed)
     _check_same(tries, tries.evaluate(), resumed.evaluate(), resumed)
 
 
-def _check_twins(model: nn.Module, twin: nn.Module) -> None:
+def check_twins(model: nn.Module, twin: nn.Module) -> None:
+    """See that two that were built from the same seed begin with the same numbers.
+
+    Raises:
+        UsageError: naming what does not.
+    """
     pairs = {slot.name: slot for slot in slots(twin)}
     for slot in slots(model):
         other = pairs.get(slot.name)
@@ -142,13 +144,10 @@ def _check_same(tries: Tries, one: Pass, again: Pass, resumed: Tries | None = No
         if not same(one.result.get(name), again.result.get(name)):
             module = _first_module(tries, resumed or tries, training=len(one.result) > 1)
             where = f"{module} gives" if module else f"{name} comes out as"
-            when = (
-                "after it was resumed, or after other images came first"
-                if resumed
-                else "when it is asked again"
-            )
+            when = "after a resume, after other images or as another process"
             raise UsageError(
-                f"{where} something else {when}, from the same weights, buffers and seed",
+                f"{where} something else {when if resumed else 'when it is asked again'}, from the"
+                " same weights, buffers and seed",
                 _KEEP,
             )
 

@@ -1,8 +1,8 @@
 """Passes over a model from the same weights, buffers and seed, and what is seen on the way."""
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
@@ -63,10 +63,20 @@ class Pass:
 
 
 class Tries:
-    """Passes over a model, each from the same weights, buffers and seed."""
+    """Passes over a model, each from the same weights, buffers and seed.
 
-    def __init__(self, model: nn.Module, samples: Samples, runtime: Runtime) -> None:
-        self.model, self.samples, self.runtime = model, samples, runtime
+    Args:
+        place: what each pass is done in.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        samples: Samples,
+        runtime: Runtime,
+        place: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.model, self.samples, self.runtime, self._place = model, samples, runtime, place
         self.kept = Kept(slots(model))
         self.generators = Generators(model)
         self._moving: set[Slot] = set()
@@ -77,27 +87,22 @@ class Tries:
         """Pass that many images through, as a lane or as a batch of an evaluation."""
         generator = torch.Generator().manual_seed(number)
         noise = torch.randn(number, *self.samples.images.shape[1:], generator=generator)
-        self._begin(training=training)
-        with torch.no_grad():
+        with self._pass(training=training), torch.no_grad():
             self._logits(noise.to(self.samples.images))
-        self._begin(training=True)
 
     def evaluate(self, *, watch: bool = False) -> Pass:
         """A forward pass as an evaluation's."""
         found = Pass()
-        self._begin(training=False)
-        with torch.no_grad(), _watched(self.model, found) if watch else nullcontext():
+        watched = _watched(self.model, found) if watch else nullcontext()
+        with self._pass(training=False), torch.no_grad(), watched:
             found.result["logits"] = self._logits(self.samples.images)
-        # As after an evaluation: some layers merge their weights for it, and part them again.
-        self.model.train()
         self._measured |= self._moved(found)
         return found
 
     def forward(self, seed: int) -> None:
         """A forward pass as in training, to see what it changes where it has drawn otherwise."""
-        self._begin(training=True)
-        before = self._places()
-        with torch.no_grad():
+        with self._pass(training=True), torch.no_grad():
+            before = self._marks()
             self._logits(self.samples.images, seed)
         self._moving |= self._written(before) | set(self.kept.moved())
 
@@ -111,13 +116,13 @@ class Tries:
         model, found = self.model, Pass()
         images = self.samples.images
         images = images.flip(0, -1) * 0.7 + 0.1 if seed else images
-        self._begin(training=True)
         flags = {name: p.requires_grad for name, p in model.named_parameters()}
         for parameter in model.parameters():
             ones = filled and parameter.requires_grad
             parameter.grad = torch.ones_like(parameter) if ones else None
-        before = self._places()
-        with _counted(model, found), _watched(model, found) if watch else nullcontext():
+        watched = _watched(model, found) if watch else nullcontext()
+        with self._pass(training=True), _counted(model, found), watched:
+            before = self._marks()
             logits = self._logits(images, seed)
             if not logits.requires_grad:
                 raise UsageError(
@@ -176,9 +181,15 @@ class Tries:
         """Whether the gradient of that parameter was seen to come in several parts."""
         return name in self._late
 
-    def _begin(self, *, training: bool) -> None:
+    @contextmanager
+    def _pass(self, *, training: bool) -> Iterator[None]:
         self.kept.put_back()
-        self.model.train(training)
+        with self._place():
+            self.model.train(training)
+            yield
+            # As after an evaluation: some layers merge their weights for it, and part them again.
+            if not training:
+                self.model.train()
 
     def _names(self, moved: set[Slot]) -> frozenset[str]:
         names = {slot.name for slot in moved}
@@ -196,13 +207,13 @@ class Tries:
             found.result[slot.name] = None if now is None else now.detach().clone()
         return moved
 
-    def _places(self) -> list[tuple[int, int]]:
+    def _marks(self) -> list[tuple[int, int]]:
         """Where each tensor is now, and how often it was written to."""
         found = ((slot.now, slot.first) for slot in self.kept.slots)
         return [(id(now), first._version) for now, first in found]
 
     def _written(self, before: list[tuple[int, int]]) -> set[Slot]:
-        pairs = zip(self.kept.slots, before, self._places(), strict=True)
+        pairs = zip(self.kept.slots, before, self._marks(), strict=True)
         return {slot for slot, one, other in pairs if one != other}
 
     def _logits(self, images: Tensor, seed: int = 0) -> Tensor:
@@ -300,6 +311,10 @@ def alone(*, launched: bool = False) -> Iterator[None]:
     _tell(_PLACE if launched else dict.fromkeys(_PLACE))
     try:
         yield
+    except ValueError as error:
+        if _Nobody.__name__ in str(error):  # torch looks for it among its groups
+            raise _talks() from error
+        raise
     finally:
         distributed_c10d._get_default_group = before
         distributed_c10d.GroupMember.WORLD = world
@@ -321,7 +336,11 @@ class _Nobody:
 
 
 def _refuse() -> NoReturn:
-    raise UsageError(
-        "the model talks to other processes in its forward pass, or asks how many there are",
+    raise _talks()
+
+
+def _talks() -> UsageError:
+    return UsageError(
+        "the model talks to other processes, or asks how many there are",
         "leave that out: a lane is to be the same, whoever computes it",
     )
