@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import DIGITS, slow_pictures
 
+from host.errors import UsageError
 from train.config import Config
 from train.process import failures, health
 from train.process.health import Health
@@ -92,6 +93,24 @@ def test_lack_of_memory_is_told_from_other_errors(error, said, tmp_path, monkeyp
     assert "process 3" in found.problem
     assert "--lanes 16 (other bits)" in found.fix
     assert "step-00000045 is whole: add --resume" in found.fix
+
+
+def test_what_the_compiler_cannot_do_is_told_from_what_the_model_does(monkeypatch) -> None:
+    """Computed as it is after so many shapes, a lane would follow what came before it."""
+    config = torch._dynamo.config
+    with monkeypatch.context() as patched:
+        patched.setattr(config, "fail_on_recompile_limit_hit", True)
+        patched.setattr(config, "recompile_limit", 2)
+        compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
+        compiled(torch.ones(1))
+        compiled(torch.ones(2))
+        expected = pytest.raises(UsageError, match=r"cannot be compiled.*more shapes inside")
+        with expected as raised, failures.explained(Config()):
+            compiled(torch.ones(3))
+    assert "--model.compile" in raised.value.fix
+    torch.compiler.reset()
+    with pytest.raises(ValueError, match="its own"), failures.explained(Config()):
+        raise ValueError("its own")
 
 
 def test_a_run_that_lacks_memory_ends_with_what_to_change(cli, tmp_path, monkeypatch) -> None:

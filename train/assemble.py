@@ -186,8 +186,13 @@ def wrap(
         if tree
         else AllReduce(model, runtime.world, traits)
     )
-    # Not dynamic: which shapes came before must not decide how one is computed.
-    wrapped: Any = torch.compile(model, dynamic=False) if config.model.compile else model
+    wrapped: Any = model
+    if config.model.compile:
+        # Which shapes came before on this process must not decide how one is computed: none is
+        # taken for dynamic, and none is computed without the compiler once there were many.
+        exact = config.reproducibility != "fast"
+        torch._dynamo.config.fail_on_recompile_limit_hit = exact
+        wrapped = torch.compile(model, dynamic=False)
     return wrapped, reducer
 
 

@@ -22,7 +22,11 @@ class AllReduce:
     def __init__(self, model: nn.Module, world: int, traits: Traits = USUAL) -> None:
         self.model, self.world = model, world
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self._inner = model.module if isinstance(model, DistributedDataParallel) else model
+        self._inner = model
+        if isinstance(model, DistributedDataParallel):
+            self._inner = model.module
+            # It would do so before a pass, and in a short batch some processes have none.
+            model.broadcast_buffers = False
         named = self._inner.named_parameters()
         self._moving = [parameter for name, parameter in named if name in traits.moving]
         # DDP divides by the number of processes.

@@ -69,8 +69,9 @@ class Buffers:
             first = slot.first
             if slot.now is not first or (first._version, first.data_ptr()) != mark:
                 raise UsageError(
-                    f"the model begins to change its own {slot.name} in the middle of a run",
-                    "have it change from the first forward pass on, if by nothing",
+                    f"the model begins to change its own {slot.name} in the middle of a run: it did"
+                    " not where it was tried",
+                    "have it change in each forward pass, if by nothing (add_(0))",
                     one_rank=True,
                 )
         if share and not self._first:

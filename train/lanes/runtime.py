@@ -247,8 +247,7 @@ def _buckets(config: Config) -> DistributedDataParallelKwargs:
 
     It rebuilds its buckets after a process's first step, which changes the order of its sums: a
     resumed run would differ from one that was not interrupted. Looking for unused parameters is
-    what keeps it from that. Buffers are handed out by `AllReduce`: DDP would do so before a pass,
-    and in a short last batch some processes have none.
+    what keeps it from that.
     """
     exact = config.reproducibility == "deterministic"
-    return DistributedDataParallelKwargs(find_unused_parameters=exact, broadcast_buffers=False)
+    return DistributedDataParallelKwargs(find_unused_parameters=exact)

@@ -1,6 +1,7 @@
 """What an error of a library means for the user: a process is gone, or memory is."""
 
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import torch
 
 from host import launcher
-from host.errors import HostError, LockstepError, LostPeers, OutOfMemory
+from host.errors import HostError, LockstepError, LostPeers, OutOfMemory, UsageError
 from train.config import Config
 
 # How gloo and NCCL say that a process is gone.
@@ -22,6 +23,7 @@ _GPU_FULL = (
     "Cuda failure 2 'out of memory'",
 )
 _CPU_FULL = ("can't allocate memory", "std::bad_alloc", "could not create a memory object")
+_COMPILER = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/")
 
 
 @contextmanager
@@ -33,8 +35,11 @@ def explained(config: Config, checkpoints: Path | None = None) -> Iterator[None]
     """
     try:
         yield
-    except (RuntimeError, MemoryError) as error:
+    except LockstepError:
+        raise
+    except Exception as error:
         known = out_of_memory(error, config, checkpoints) or lost(error)
+        known = known or unused(error) or uncompiled(error)
         if known is None:
             raise
         raise known from error
@@ -53,6 +58,37 @@ def lost(error: BaseException) -> LockstepError | None:
     if any(sign in text for sign in _GONE):
         return LostPeers(f"process {rank} lost the others", "see what they say", one_rank=True)
     return None
+
+
+def unused(error: BaseException) -> LockstepError | None:
+    """What DDP says of parameters without a gradient; None for other errors."""
+    if "Expected to have finished reduction in the prior iteration" not in str(error):
+        return None
+    return UsageError(
+        "some parameters had no gradient in a pass, and at fast DDP waits for all of them",
+        "use --reproducibility deterministic or lockstep",
+        one_rank=True,
+    )
+
+
+def uncompiled(error: BaseException) -> LockstepError | None:
+    """What an error says that came out of a compiled model; None for other errors.
+
+    The examination has seen that the model works as it is.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    files = {frame.f_code.co_filename for frame, _ in frames}
+    if not any(part in file for file in files for part in _COMPILER):
+        return None
+    said = (str(error).strip().splitlines() or [""])[0].split(" Hint: ")[0]
+    if type(error).__name__ == "FailOnRecompileLimitHit":  # to import it takes seconds
+        said = "it has more shapes inside than the compiler takes, and the rest would be computed"
+        said += " otherwise"
+    return UsageError(
+        f"the model cannot be compiled, {type(error).__name__}: {said}",
+        "leave out --model.compile; --debug shows where",
+        one_rank=True,
+    )
 
 
 def out_of_memory(
