@@ -194,7 +194,7 @@ named:
 test-container:  ## build the images and test them; needs a Docker engine
 	@$(MAKE) ENGINE=local ready
 	@folder=$$(mktemp -d -t pytest-container-XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
-	  BASE_IMAGE="$(BASE_IMAGE)" $(BIN)/python -m pytest -m container --basetemp "$$folder/checkouts" $(ARGS)
+	  BASE_IMAGE="$(BASE_IMAGE)" $(BIN)/python -m pytest -m container -n 2 --dist loadfile --basetemp "$$folder/checkouts" $(ARGS)
 
 image:  ## build the image with all that is in it, as for a cluster
 	$(COMPOSE) build train

@@ -52,7 +52,7 @@ def traits(
     level = config.reproducibility
     if level == "lockstep" and not runtime.main:
         return USUAL
-    seen = _samples(config, images, runtime)
+    seen = _samples(config, images, runtime, tries.SAMPLES)
     # At lockstep no model is to make anything of how many processes there are.
     lockstep = level == "lockstep"
     one_of_many = partial(tries.alone, launched=True) if lockstep else nullcontext
@@ -67,6 +67,9 @@ def traits(
         _try_sizes(looked, config, images, samples)
         if level == "fast":
             return USUAL
+        if not _takes(looked, len(seen.labels)):
+            seen = _samples(config, images, runtime, config.micro_batch)
+            looked = tries.Tries(twin, seen, runtime, one_of_many)
         examine.examine(looked)
         with one_of_none():
             third = _built(config, images, runtime)
@@ -103,8 +106,8 @@ def _check_synchronised(model: nn.Module, config: Config, runtime: Runtime, samp
         )
 
 
-def _samples(config: Config, images: ImageData, runtime: Runtime) -> tries.Samples:
-    count = min(tries.SAMPLES, len(images.train))
+def _samples(config: Config, images: ImageData, runtime: Runtime, count: int) -> tries.Samples:
+    count = min(count, config.micro_batch, len(images.train))
     augmenter = Augmenter(config.augment, images.mean, images.std, runtime.device)
     pixels = images.train.images(torch.arange(count)).to(runtime.device)
     labels = images.train.labels[:count].to(runtime.device)
@@ -147,6 +150,14 @@ def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: 
                 if passed
                 else "use --model.stem small, a larger --data.size, or a smaller model",
             ) from error
+
+
+def _takes(looked: tries.Tries, count: int) -> bool:
+    try:
+        looked.size(count, training=True)
+    except Exception:  # of another size than those that it has passed
+        return False
+    return True
 
 
 def _explain(config: Config, error: Exception) -> NoReturn:

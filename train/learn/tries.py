@@ -21,7 +21,7 @@ from train.lanes.traits import Traits
 from train.lanes.tripwire import digests
 
 SAMPLES = 4
-"""Images that are enough for a pass."""
+"""Images that are enough for a pass, for most models."""
 # Of a process that does not exist.
 _PLACE = {
     "RANK": "5",
@@ -87,7 +87,7 @@ class Tries:
         """Pass that many images through, as a lane or as a batch of an evaluation."""
         generator = torch.Generator().manual_seed(number)
         noise = torch.randn(number, *self.samples.images.shape[1:], generator=generator)
-        with self._pass(training=training), torch.no_grad():
+        with self._pass(training=training), torch.set_grad_enabled(training):
             self._logits(noise.to(self.samples.images))
 
     def evaluate(self, *, watch: bool = False) -> Pass:
@@ -101,7 +101,7 @@ class Tries:
 
     def forward(self, seed: int) -> None:
         """A forward pass as in training, to see what it changes where it has drawn otherwise."""
-        with self._pass(training=True), torch.no_grad():
+        with self._pass(training=True):
             before = self._marks()
             self._logits(self.samples.images, seed)
         self._moving |= self._written(before) | set(self.kept.moved())
