@@ -42,6 +42,11 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del os.environ[name]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest one begins first, so that the other workers do not wait for it at the end."""
+    items.sort(key=lambda item: item.name != "test_the_commands_of_the_readme_run")
+
+
 @dataclass
 class Outcome:
     """How a command ended."""
