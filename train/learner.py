@@ -1,6 +1,7 @@
 """Model and optimizer, new from the seed, and what the model does that others do not."""
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NoReturn
 
@@ -18,6 +19,8 @@ from train.lanes.runtime import Runtime, settings
 from train.lanes.traits import USUAL, Traits
 from train.learn import examine, models, optim, tries
 from train.process.failures import out_of_memory
+
+Place = Callable[[], AbstractContextManager[None]]
 
 
 def new(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Module, Optimizer]:
@@ -52,28 +55,36 @@ def traits(
     level = config.reproducibility
     if level == "lockstep" and not runtime.main:
         return USUAL
-    seen = _samples(config, images, runtime, tries.SAMPLES)
     # At lockstep no model is to make anything of how many processes there are.
     lockstep = level == "lockstep"
     one_of_many = partial(tries.alone, launched=True) if lockstep else nullcontext
     one_of_none = partial(tries.alone, launched=False) if lockstep else nullcontext
+
+    def another(place: Place, like: tries.Samples) -> tries.Tries:
+        with place():
+            return tries.Tries(_built(config, images, runtime), like, runtime, place)
+
+    few = _samples(config, images, runtime, tries.SAMPLES)
+    _check_synchronised(model, config, runtime, samples)
     try:
-        with one_of_many():
-            twin = _built(config, images, runtime)
-        _check_synchronised(twin, config, runtime, samples)
-        if level != "fast":
-            examine.check_twins(model, twin)
-        looked = tries.Tries(twin, seen, runtime, one_of_many)
-        _try_sizes(looked, config, images, samples)
+        looked = another(one_of_many, few)
         if level == "fast":
+            _try_sizes(looked, config, images, samples)
             return USUAL
-        if not _takes(looked, len(seen.labels)):
-            seen = _samples(config, images, runtime, config.micro_batch)
-            looked = tries.Tries(twin, seen, runtime, one_of_many)
-        examine.examine(looked)
-        with one_of_none():
-            third = _built(config, images, runtime)
-        examine.check_resume(looked, tries.Tries(third, seen, runtime, one_of_none))
+        # Before anything else: what a model does once shows in its first pass.
+        examine.check_twins(model, looked.model)
+        try:
+            examine.examine(looked)
+        except LockstepError:
+            raise
+        except Exception:  # whatever a model raises; the sizes may say better what is in the way
+            _try_sizes(looked, config, images, samples)
+            if _takes(looked, len(few.labels)):
+                raise
+            looked = another(one_of_many, _samples(config, images, runtime, config.micro_batch))
+            examine.examine(looked)
+        examine.check_resume(looked, another(one_of_none, looked.samples))
+        _try_sizes(looked, config, images, samples)
     except Exception as error:  # whatever a model raises
         _explain(config, error)
     _check_settings(runtime)
