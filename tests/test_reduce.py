@@ -133,3 +133,27 @@ def test_a_parameter_that_some_lanes_do_not_use(uses) -> None:
         ]
     for parameter, leaf in zip(model.parameters(), leaves[0], strict=True):
         assert torch.equal(parameter.grad.view(torch.int32), leaf.view(torch.int32))
+
+
+def test_parameters_that_are_joined_have_a_gradient_each() -> None:
+    """Autograd gives them parts of one tensor (biases of queries and values, in many transformers),
+    which is not the same as a gradient that comes in parts.
+    """
+
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.v = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (torch.cat([self.q, self.v]) * x).sum()
+
+    model, x = Joined(), torch.arange(LANES * 6.0).view(LANES, 6)
+    reducer = LaneTree(model, 0, 1, LANES)
+    for _ in range(2):
+        for lane in range(LANES):
+            with reducer.lane(sync=lane == LANES - 1):
+                model(x[lane]).backward()
+            reducer.add(1 / LANES, torch.zeros(1))
+        reducer.total()
+        assert torch.equal(torch.cat([model.q.grad, model.v.grad]), x.sum(0))

@@ -141,7 +141,7 @@ class LaneTree:
         rest = [*torch._foreach_mul(averages, share), report] if averages else [report]
         self.buffers.end(share)
         if self._pairs and self._first is None:
-            self._first = rest, [(g, g._version) for g in gradients]
+            self._first = rest, [(g, g._version) for g in map(_apart, self.parameters)]
             return
         height = 0
         if self._first is not None:
@@ -202,6 +202,17 @@ class LaneTree:
         """End the exchange between processes."""
         if self._exchange is not None:
             self._exchange.close()
+
+
+def _apart(parameter: Tensor) -> Tensor:
+    """Its gradient, in memory of its own: of parameters that were joined by `cat` they are parts of
+    one tensor, and count writes together.
+    """
+    gradient = parameter.grad
+    assert gradient is not None
+    if gradient.untyped_storage().nbytes() != gradient.nbytes:
+        parameter.grad = gradient = gradient.clone()
+    return gradient
 
 
 def _in_parts() -> UsageError:
