@@ -189,6 +189,8 @@ def _of_callable(value: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(value, types.MethodType):
         return [("", value.__func__), ("", value.__self__)]
     if isinstance(value, types.FunctionType):
+        if _is_library(value.__module__ or ""):
+            return []
         names, cells = value.__code__.co_freevars, value.__closure__ or ()
         held = [(f" ({name})", _content(cell)) for name, cell in zip(names, cells, strict=True)]
         return [*held, ("'s defaults", (value.__defaults__, value.__kwdefaults__, vars(value)))]

@@ -25,7 +25,6 @@ class Slot:
         places: its parameters, or its buffers, by name.
         leaf: the name among them.
         first: the tensor that was there when the slot was made.
-        saved: whether `state_dict` has it.
     """
 
     name: str
@@ -33,7 +32,6 @@ class Slot:
     places: dict[str, Any]
     leaf: str
     first: Tensor
-    saved: bool
 
     @property
     def now(self) -> Tensor | None:
@@ -50,14 +48,15 @@ class Slot:
 
 
 def slots(model: nn.Module) -> list[Slot]:
-    """All of a model's, each tensor once.
+    """All of a model's, each tensor once, but for buffers that are not saved: those are to be the
+    same whatever fills them, as attributes are.
 
     Raises:
         UsageError: one of them cannot be written to without another.
     """
     found = list(_slots(model))
     _check_apart(found)
-    return found
+    return [slot for slot in found if slot.leaf not in slot.owner._non_persistent_buffers_set]
 
 
 def _check_apart(found: list[Slot]) -> None:
@@ -100,8 +99,7 @@ def _slots(model: nn.Module) -> Iterator[Slot]:
                         " checkpoint could be loaded into it",
                         "make it of its own: .contiguous(), or .clone()",
                     )
-                saved = leaf not in module._non_persistent_buffers_set
-                yield Slot(name, module, places, leaf, tensor, saved)
+                yield Slot(name, module, places, leaf, tensor)
 
 
 class Kept:

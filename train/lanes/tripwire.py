@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from host.errors import HostError
 from train.lanes.runtime import Runtime
+from train.lanes.state import slots
 
 
 class Tripwire:
@@ -97,12 +98,13 @@ class Tripwire:
         """All that should be equal, by name and in the order of names."""
         tensors: dict[str, Tensor] = dict(self.model.named_parameters())
         if self.buffers:
-            tensors |= dict(self.model.named_buffers())
+            places = ((slot.name, slot.now) for slot in slots(self.model))
+            tensors |= {name: tensor for name, tensor in places if tensor is not None}
         names: dict[Tensor, str] = {p: name for name, p in self.model.named_parameters()}
-        for parameter, slots in self.optimizer.state.items():
-            for slot, value in slots.items():
+        for parameter, held in self.optimizer.state.items():
+            for kind, value in held.items():
                 if isinstance(value, Tensor):
-                    tensors[f"{names[parameter]}'s {slot}"] = value.to(self.runtime.device)
+                    tensors[f"{names[parameter]}'s {kind}"] = value.to(self.runtime.device)
         # An optimizer's state stands in the order in which it was made or loaded.
         return {name: tensors[name].detach() for name in sorted(tensors) if tensors[name].numel()}
 

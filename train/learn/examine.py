@@ -19,8 +19,8 @@ from train.learn.tries import Pass, Tries
 # Seeds of passes that only show what is changed where a model has drawn otherwise.
 _DRAWN = (2, 3, 4, 5)
 _KEEP = (
-    "keep what it remembers in buffers (register_buffer), and draw from the generators of torch,"
-    " numpy or Python"
+    "keep what it remembers in buffers that are saved (register_buffer), and draw from the"
+    " generators of torch, numpy or Python"
 )
 
 
@@ -92,7 +92,7 @@ def check_resume(tries: Tries, resumed: Tries) -> None:
         ) from error
     loaded = {slot.name: slot for slot in slots(third)}
     for slot in tries.kept.slots:
-        if slot.saved and not same(slot.now, loaded[slot.name].now):
+        if not same(slot.now, loaded[slot.name].now):
             raise UsageError(
                 f"a checkpoint would not give {slot.name} back as it was",
                 "mend the model's state_dict or load_state_dict",

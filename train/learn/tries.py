@@ -148,16 +148,8 @@ class Tries:
                 "the model freezes or unfreezes parameters in its forward pass",
                 "freeze them in the constructor",
             )
-        moved = self._moved(found)
-        for slot in moved:
-            if not slot.saved:
-                raise UsageError(
-                    f"the model changes its buffer {slot.name} in training, and leaves it out of"
-                    " checkpoints",
-                    "fill it in the constructor, or register it with persistent=True",
-                )
         # What is written without another value is written to as well: a limit not reached yet.
-        self._moving |= moved | self._written(before)
+        self._moving |= self._moved(found) | self._written(before)
         return found
 
     def disturb(self, scale: float) -> None:
@@ -195,7 +187,7 @@ class Tries:
         names = {slot.name for slot in moved}
         if any(not (is_average(slot) or is_counter(slot)) for slot in moved):
             # What counts its passes may change another buffer at the hundredth.
-            others = (s for s in self.kept.slots if s.saved and not s.is_parameter)
+            others = (s for s in self.kept.slots if not s.is_parameter)
             names |= {s.name for s in others if not (is_average(s) or is_counter(s))}
         return frozenset(names)
 
@@ -238,14 +230,13 @@ class Tries:
         """Parameters and buffers are where they were, of the same shapes and types."""
         before = {slot.name: slot for slot in self.kept.slots}
         after = {slot.name: slot for slot in slots(self.model)}
-        for name, slot in after.items():
-            # One that is not saved is like an attribute: the same whatever fills it, or refused.
-            if name not in before and (slot.saved or slot.is_parameter):
-                raise UsageError(
-                    f"{name} appears in a forward pass: neither the optimizer nor checkpoints would"
-                    " know it",
-                    "build it in the constructor, or with torch's lazy modules",
-                )
+        for name in after.keys() - before.keys():
+            raise UsageError(
+                f"{name} appears in a forward pass: neither the optimizer nor checkpoints would"
+                " know it",
+                "build it in the constructor, or with torch's lazy modules; or register_buffer(…,"
+                " persistent=False) where it follows from shapes alone",
+            )
         for name, slot in before.items():
             now = slot.now
             if now is None or now.shape != slot.first.shape or now.dtype != slot.first.dtype:
