@@ -35,7 +35,9 @@ def new(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Module,
 
 def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
     seeds.seed_start(config.seed)
-    model = models.build(config.model, len(images.classes), images.train.shape)
+    # At lockstep a constructor that asks is told that this process is the only one.
+    with tries.alone() if config.reproducibility == "lockstep" else nullcontext():
+        model = models.build(config.model, len(images.classes), images.train.shape)
     return model.to(runtime.device)
 
 
@@ -61,8 +63,7 @@ def traits(
     one_of_none = partial(tries.alone, launched=False) if lockstep else nullcontext
 
     def another(place: Place, like: tries.Samples) -> tries.Tries:
-        with place():
-            return tries.Tries(_built(config, images, runtime), like, runtime, place)
+        return tries.Tries(_built(config, images, runtime), like, runtime, place)
 
     few = _samples(config, images, runtime, tries.SAMPLES)
     _check_synchronised(model, config, runtime, samples)

@@ -291,8 +291,9 @@ def alone(*, launched: bool = False) -> Iterator[None]:
     follow from that, and here nobody would answer.
 
     Args:
-        launched: whether this seems to be one process of several, or seems to be none of any: what
-            a model makes of that shows in what it gives.
+        launched: whether this seems to be one process of several, or the only one: what a model
+            makes of that shows in what it gives. Of several, it may ask nothing; the only one is
+            what `torch.distributed` knows nothing of.
     """
     before, world = distributed_c10d._get_default_group, distributed_c10d.GroupMember.WORLD
     told = {name: os.environ.get(name) for name in _PLACE}

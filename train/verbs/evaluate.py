@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,7 @@ def _measured(
     """The figures of a checkpoint's weights, on its data; `root` says where that is now."""
     from train.data import Augmenter, load
     from train.lanes import seeds
-    from train.learn import models
+    from train.learn import models, tries
     from train.measure import evaluate
     from train.process.interrupt import StopFlag
 
@@ -110,7 +111,8 @@ def _measured(
     # The weights come from the checkpoint, whatever the training started from.
     blank = config.model.model_copy(update={"weights": None})
     seeds.seed_start(config.seed)  # a model may hold more than its checkpoints do
-    model = models.build(blank, len(data.classes), data.train.shape)
+    with tries.alone() if config.reproducibility == "lockstep" else nullcontext():
+        model = models.build(blank, len(data.classes), data.train.shape)
     found.restore_model(model)
     model = runtime.accelerator.prepare_model(model.to(runtime.device), evaluation_mode=True)
     augmenter = Augmenter(config.augment, facts.mean, facts.std, runtime.device)
