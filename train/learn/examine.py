@@ -35,8 +35,9 @@ def examine(tries: Tries) -> None:
     held = attributes.picture(model)
     for seed in _DRAWN:
         tries.forward(seed)
-    for _ in range(2):
-        tries.train(seed=1)
+    for others in (1, 2):  # what follows whether it was called an even number of times shows too
+        for _ in range(others):
+            tries.train(seed=1)
         again = tries.train()
         _check_memory(held, model)
         _check_same(tries, usual, again)
