@@ -97,7 +97,7 @@ def test_lack_of_memory_is_told_from_other_errors(error, said, tmp_path, monkeyp
 
 def test_what_the_compiler_cannot_do_is_told_from_what_the_model_does(monkeypatch) -> None:
     """Computed as it is after so many shapes, a lane would follow what came before it."""
-    config = torch._dynamo.config
+    config, compiling = torch._dynamo.config, Config(model={"compile": True})
     with monkeypatch.context() as patched:
         patched.setattr(config, "fail_on_recompile_limit_hit", True)
         patched.setattr(config, "recompile_limit", 2)
@@ -105,11 +105,11 @@ def test_what_the_compiler_cannot_do_is_told_from_what_the_model_does(monkeypatc
         compiled(torch.ones(1))
         compiled(torch.ones(2))
         expected = pytest.raises(UsageError, match=r"cannot be compiled.*more shapes inside")
-        with expected as raised, failures.explained(Config()):
+        with expected as raised, failures.explained(compiling):
             compiled(torch.ones(3))
     assert "--model.compile" in raised.value.fix
     torch.compiler.reset()
-    with pytest.raises(ValueError, match="its own"), failures.explained(Config()):
+    with pytest.raises(ValueError, match="its own"), failures.explained(compiling):
         raise ValueError("its own")
 
 

@@ -39,7 +39,7 @@ def explained(config: Config, checkpoints: Path | None = None) -> Iterator[None]
         raise
     except Exception as error:
         known = out_of_memory(error, config, checkpoints) or lost(error)
-        known = known or unused(error) or uncompiled(error)
+        known = known or unused(error) or uncompiled(error, config)
         if known is None:
             raise
         raise known from error
@@ -71,11 +71,13 @@ def unused(error: BaseException) -> LockstepError | None:
     )
 
 
-def uncompiled(error: BaseException) -> LockstepError | None:
+def uncompiled(error: BaseException, config: Config) -> LockstepError | None:
     """What an error says that came out of a compiled model; None for other errors.
 
     The examination has seen that the model works as it is.
     """
+    if not config.model.compile:  # optimizers pass through the compiler's files as well
+        return None
     frames = traceback.walk_tb(error.__traceback__)
     files = {frame.f_code.co_filename for frame, _ in frames}
     if not any(part in file for file in files for part in _COMPILER):
