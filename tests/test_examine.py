@@ -232,6 +232,15 @@ class ReplacedAndLeftOut(Base):
         return super().load_state_dict(state, strict=False)
 
 
+class SwallowsTheRefusal(Base):
+    def forward(self, x):
+        try:
+            scale = 1.0 / get_world_size()
+        except Exception:
+            scale = 1.0
+        return super().forward(x) * scale
+
+
 class Default(Base):
     def forward(self, x, seen=[0]):  # noqa: B006
         seen[0] += 1
@@ -364,6 +373,7 @@ def tried(kind, samples):
         (FusedOnce, "gives something else after a resume"),
         (UnseededAttribute, "order is not the same when the model is built again"),
         (ReplacedAndLeftOut, "would not give mean back"),
+        (SwallowsTheRefusal, "the model talks to other processes, or asks how many"),
         (Default, "remembers something in Default.forward's defaults"),
         (Frozen, "no parameter of the model has a gradient"),
         (TwoOutputs, "the model returns a tuple for 4 images"),

@@ -6,7 +6,7 @@ from functools import partial
 from typing import NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from host.errors import LockstepError, UsageError
@@ -20,6 +20,8 @@ from train.lanes.traits import USUAL, Traits
 from train.learn import examine, models, optim, tries
 from train.process.failures import out_of_memory
 
+# Images that batches of other sizes are made of: to read more would take long.
+_PICTURES = 32
 Place = Callable[[], AbstractContextManager[None]]
 
 
@@ -42,20 +44,21 @@ def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
 
 
 def traits(
-    config: Config, images: ImageData, runtime: Runtime, model: nn.Module, samples: int
+    config: Config, images: ImageData, runtime: Runtime, model: nn.Module, samples: int | None
 ) -> Traits:
     """What the model does that others do not; `model` is new from the seed. All processes ask: at
     lockstep the main one looks, and at other levels, where a model may talk to others, all do.
 
     Args:
-        samples: how many the training consumes.
+        samples: how many the training consumes: batches of all sizes that come through are tried;
+            None: there is none to be tried.
 
     Raises:
         UsageError: it does not fit the data, or cannot be trained to the same bits; naming what is
             in the way.
     """
     level = config.reproducibility
-    if level == "lockstep" and not runtime.main:
+    if (level == "lockstep" and not runtime.main) or (level == "fast" and samples is None):
         return USUAL
     # At lockstep no model is to make anything of how many processes there are.
     lockstep = level == "lockstep"
@@ -66,7 +69,7 @@ def traits(
         return tries.Tries(_built(config, images, runtime), like, runtime, place)
 
     few = _samples(config, images, runtime, tries.SAMPLES)
-    _check_synchronised(model, config, runtime, samples)
+    _check_synchronised(model, config, runtime, samples or 0)
     try:
         looked = another(one_of_many, few)
         if level == "fast":
@@ -80,15 +83,15 @@ def traits(
             raise
         except Exception:  # whatever a model raises; the sizes may say better what is in the way
             _try_sizes(looked, config, images, samples)
-            if _takes(looked, len(few.labels)):
+            if _takes(looked, few.images):
                 raise
             looked = another(one_of_many, _samples(config, images, runtime, config.micro_batch))
             examine.examine(looked)
         examine.check_resume(looked, another(one_of_none, looked.samples))
         _try_sizes(looked, config, images, samples)
+        _check_settings(runtime)
     except Exception as error:  # whatever a model raises
         _explain(config, error)
-    _check_settings(runtime)
     found = looked.traits()
     if found.late and level != "lockstep" and runtime.world > 1:
         raise UsageError(
@@ -120,14 +123,21 @@ def _check_synchronised(model: nn.Module, config: Config, runtime: Runtime, samp
 
 def _samples(config: Config, images: ImageData, runtime: Runtime, count: int) -> tries.Samples:
     count = min(count, config.micro_batch, len(images.train))
-    augmenter = Augmenter(config.augment, images.mean, images.std, runtime.device)
-    pixels = images.train.images(torch.arange(count)).to(runtime.device)
     labels = images.train.labels[:count].to(runtime.device)
-    return tries.Samples(augmenter.normalize(pixels), labels, len(images.classes))
+    return tries.Samples(_pictures(config, images, runtime, count), labels, len(images.classes))
 
 
-def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: int) -> None:
+def _pictures(config: Config, images: ImageData, runtime: Runtime, count: int) -> Tensor:
+    """The first images of the training split, as an evaluation would have them."""
+    augmenter = Augmenter(config.augment, images.mean, images.std, runtime.device)
+    pixels = images.train.images(torch.arange(min(count, len(images.train))))
+    return augmenter.normalize(pixels.to(runtime.device))
+
+
+def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: int | None) -> None:
     """Pass batches of all sizes that come through: what fails should do so before it trains."""
+    if samples is None:
+        return
     size, lanes = config.batch_size, config.lanes
     last = order.steps(samples, size) - 1
     ends = [
@@ -139,10 +149,11 @@ def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: 
     sizes = {(stop - start, True) for start, stop in ends}
     sizes |= {(min(each, validation), False), (validation % each, False)}
     _, height, width = images.train.shape
+    pictures = _pictures(config, images, looked.runtime, _PICTURES)
     passed = False
     for count, training in sorted(sizes - {(0, True), (0, False)}, reverse=True):
         try:
-            looked.size(count, training=training)
+            looked.size(pictures[torch.arange(count) % len(pictures)], training=training)
             passed = True
         except (LockstepError, MemoryError):
             raise
@@ -164,9 +175,9 @@ def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: 
             ) from error
 
 
-def _takes(looked: tries.Tries, count: int) -> bool:
+def _takes(looked: tries.Tries, images: Tensor) -> bool:
     try:
-        looked.size(count, training=True)
+        looked.size(images, training=True)
     except Exception:  # of another size than those that it has passed
         return False
     return True

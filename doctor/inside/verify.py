@@ -21,6 +21,7 @@ from train.config import Config
 from train.data import ImageData
 from train.data import load as load_data
 from train.data.images import first_line
+from train.learn import models
 from train.process import memory
 from train.process.memory import Fit, Need
 
@@ -36,7 +37,7 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
         found.append(_lanes(config, planned))
         data = load_data(config.data, fingerprint=False)
         found.append(_data(data))
-        memory.blank(config.model, len(data.classes), data.train.shape)  # there is such a model
+        _check_model(config, data)
         fit = memory.fit(
             config,
             len(data.classes),
@@ -81,6 +82,15 @@ def _data(data: ImageData) -> Finding:
         f"{len(data.train):,} training and {len(data.validation):,} validation images of {size},"
         f" {len(data.classes)} classes",
     )
+
+
+def _check_model(config: Config, data: ImageData) -> None:
+    """There is such a model: as one without memory, or, where it follows from numbers, as it is."""
+    words = config.model, len(data.classes), data.train.shape
+    try:
+        memory.blank(*words)
+    except LockstepError:
+        models.build(*words)
 
 
 def _memory(fit: Fit) -> Finding:

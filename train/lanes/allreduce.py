@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train.lanes.state import as_bytes, from_bytes
+from train.lanes.state import as_bytes, from_bytes, slots
 from train.lanes.traits import USUAL, Traits
 
 
@@ -22,13 +22,14 @@ class AllReduce:
     def __init__(self, model: nn.Module, world: int, traits: Traits = USUAL) -> None:
         self.model, self.world = model, world
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self._inner = model
+        inner = model
         if isinstance(model, DistributedDataParallel):
-            self._inner = model.module
+            inner = model.module
             # It would do so before a pass, and in a short batch some processes have none.
             model.broadcast_buffers = False
-        named = self._inner.named_parameters()
-        self._moving = [parameter for name, parameter in named if name in traits.moving]
+        # What passes change otherwise on each process.
+        every = slots(inner)
+        self._shared = [s for s in every if not s.is_parameter or s.name in traits.moving]
         # DDP divides by the number of processes.
         self.scale = float(world)
         self._report: Tensor | None = None
@@ -64,8 +65,9 @@ class AllReduce:
         return report
 
     def _share(self) -> None:
-        """Have the main process's state where passes change it otherwise on each."""
-        shared = [tensor.detach() for tensor in (*self._inner.buffers(), *self._moving)]
+        """Have the main process's buffers, and weights that passes change."""
+        places = (slot.first if slot.now is None else slot.now for slot in self._shared)
+        shared = [tensor.detach() for tensor in places]
         if shared:
             flat = torch.cat([as_bytes(tensor) for tensor in shared])
             dist.broadcast(flat, src=0)

@@ -70,13 +70,15 @@ def _walk(model: nn.Module, *, outside: bool = True) -> Iterator[tuple[str, Any]
     """
     # With the objects themselves: the number of one that is gone may be another's.
     seen: dict[int, Any] = {}
+    kinds: set[type] = set()
     named = list(model.named_modules())
     seen.update({id(module): module for _, module in named})
     for name, module in named:
         for leaf, value in _held(module).items():
             yield from _inner(f"{name}.{leaf}".lstrip("."), value, seen, _DEPTH)
-        for path, value in _around(type(module)) if outside else ():
-            yield from _inner(path, value, seen, _DEPTH)
+        if outside:
+            for path, value in _around(type(module), kinds):
+                yield from _inner(path, value, seen, _DEPTH)
 
 
 def _held(module: nn.Module) -> dict[str, Any]:
@@ -101,11 +103,14 @@ def _attributes(value: object) -> dict[str, Any]:
     return found
 
 
-def _around(kind: type) -> Iterator[tuple[str, Any]]:
-    """What the classes of a module, and the files that define them, hold in names of their own."""
+def _around(kind: type, known: set[type]) -> Iterator[tuple[str, Any]]:
+    """What the classes of a module, and the files that define them, hold in names of their own;
+    not of those that are known, which then all are.
+    """
     for base in kind.__mro__:
-        if _is_library(base.__module__):
+        if _is_library(base.__module__) or base in known:
             continue
+        known.add(base)
         for name, value in vars(base).items():
             if not name.startswith("__"):
                 yield f"{base.__name__}.{name}", value

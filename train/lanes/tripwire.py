@@ -24,8 +24,8 @@ class Tripwire:
     are before an update what they were after the last one.
 
     Args:
-        buffers: whether the model's buffers are meant to be equal as well (under DDP, batch
-            norm's are each process's own between synchronisations).
+        buffers: whether the model's buffers are meant to be equal as well (under DDP
+            they are the main process's after each step).
         watch: whether each of two processes looks at its own weights before every update.
     """
 

@@ -100,9 +100,7 @@ def _made(config: Model, classes: int, shape: Shape) -> nn.Module:
         model = registry.build(config, classes, shape, OURS)
     # Lazy modules take their sizes from a blank image: an optimizer needs them.
     if any(map(is_lazy, itertools.chain(model.parameters(), model.buffers()))):
-        model.eval()
-        with torch.no_grad():
-            model(torch.zeros(2, *shape))
+        _shaped(model, config.name, shape)
     for module in model.modules():
         for name, buffer in module._buffers.items():
             # An expanded one (meshgrid makes them) could not be copied into.
@@ -112,6 +110,23 @@ def _made(config: Model, classes: int, shape: Shape) -> nn.Module:
                 module._buffers[name] = buffer.contiguous()
     slots(model)  # refuses what shares memory, which a device would part
     return model
+
+
+def _shaped(model: nn.Module, name: str, shape: Shape) -> None:
+    """Pass blank images through, for lazy modules to take their sizes from."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(torch.zeros(2, *shape))
+    except (LockstepError, MemoryError):
+        raise
+    except Exception as error:  # whatever a model raises
+        if "memory" in str(error):
+            raise
+        raise UsageError(
+            f"{name} cannot take {shape[2]}×{shape[1]} images: {error or type(error).__name__}",
+            "use a larger --data.size, or a smaller model",
+        ) from error
 
 
 def _called(name: str, classes: int, shape: Shape) -> nn.Module:

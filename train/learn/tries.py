@@ -83,12 +83,10 @@ class Tries:
         self._measured: set[Slot] = set()
         self._late: set[str] = set()
 
-    def size(self, number: int, *, training: bool) -> None:
-        """Pass that many images through, as a lane or as a batch of an evaluation."""
-        generator = torch.Generator().manual_seed(number)
-        noise = torch.randn(number, *self.samples.images.shape[1:], generator=generator)
+    def size(self, images: Tensor, *, training: bool) -> None:
+        """Pass these images through, as a lane or as a batch of an evaluation."""
         with self._pass(training=training), torch.set_grad_enabled(training):
-            self._logits(noise.to(self.samples.images))
+            self._logits(images)
 
     def evaluate(self, *, watch: bool = False) -> Pass:
         """A forward pass as an evaluation's."""
@@ -297,20 +295,24 @@ def alone(*, launched: bool = False) -> Iterator[None]:
     """
     before, world = distributed_c10d._get_default_group, distributed_c10d.GroupMember.WORLD
     told = {name: os.environ.get(name) for name in _PLACE}
-    distributed_c10d._get_default_group = _refuse  # most of torch.distributed asks it first
-    nobody: Any = _Nobody() if launched else None
+    asked: list[str] = []  # a model may go on from what refuses it
+    refuse = partial(_refuse, asked)
+    distributed_c10d._get_default_group = refuse  # most of torch.distributed asks it first
+    nobody: Any = _Nobody(refuse) if launched else None
     distributed_c10d.GroupMember.WORLD = nobody
     _tell(_PLACE if launched else dict.fromkeys(_PLACE))
     try:
         yield
-    except ValueError as error:
-        if _Nobody.__name__ in str(error):  # torch looks for it among its groups
+    except Exception as error:
+        if asked or _Nobody.__name__ in str(error):  # torch looks for it among its groups
             raise _talks() from error
         raise
     finally:
         distributed_c10d._get_default_group = before
         distributed_c10d.GroupMember.WORLD = world
         _tell(told)
+    if asked:
+        raise _talks()
 
 
 def _tell(environ: Mapping[str, str | None]) -> None:
@@ -323,16 +325,21 @@ def _tell(environ: Mapping[str, str | None]) -> None:
 class _Nobody:
     """In the place of the group of all processes."""
 
+    def __init__(self, refuse: Callable[[str], NoReturn]) -> None:
+        self._refuse = refuse
+
     def __getattr__(self, name: str) -> Any:
-        _refuse()
+        self._refuse(name)
 
 
-def _refuse() -> NoReturn:
+def _refuse(asked: list[str], what: str = "group") -> NoReturn:
+    asked.append(what)
     raise _talks()
 
 
 def _talks() -> UsageError:
     return UsageError(
         "the model talks to other processes, or asks how many there are",
-        "leave that out: a lane is to be the same, whoever computes it",
+        "leave that out: a lane is to be the same, whoever computes it (torch.compile asks too:"
+        " leave it to --model.compile)",
     )

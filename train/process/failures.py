@@ -23,7 +23,7 @@ _GPU_FULL = (
     "Cuda failure 2 'out of memory'",
 )
 _CPU_FULL = ("can't allocate memory", "std::bad_alloc", "could not create a memory object")
-_COMPILER = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/")
+_COMPILER = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "torch._dynamo.exc")
 
 
 @contextmanager
@@ -38,8 +38,10 @@ def explained(config: Config, checkpoints: Path | None = None) -> Iterator[None]
     except LockstepError:
         raise
     except Exception as error:
-        known = out_of_memory(error, config, checkpoints) or lost(error)
-        known = known or unused(error) or uncompiled(error, config)
+        known: LockstepError | None = out_of_memory(error, config, checkpoints)
+        if isinstance(error, RuntimeError):  # a broken pipe may be a logger's
+            known = known or lost(error) or unused(error)
+        known = known or uncompiled(error, config)
         if known is None:
             raise
         raise known from error
@@ -76,11 +78,11 @@ def uncompiled(error: BaseException, config: Config) -> LockstepError | None:
 
     The examination has seen that the model works as it is.
     """
-    if not config.model.compile:  # optimizers pass through the compiler's files as well
-        return None
-    frames = traceback.walk_tb(error.__traceback__)
-    files = {frame.f_code.co_filename for frame, _ in frames}
-    if not any(part in file for file in files for part in _COMPILER):
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    # The innermost: what is not compiled passes through the compiler's files as well.
+    files = (frames[-1].f_code.co_filename if frames else "", type(error).__module__)
+    inside = any(part in file for file in files for part in _COMPILER)
+    if not (inside and config.model.compile):
         return None
     said = (str(error).strip().splitlines() or [""])[0].split(" Hint: ")[0]
     if type(error).__name__ == "FailOnRecompileLimitHit":  # to import it takes seconds

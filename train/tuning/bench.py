@@ -80,7 +80,7 @@ def known(bench: Bench) -> Traits:
 
     def look() -> Traits:
         model, _ = learner.new(config, data, runtime)
-        return learner.traits(config, data, runtime, model, config.batch_size)
+        return learner.traits(config, data, runtime, model, None)
 
     try:
         return runtime.from_main(agreed(bench, look))
@@ -118,6 +118,7 @@ def lacks(bench: Bench, error: Exception) -> bool:
 def free(runtime: Runtime) -> None:
     """Give back what a try took."""
     runtime.accelerator.free_memory()
+    torch.compiler.reset()  # each size is a shape of its own to it, and it takes eight
     gc.collect()
     if runtime.device.type == "cuda":
         torch.cuda.empty_cache()
