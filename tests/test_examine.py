@@ -22,7 +22,7 @@ from train.lanes import runtime as runtimes
 from train.lanes.buffers import Buffers
 from train.lanes.seeds import Generators, seed_start
 from train.lanes.state import Kept, slots
-from train.learn import tries
+from train.learn.alone import alone
 from train.learn.examine import check_resume, check_twins, examine
 from train.learn.tries import Samples, Tries
 from train.measure import evaluate
@@ -346,9 +346,9 @@ def tried(kind, samples):
     model, twin, third = built
     check_twins(model, twin)
     with runtimes.start(Config()) as runtime:
-        looked = Tries(twin, samples, runtime, partial(tries.alone, launched=True))
+        looked = Tries(twin, samples, runtime, partial(alone, launched=True))
         examine(looked)
-        check_resume(looked, Tries(third, samples, runtime, tries.alone))
+        check_resume(looked, Tries(third, samples, runtime, alone))
         return looked.traits()
 
 
@@ -575,7 +575,7 @@ def test_a_model_that_talks_to_other_processes_is_stopped() -> None:
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         for ask in (lambda: all_reduce(torch.ones(2)), get_world_size, get_rank):
-            with pytest.raises(UsageError, match="talks to other processes"), tries.alone():
+            with pytest.raises(UsageError, match="talks to other processes"), alone():
                 ask()
             ask()
     finally:

@@ -15,9 +15,11 @@ from train.config import Config
 from train.data import Augmenter, ImageData
 from train.data.images import first_line
 from train.lanes import order, seeds
-from train.lanes.runtime import Runtime, settings
+from train.lanes.runtime import Runtime
+from train.lanes.settings import settings
 from train.lanes.traits import USUAL, Traits
 from train.learn import examine, models, optim, tries
+from train.learn.alone import alone
 from train.process.failures import out_of_memory
 
 # Images in the largest batch that is tried.
@@ -38,7 +40,7 @@ def new(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Module,
 def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
     seeds.seed_start(config.seed)
     # At lockstep a constructor that asks is told that this process is the only one.
-    with tries.alone() if config.reproducibility == "lockstep" else nullcontext():
+    with alone() if config.reproducibility == "lockstep" else nullcontext():
         model = models.build(config.model, len(images.classes), images.train.shape)
     return model.to(runtime.device)
 
@@ -62,8 +64,8 @@ def traits(
         return USUAL
     # At lockstep no model is to make anything of how many processes there are.
     lockstep = level == "lockstep"
-    one_of_many = partial(tries.alone, launched=True) if lockstep else nullcontext
-    one_of_none = partial(tries.alone, launched=False) if lockstep else nullcontext
+    one_of_many = partial(alone, launched=True) if lockstep else nullcontext
+    one_of_none = partial(alone, launched=False) if lockstep else nullcontext
 
     def another(place: Place, like: tries.Samples) -> tries.Tries:
         return tries.Tries(_built(config, images, runtime), like, runtime, place)

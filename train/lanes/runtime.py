@@ -17,10 +17,11 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor
 
-from host import launcher, limits
+from host import launcher
 from host.errors import HostError, LockstepError
 from host.lanes import share
 from train.config import Config
+from train.lanes.settings import pin, settings
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ def start(
     """
     _refuse_engines()
     use_cpu = _use_cpu()
-    threads = _pin(config)
+    threads = pin(config)
     try:
         handlers: list[Any] = [_buckets(config)]
         if _share_gpu() and not use_cpu:
@@ -200,46 +201,6 @@ def _share_gpu() -> bool:
     those who want to see on one GPU that several processes end in the same bits.
     """
     return os.environ.get("LOCKSTEP_SHARE_GPU") == "1"
-
-
-def _pin(config: Config) -> int:
-    """Fix whatever may change the arithmetic; returns the number of threads."""
-    exact = config.reproducibility != "fast"
-    # cuBLAS reads this when its first handle is made.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(exact)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.deterministic = exact
-    torch.backends.cudnn.benchmark = not exact
-    torch.backends.cuda.matmul.allow_tf32 = config.tf32
-    torch.backends.cudnn.allow_tf32 = config.tf32
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    # Two threads sum in another order than one, so the number must not follow the machine where
-    # the bits must not. Elsewhere the processes share the CPUs there are.
-    threads = 1 if config.reproducibility == "lockstep" else limits.cpus_each()
-    torch.set_num_threads(threads)
-    return threads
-
-
-def settings() -> dict[str, Any]:
-    """Torch's settings that decide the bits, as they are now."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    return {
-        "use_deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "num_threads": torch.get_num_threads(),
-        "default_dtype": torch.get_default_dtype(),
-        "cudnn.deterministic": cudnn.deterministic,
-        "cudnn.benchmark": cudnn.benchmark,
-        "cudnn.allow_tf32": cudnn.allow_tf32,
-        "matmul.allow_tf32": matmul.allow_tf32,
-        "matmul.allow_fp16_reduced_precision_reduction": (
-            matmul.allow_fp16_reduced_precision_reduction
-        ),
-        "matmul.allow_bf16_reduced_precision_reduction": (
-            matmul.allow_bf16_reduced_precision_reduction
-        ),
-    }
 
 
 def _buckets(config: Config) -> DistributedDataParallelKwargs:

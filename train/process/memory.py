@@ -12,7 +12,7 @@ from host import limits
 from train.config import Config, Model
 from train.lanes.reducer import gradient_copies
 from train.learn import models, optim
-from train.learn.tries import alone
+from train.learn.alone import alone
 
 PROCESS = 0.7e9
 """Bytes of a process before its first tensor: torch, Accelerate, TensorBoard and what they need."""

@@ -92,7 +92,8 @@ def _measured(
     """The figures of a checkpoint's weights, on its data; `root` says where that is now."""
     from train.data import Augmenter, load
     from train.lanes import seeds
-    from train.learn import models, tries
+    from train.learn import models
+    from train.learn.alone import alone
     from train.measure import evaluate
     from train.process.interrupt import StopFlag
 
@@ -111,7 +112,7 @@ def _measured(
     # The weights come from the checkpoint, whatever the training started from.
     blank = config.model.model_copy(update={"weights": None})
     seeds.seed_start(config.seed)  # a model may hold more than its checkpoints do
-    with tries.alone() if config.reproducibility == "lockstep" else nullcontext():
+    with alone() if config.reproducibility == "lockstep" else nullcontext():
         model = models.build(blank, len(data.classes), data.train.shape)
     found.restore_model(model)
     model = runtime.accelerator.prepare_model(model.to(runtime.device), evaluation_mode=True)

@@ -1,0 +1,49 @@
+"""Torch's settings that decide the bits: pinned once, and looked at again."""
+
+import os
+from typing import Any
+
+import torch
+
+from host import limits
+from train.config import Config
+
+
+def pin(config: Config) -> int:
+    """Fix whatever may change the arithmetic; returns the number of threads."""
+    exact = config.reproducibility != "fast"
+    # cuBLAS reads this when its first handle is made.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(exact)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.deterministic = exact
+    torch.backends.cudnn.benchmark = not exact
+    torch.backends.cuda.matmul.allow_tf32 = config.tf32
+    torch.backends.cudnn.allow_tf32 = config.tf32
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    # Two threads sum in another order than one, so the number must not follow the machine where
+    # the bits must not. Elsewhere the processes share the CPUs there are.
+    threads = 1 if config.reproducibility == "lockstep" else limits.cpus_each()
+    torch.set_num_threads(threads)
+    return threads
+
+
+def settings() -> dict[str, Any]:
+    """Torch's settings that decide the bits, as they are now."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    return {
+        "use_deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "num_threads": torch.get_num_threads(),
+        "default_dtype": torch.get_default_dtype(),
+        "cudnn.deterministic": cudnn.deterministic,
+        "cudnn.benchmark": cudnn.benchmark,
+        "cudnn.allow_tf32": cudnn.allow_tf32,
+        "matmul.allow_tf32": matmul.allow_tf32,
+        "matmul.allow_fp16_reduced_precision_reduction": (
+            matmul.allow_fp16_reduced_precision_reduction
+        ),
+        "matmul.allow_bf16_reduced_precision_reduction": (
+            matmul.allow_bf16_reduced_precision_reduction
+        ),
+    }
