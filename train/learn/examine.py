@@ -14,7 +14,8 @@ from host.errors import UsageError
 from train.lanes import attributes
 from train.lanes.state import same, slots
 from train.learn import weights
-from train.learn.tries import Pass, Tries
+from train.learn.passes import Pass
+from train.learn.tries import Tries
 
 # Seeds of passes that only show what is changed where a model has drawn otherwise.
 _DRAWN = (2, 3, 4, 5)

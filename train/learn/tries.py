@@ -1,10 +1,8 @@
 """Passes over a model from the same weights, buffers and seed, and what is seen on the way."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +14,7 @@ from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
 from train.lanes.state import Kept, Slot, slots
 from train.lanes.traits import Traits
-from train.lanes.tripwire import digests
+from train.learn.passes import Pass, counted, watched
 
 SAMPLES = 4
 """Images that are enough for a pass, for most models."""
@@ -35,22 +33,6 @@ class Samples:
     images: Tensor
     labels: Tensor
     classes: int
-
-
-@dataclass
-class Pass:
-    """What came out of a pass.
-
-    Attributes:
-        result: the logits, each gradient, and what the pass left where it changed something.
-        outputs: of a watched pass: each module's name and a digest of its output, in the order of
-            their calls.
-        firings: each time that a parameter's gradient was added to: its version then.
-    """
-
-    result: dict[str, Tensor | None] = field(default_factory=dict)
-    outputs: list[tuple[str, int]] = field(default_factory=list)
-    firings: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Tries:
@@ -82,8 +64,8 @@ class Tries:
     def evaluate(self, *, watch: bool = False) -> Pass:
         """A forward pass as an evaluation's."""
         found = Pass()
-        watched = _watched(self.model, found) if watch else nullcontext()
-        with self._pass(training=False), torch.no_grad(), watched:
+        hooks = watched(self.model, found) if watch else nullcontext()
+        with self._pass(training=False), torch.no_grad(), hooks:
             found.result["logits"] = self._logits(self.samples.images)
         self._measured |= self._moved(found)
         return found
@@ -109,8 +91,8 @@ class Tries:
         for parameter in model.parameters():
             ones = filled and parameter.requires_grad
             parameter.grad = torch.ones_like(parameter) if ones else None
-        watched = _watched(model, found) if watch else nullcontext()
-        with self._pass(training=True), _counted(model, found), watched:
+        hooks = watched(model, found) if watch else nullcontext()
+        with self._pass(training=True), counted(model, found), hooks:
             before = self._marks()
             logits = self._logits(images, seed)
             if not logits.requires_grad:
@@ -239,36 +221,3 @@ class Tries:
                     " know it",
                     "change it in place",
                 )
-
-
-@contextmanager
-def _counted(model: nn.Module, found: Pass) -> Iterator[None]:
-    """Note how often each gradient is added to."""
-    with ExitStack() as stack:
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad and parameter.is_leaf:
-                hook = parameter.register_post_accumulate_grad_hook(partial(_count, found, name))
-                stack.callback(hook.remove)
-        yield
-
-
-def _count(found: Pass, name: str, parameter: Tensor) -> None:
-    assert parameter.grad is not None
-    found.firings.setdefault(name, []).append(parameter.grad._version)
-
-
-@contextmanager
-def _watched(model: nn.Module, found: Pass) -> Iterator[None]:
-    """Note each module's output: only to name one, for some layers go other ways with a hook."""
-    with ExitStack() as stack:
-        for name, module in model.named_modules():
-            if not isinstance(module, torch.jit.ScriptModule):
-                hook = module.register_forward_hook(partial(_note, found, name or "the model"))
-                stack.callback(hook.remove)
-        yield
-
-
-def _note(found: Pass, name: str, _module: nn.Module, _given: Any, output: Any) -> None:
-    first = output[0] if isinstance(output, (tuple, list)) and output else output
-    if isinstance(first, Tensor) and first.layout is torch.strided and first.numel():
-        found.outputs.append((name, int(digests([first.detach()]))))
