@@ -76,7 +76,7 @@ class HandWritten:
         torch.manual_seed(config.seed)
         self.model = models.build(config.model, len(data.classes), data.train.shape)
         self.model = self.model.to(self.device)
-        self.optimizer = optim.build(config.optim, self.model)
+        self.optimizer = optim.build(config, self.model)
         self.half = runtime.accelerator.mixed_precision
         self.order: Iterator[Tensor] = iter(())
 

@@ -67,14 +67,17 @@ class _Asked:
     words: str
 
 
-def make(environ: Mapping[str, str], visible: int, lanes: int | None = None) -> Plan:
+def make(
+    environ: Mapping[str, str], visible: int, lanes: int | None = None, *, portable: bool = False
+) -> Plan:
     """The plan for the variables in `environ` on a machine where CUDA sees `visible` GPUs.
 
     Args:
         lanes: what the processes have to share; None where any number of them will do.
+        portable: whether the experiment asks for `numerics: portable`, FP32 on the CPU.
 
     Raises:
-        UsageError: a variable has no sense, or two of them contradict each other.
+        UsageError: a variable has no sense, or contradicts another or the experiment.
         HostError: more GPUs are asked for than there are, or a precision the device lacks.
     """
     precision = environ.get("PRECISION", "")
@@ -82,6 +85,8 @@ def make(environ: Mapping[str, str], visible: int, lanes: int | None = None) -> 
         raise UsageError(f"PRECISION={precision} is none of no, fp16, bf16", "choose one of them")
     asked = _asked(environ, visible)
     name = environ.get("ACCELERATE", "")
+    if portable and asked.device is None and not name:
+        asked = _Asked("cpu", None, "")
     plan = (
         _named(name, asked, precision, visible)
         if name
@@ -91,12 +96,16 @@ def make(environ: Mapping[str, str], visible: int, lanes: int | None = None) -> 
         raise too_few(asked.words or f"ACCELERATE={name}", plan.processes, visible)
     if plan.device == "cpu" and plan.precision == "fp16":
         raise HostError("FP16 needs a GPU", "use PRECISION=bf16 or PRECISION=no on the CPU")
+    if portable:
+        _check_portable(plan, asked.words or f"ACCELERATE={name}")
     return plan
 
 
-def for_machine(environ: Mapping[str, str], lanes: int | None = None) -> Plan:
+def for_machine(
+    environ: Mapping[str, str], lanes: int | None = None, *, portable: bool = False
+) -> Plan:
     """As `make`, on this machine."""
-    return make(environ, len(nvidia.seen(Machine(environ=environ))), lanes)
+    return make(environ, len(nvidia.seen(Machine(environ=environ))), lanes, portable=portable)
 
 
 def on_cpu(environ: Mapping[str, str]) -> bool:
@@ -113,6 +122,21 @@ def on_cpu(environ: Mapping[str, str]) -> bool:
 def is_choice(gpus: str) -> bool:
     """Whether GPUS is a list (1,3) or `free`: `host.selection` makes names of it."""
     return re.fullmatch(r"\d+(,\d+)+,?|\d+,|free(:[1-9]\d*)?", gpus) is not None
+
+
+def _check_portable(plan: Plan, words: str) -> None:
+    if plan.device != "cpu":
+        raise not_portable(f"{words} computes on GPUs")
+    if plan.precision != "no":
+        raise not_portable(f"{plan.precision.upper()} is asked for")
+
+
+def not_portable(what: str) -> UsageError:
+    """The hardware that was asked for cannot give the bits that all machines share."""
+    return UsageError(
+        f"the experiment says numerics: portable, which is FP32 on the CPU, and {what}",
+        'leave that out, or say --numerics native (with make: ARGS="--numerics native")',
+    )
 
 
 def too_few(asked: str, wanted: int, visible: int) -> HostError:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from host.errors import CheckpointError
-from train.config import Model, Optim
+from train.config import Config, Model, Optim
 from train.learn.models import build
 from train.learn.optim import build as build_optimizer
 from train.learn.weights import contiguous
@@ -40,7 +40,7 @@ def learner(name: str = "sgd", steps: int = 2) -> tuple[nn.Module, torch.optim.O
     """A model and an optimizer that have taken a few steps."""
     torch.manual_seed(0)
     model = build(Model(), 10, (1, 8, 8))
-    optimizer = build_optimizer(Optim(name=name), model)
+    optimizer = build_optimizer(Config(optim=Optim(name=name)), model)
     for _ in range(steps):
         model(torch.rand(8, 1, 8, 8)).square().mean().backward()
         optimizer.step()

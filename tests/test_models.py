@@ -4,7 +4,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from host.errors import UsageError
-from train.config import Model, Optim
+from train.config import Config, Model, Optim
 from train.learn.models import OURS, build
 from train.learn.optim import build as build_optimizer
 from train.learn.optim import lr_at
@@ -128,7 +128,7 @@ def test_weights_of_another_model_are_refused(tmp_path) -> None:
 
 def test_biases_and_norms_do_not_decay() -> None:
     model = build(Model(), 10, (1, 8, 8))
-    decay, none = build_optimizer(Optim(weight_decay=0.1), model).param_groups
+    decay, none = build_optimizer(Config(optim=Optim(weight_decay=0.1)), model).param_groups
     assert {p.ndim for p in decay["params"]} == {2, 4}
     assert {p.ndim for p in none["params"]} == {1}
     assert (decay["weight_decay"], none["weight_decay"]) == (0.1, 0.0)
@@ -140,5 +140,6 @@ def test_the_rate_follows_the_experiment() -> None:
 
 
 def test_sgd_without_momentum() -> None:
-    optimizer = build_optimizer(Optim(momentum=0.0), build(Model(name="mlp"), 10, (1, 8, 8)))
+    config = Config(optim=Optim(momentum=0.0))
+    optimizer = build_optimizer(config, build(Model(name="mlp"), 10, (1, 8, 8)))
     assert optimizer.param_groups[0]["nesterov"] is False

@@ -87,11 +87,20 @@ def test_a_signal_to_the_launch_saves_and_stops(tmp_path, cpus, number) -> None:
     assert int(newest.removeprefix("step-")) == result(run)["steps"]
 
 
+def listens(pid: int) -> bool:
+    """Whether a process has a handler for SIGTERM."""
+    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = int(next(row for row in rows if row.startswith("SigCgt:")).split()[1], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
 @pytest.mark.parametrize("seconds", [0.8, 3, 5])
 def test_an_early_signal_ends_the_launch_and_leaves_nothing_running(tmp_path, seconds) -> None:
     """While Accelerate is imported, while torch is, or while data is loaded."""
     child = start("-m", "train.launch", "fit", *DIGITS, "--run", str(tmp_path / "run"))
     time.sleep(seconds)
+    while not listens(child.pid):
+        time.sleep(0.05)  # Python itself takes that long to start on a busy machine
     before = psutil.Process(child.pid).children(recursive=True)
     child.send_signal(signal.SIGTERM)
     code, err = finish(child)

@@ -282,7 +282,8 @@ def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_last_good_one(
 @pytest.mark.parametrize("level", ["fast", "deterministic", "lockstep"])
 def test_every_level_trains(cli, tmp_path, level) -> None:
     run = tmp_path / level
-    assert cli("fit", *SHORT, "--reproducibility", level, "--run", run).code == 0
+    words = ["--reproducibility", level, "--numerics", "native", "--run", run]
+    assert cli("fit", *SHORT, *words).code == 0
     assert lines(run)[0]["loss"] == pytest.approx(2.30, abs=0.1)
 
 
@@ -310,16 +311,16 @@ def launched(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
 
 def test_precision_stays_that_of_the_training(cli, tmp_path, monkeypatch) -> None:
     """A resume in another is refused; an evaluation takes the recorded one by itself."""
-    run = tmp_path / "r"
+    run, native = tmp_path / "r", ["--numerics", "native"]
     launched(monkeypatch, "bf16")
     with dying(monkeypatch, 7):
-        assert cli("fit", *SHORT, "--run", run).code == 130
+        assert cli("fit", *SHORT, *native, "--run", run).code == 130
     launched(monkeypatch, "no")
-    refused = cli("fit", *SHORT, "--run", run, "--resume")
+    refused = cli("fit", *SHORT, *native, "--run", run, "--resume")
     assert refused.code == 2
     assert "started with mixed precision bf16, and this is no → use PRECISION=bf16" in refused.err
     launched(monkeypatch, "bf16")
-    assert cli("fit", *SHORT, "--run", run, "--resume").code == 0
+    assert cli("fit", *SHORT, *native, "--run", run, "--resume").code == 0
     launched(monkeypatch, "no")
     found = json.loads(cli("evaluate", "--run", run).out)
     figures = result(run)["metrics"]

@@ -2,18 +2,20 @@
 
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 
 from dotenv import load_dotenv
 
 from host import launcher
-from host.errors import LockstepError
+from host.errors import LockstepError, Stopped
 from train import cli
 from train.process import outcome, parent
 
 # Idle threads of a busy machine must sleep, not spin; OpenMP reads this when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+_LATER = 2.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
 def _report(error: LockstepError) -> None:
     if launcher.rank() == 0 or error.one_rank:
         print(error.line(), file=sys.stderr)
+    elif not isinstance(error, Stopped):
+        # A launcher ends all processes once one has failed: let the main one say why.
+        time.sleep(_LATER)
     if launcher.local_rank() == 0 or error.one_rank:
         outcome.ended(error)
 

@@ -175,6 +175,8 @@ class Config(Section):
     """Decides initial weights, order, augmentation and dropout."""
     reproducibility: Literal["fast", "deterministic", "lockstep"] = "lockstep"
     """Same bits on any number of processes (lockstep), on the same number, or neither (fast)."""
+    numerics: Literal["native", "portable"] = "native"
+    """`portable`: the same bits on any x86-64 CPU with AVX2, in FP32; slower, and not on GPUs."""
     batch_size: Count = 128
     """Samples per step over all processes."""
     lanes: Count = Field(default_factory=from_batch_size)
@@ -208,6 +210,27 @@ class Config(Section):
                 f"lanes: {close} would do",
             )
         return self
+
+    @model_validator(mode="after")
+    def _portable(self) -> "Config":
+        if self.portable:
+            if self.reproducibility == "fast":
+                raise UsageError(
+                    "numerics: portable with reproducibility: fast, which promises no bits",
+                    "use lockstep or deterministic, or numerics: native",
+                )
+            if self.model.compile:
+                raise UsageError(
+                    "numerics: portable with model.compile: the compiler writes for the CPU it is"
+                    " on",
+                    "drop one of the two",
+                )
+        return self
+
+    @property
+    def portable(self) -> bool:
+        """Whether other CPUs are to give the same bits."""
+        return self.numerics == "portable"
 
     @property
     def micro_batch(self) -> int:

@@ -13,10 +13,12 @@ import sys
 from types import FrameType
 from typing import NoReturn, cast
 
-from host import plan, selection
+from host import nvidia, plan, selection
 from host.errors import LockstepError
+from host.machine import Machine
 from train import __main__ as command_line
 from train import cli
+from train.numerics import variables
 from train.process import supervisor
 from train.verbs import Launched
 
@@ -36,7 +38,13 @@ def main() -> int:
         selection.apply()
         if command.verb.LAUNCHED:
             verb = cast(Launched, command.verb)
-            planned = plan.for_machine(os.environ, verb.lanes(command.options, command.knobs))
+            config = verb.experiment(command.options, command.knobs)
+            portable = config.portable
+            planned = plan.for_machine(os.environ, verb.lanes(config), portable=portable)
+            if portable:
+                variables.hold()
+                if nvidia.seen(Machine()) and planned.device == "cpu":
+                    print("numerics: portable computes on the CPU; --numerics native takes GPUs")
             line = supervisor.command(planned, "train", words)
             print(shlex.join(line), flush=True)
             return supervisor.supervise(line)

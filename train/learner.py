@@ -34,7 +34,7 @@ def new(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Module,
         UsageError: there is no such model, or it cannot be built.
     """
     model = _built(config, images, runtime)
-    return model, optim.build(config.optim, model)
+    return model, optim.build(config, model)
 
 
 def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:

@@ -96,7 +96,11 @@ def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int 
         where = {"CPUS": str(cpus or ""), "GPUS": str(gpus or "")}
     elif not any(where.values()):
         where["GPUS" if recorded["type"] == "cuda" else "CPUS"] = str(manifest["world_size"])
-    return plan.for_machine({**os.environ, **where, "PRECISION": precision}, config.lanes)
+    return plan.for_machine(
+        {**os.environ, **where, "PRECISION": precision},
+        config.lanes,
+        portable=config.portable,
+    )
 
 
 def _objections(

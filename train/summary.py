@@ -29,7 +29,8 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     precision = "" if where["mixed_precision"] == "no" else f", {where['mixed_precision']}"
     world, each = runtime.world, len(runtime.lanes)
     images = f"{len(data.train):,} training and {len(data.validation):,} validation images"
-    kind = f"{config.reproducibility}, seed {config.seed}"
+    portable = ", portable" * (config.portable)
+    kind = f"{config.reproducibility}{portable}, seed {config.seed}"
     count = f"{world} process{'es' * (world > 1)}"
     share = f"{world} × {each} × {config.micro_batch} (processes × accumulation × micro-batch)"
     lines = [

@@ -33,7 +33,12 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
     try:
         config = experiment.load(path)
         found.append(ok("experiment", f"{path}: {config.name}"))
-        planned = plan.make(machine.environ, devices.count(), config.lanes)
+        planned = plan.make(
+            machine.environ,
+            devices.count(),
+            config.lanes,
+            portable=config.portable,
+        )
         found.append(_lanes(config, planned))
         data = load_data(config.data, fingerprint=False)
         found.append(_data(data))

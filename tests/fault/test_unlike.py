@@ -5,6 +5,7 @@ from conftest import ROOT, picture
 from fault import harness
 
 WORDS = ["fit", "--config", ROOT / "configs/digits.yaml", "--max_steps", 3]
+WORDS += ["--numerics", "native"]
 PAIRS = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "ONEDNN_DEFAULT_FPMATH_MODE": "BF16",

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import psutil
@@ -17,11 +18,12 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor
 
-from host import launcher
+from host import launcher, plan
 from host.errors import HostError, LockstepError
 from host.lanes import share
 from train.config import Config
 from train.lanes.settings import pin, settings
+from train.numerics.probes import fingerprint
 
 T = TypeVar("T")
 
@@ -50,6 +52,11 @@ class Runtime:
     def main(self) -> bool:
         """Whether this process is the one that writes."""
         return self.rank == 0
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """What the probes give on this process, by their names."""
+        return fingerprint(self.device, self.accelerator.autocast)
 
     @property
     def device(self) -> torch.device:
@@ -114,7 +121,9 @@ def start(
         UsageError: the number of processes does not fit the lanes.
     """
     _refuse_engines()
-    use_cpu = _use_cpu()
+    # Where nobody named the hardware, the experiment does.
+    portable = config.portable
+    use_cpu = (portable and not _launched()) or _use_cpu()
     threads = pin(config)
     try:
         handlers: list[Any] = [_buckets(config)]
@@ -129,6 +138,10 @@ def start(
         # Accelerate would go on in FP32 without a word.
         if use_cpu and accelerator.mixed_precision == "fp16":
             raise HostError("FP16 needs a GPU", "use BF16 or no mixed precision on the CPU")
+        if portable and not use_cpu:
+            raise plan.not_portable("the hardware config names GPUs")
+        if portable and accelerator.mixed_precision != "no":
+            raise plan.not_portable(f"{accelerator.mixed_precision.upper()} is asked for")
         lockstep = config.reproducibility == "lockstep"
         size = config.batch_size
         lanes = range(0)

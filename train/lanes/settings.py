@@ -6,11 +6,20 @@ from typing import Any
 import torch
 
 from host import limits
+from host.errors import HostError
 from train.config import Config
+from train.numerics import variables
 
 
 def pin(config: Config) -> int:
-    """Fix whatever may change the arithmetic; returns the number of threads."""
+    """Fix whatever may change the arithmetic; returns the number of threads.
+
+    Raises:
+        LockstepError: the experiment asks for portable numerics, which cannot be had here.
+    """
+    portable = config.portable
+    if portable:
+        _check_portable()
     exact = config.reproducibility != "fast"
     # cuBLAS reads this when its first handle is made.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -24,9 +33,24 @@ def pin(config: Config) -> int:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     # Two threads sum in another order than one, so the number must not follow the machine where
     # the bits must not. Elsewhere the processes share the CPUs there are.
-    threads = 1 if config.reproducibility == "lockstep" else limits.cpus_each()
+    alone = portable or config.reproducibility == "lockstep"
+    threads = 1 if alone else limits.cpus_each()
     torch.set_num_threads(threads)
     return threads
+
+
+def _check_portable() -> None:
+    variables.hold()
+    if not torch.backends.mkl.is_available():
+        raise HostError(
+            "numerics: portable needs a torch with MKL, and this one has none",
+            "install the lock's: make ready",
+        )
+    if not torch.cpu._is_avx2_supported():
+        raise variables.without_avx2()
+    # Set when torch had looked already, they would change nothing.
+    if torch.backends.cpu.get_cpu_capability() != "AVX2":
+        raise variables.too_late()
 
 
 def settings() -> dict[str, Any]:

@@ -26,12 +26,11 @@ from torch import Tensor, nn
 
 from host.errors import CheckpointError
 from train.learn.weights import Versions, contiguous, pack, put, unpack
-from train.record import files
+from train.record import files, rundir
 from train.record.facts import Facts
 from train.record.stateful import split
 
 _SUMS = "SHA256SUMS"
-_STATE = "state.json"
 _SUFFIX = ".safetensors"
 MODEL = "model"
 """The name that the weights stand by; no other part may have it."""
@@ -94,7 +93,7 @@ def write(
     Raises:
         CheckpointError: it could not be written; earlier checkpoints are untouched.
     """
-    final = root / name_of(step)
+    final = root / rundir.name_of(step)
     aside = root / f".{final.name}.{os.getpid()}"
     content = {f"{MODEL}{_SUFFIX}": pack(model)}
     plain: dict[str, dict[str, Any]] = {}
@@ -102,7 +101,7 @@ def write(
         tensors, plain[name] = split(name, values)
         if tensors:
             content[f"{name}{_SUFFIX}"] = save(contiguous(tensors))
-    content[_STATE] = (json.dumps({**state, "parts": plain}, indent=1) + "\n").encode()
+    content[rundir.STATE] = (json.dumps({**state, "parts": plain}, indent=1) + "\n").encode()
     # Of what is in memory: a digest of what the disk gives back would vouch for a bad write.
     content[_SUMS] = _sums(content)
     try:
@@ -120,17 +119,12 @@ def write(
             files.point(root / "best", final.name)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
-        earlier = next((path.name for path in steps(root) if path != final), None)
+        earlier = next((path.name for path in rundir.steps(root) if path != final), None)
         raise CheckpointError(
             f"cannot write {final}: {error.strerror}; the last whole checkpoint is {earlier}",
             "make room or mend the disk, then add --resume",
         ) from error
     return final
-
-
-def name_of(step: int) -> str:
-    """The directory name of the checkpoint of `step`."""
-    return f"step-{step:08d}"
 
 
 def read(path: Path) -> Checkpoint:
@@ -141,7 +135,7 @@ def read(path: Path) -> Checkpoint:
     """
     path = path.resolve()
     content = _verified(path)
-    state = json.loads(content.pop(_STATE))
+    state = json.loads(content.pop(rundir.STATE))
     plain: dict[str, dict[str, Any]] = state.pop("parts", None) or _older(state)
     model, versions = unpack(content.pop(f"{MODEL}{_SUFFIX}"))
     tensors = {name.removesuffix(_SUFFIX): load(data) for name, data in content.items()}
@@ -169,7 +163,7 @@ def _verified(path: Path) -> dict[str, bytes]:
         for line in content.get(_SUMS, b"").splitlines()
         if line.strip()
     ]
-    for name in (f"{MODEL}{_SUFFIX}", _STATE, _SUMS, *listed):
+    for name in (f"{MODEL}{_SUFFIX}", rundir.STATE, _SUMS, *listed):
         if name not in content:
             raise CheckpointError(f"{path / name} is missing", fix)
     recorded = content.pop(_SUMS)
@@ -184,11 +178,6 @@ def _verified(path: Path) -> dict[str, bytes]:
     return content
 
 
-def steps(root: Path) -> list[Path]:
-    """The checkpoint directories under `root`, newest first."""
-    return sorted(root.glob("step-*"), reverse=True)
-
-
 def newest(root: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
     """The newest whole checkpoint under `root`, and what is wrong with newer ones.
 
@@ -196,7 +185,7 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
         CheckpointError: there are checkpoints, and none is whole.
     """
     damage: list[CheckpointError] = []
-    for path in steps(root):
+    for path in rundir.steps(root):
         try:
             return read(path), damage
         except CheckpointError as error:
@@ -211,10 +200,10 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
 
 def prune(root: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints and the best, and what dead writers left."""
-    wanted = {path.name for path in steps(root)[:keep]} | {
+    wanted = {path.name for path in rundir.steps(root)[:keep]} | {
         link.readlink().name for link in (root / "latest", root / "best") if link.is_symlink()
     }
-    for path in (*steps(root), *root.glob(".step-*")):
+    for path in (*rundir.steps(root), *root.glob(".step-*")):
         if path.name not in wanted:
             shutil.rmtree(path, ignore_errors=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 from host.errors import LockstepError, Stopped
 from train.config import Config
 from train.experiment import dump
-from train.record import checkpoint, provenance, rundir
+from train.record import provenance, rundir
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def ending(path: Path, *, main: bool) -> Iterator[None]:
 def _close(path: Path, error: BaseException) -> None:
     code = error.code if isinstance(error, LockstepError) else 1
     code = 130 if isinstance(error, KeyboardInterrupt) else code
-    last = checkpoint.steps(rundir.checkpoints(path))
+    last = rundir.steps(rundir.checkpoints(path))
     result = {
         "status": "stopped" if isinstance(error, Stopped) else "failed",
         "steps": int(last[0].name.removeprefix("step-")) if last else 0,

@@ -18,6 +18,7 @@ from host import HOME, git, limits
 from host.errors import HostError
 from train.config import Config
 from train.lanes.runtime import Runtime
+from train.learn import optim
 
 Manifest = Mapping[str, Any]
 
@@ -70,8 +71,11 @@ def describe(config: Config, runtime: Runtime, data_sha256: str | None) -> dict[
         "micro_batch": config.micro_batch,
         "accumulation": len(runtime.lanes),
         "reproducibility": config.reproducibility,
+        "numerics": config.numerics,
         "config": config.model_dump(mode="json"),
         "hardware": hardware(runtime),
+        "fingerprint": _fingerprint(config, runtime),
+        "optimizer_kernel": optim.kernel(config),
         "environment": environment(os.environ),
         "git": {"commit": commit, "diff_sha256": different},
         "code": code(),
@@ -82,11 +86,30 @@ def describe(config: Config, runtime: Runtime, data_sha256: str | None) -> dict[
     }
 
 
+def _fingerprint(config: Config, runtime: Runtime) -> dict[str, str]:
+    """Each probe's digest; none at `fast`, which promises no bits and pays for none."""
+    if config.reproducibility == "fast":
+        return {}
+    return runtime.fingerprint
+
+
 def differences(recorded: Manifest, now: Manifest) -> list[str]:
     """Each factor that may change the bits and is not what was recorded, with both values."""
-    return [
+    found = [
         f"{name}: {before} recorded, {after} now" for name, before, after in _unlike(recorded, now)
     ]
+    probes = other_probes(recorded, now)
+    return found + ([f"this machine computes otherwise: {probes}"] if probes else [])
+
+
+def other_probes(one: Manifest, other: Manifest) -> str:
+    """Which of the fingerprints' probes gave other bits, for people; empty: none, or no such."""
+    first, second = one.get("fingerprint") or {}, other.get("fingerprint") or {}
+    both = [name for name in first if name in second]
+    unlike = [name for name in both if first[name] != second[name]]
+    more = f" and {len(unlike) - SHOWN} more" if len(unlike) > SHOWN else ""
+    listed = ", ".join(unlike[:SHOWN])
+    return f"{listed}{more} (of {len(both)} probes)" if unlike else ""
 
 
 def agree(config: Config, runtime: Runtime) -> None:
@@ -97,16 +120,22 @@ def agree(config: Config, runtime: Runtime) -> None:
     """
     if runtime.control is None or config.reproducibility == "fast":
         return
+    own = (platform.node(), describe(config, runtime, None))
     every: list[Any] = [None] * runtime.world
-    dist.all_gather_object(every, describe(config, runtime, None), group=runtime.control)
-    for rank, other in enumerate(every[1:], 1):
+    dist.all_gather_object(every, own, group=runtime.control)
+    here, first = every[0]
+    for rank, (there, other) in enumerate(every[1:], 1):
         found = [
-            f"{name} is {there} there, and {here} on process 0"
-            for name, here, there in _unlike(every[0], other)
-        ]
+            f"{name} is {theirs} there, and {ours} on process 0"
+            for name, ours, theirs in _unlike(first, other)
+        ][:SHOWN]
+        probes = other_probes(first, other)
+        if probes:
+            found.append(f"other bits in {probes}")
         if found:
+            where = "" if there == here else f" on {there}"
             raise HostError(
-                f"process {rank} does not compute as the others: {'; '.join(found[:SHOWN])}",
+                f"process {rank}{where} does not compute as the others: {'; '.join(found)}",
                 "have all of them alike, or use --reproducibility fast",
             )
 
@@ -133,8 +162,12 @@ def _factors(manifest: Manifest) -> dict[str, Any]:
     factors["image"] = (manifest.get("image") or {}).get("identity")
     factors |= {f"code {name}": digest for name, digest in manifest.get("code", {}).items()}
     factors |= {f"package {name}": v for name, v in manifest.get("versions", {}).items()}
-    for name in ("device", "mixed_precision", "threads", "cpu_capability", "driver"):
+    # What portable numerics leave of a CPU's kind shows in the probes.
+    portable = manifest.get("numerics") == "portable"
+    kind = () if portable else ("device",)
+    for name in (*kind, "mixed_precision", "threads", "cpu_capability", "driver"):
         factors[name] = hardware.get(name)
+    factors["optimizer kernel"] = manifest.get("optimizer_kernel", optim.OWN)
     variables = manifest.get("environment", {})
     factors |= {f"variable {n}": v for n, v in variables.items() if not _PLACE.match(n)}
     if manifest.get("reproducibility") != "lockstep":

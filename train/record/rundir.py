@@ -9,9 +9,11 @@ from typing import Any
 from host.errors import CheckpointError, HostError, UsageError
 from train.config import Config
 from train.experiment import signature
-from train.record import checkpoint, files
+from train.record import files
 
 RUNS = Path("runs")
+STATE = "state.json"
+"""What a checkpoint says beside its tensors."""
 
 
 def choose(config: Config, run: Path | None, resume: str | bool | None) -> Path:
@@ -155,13 +157,23 @@ def checkpoints(run: Path) -> Path:
     return run / "checkpoints"
 
 
+def name_of(step: int) -> str:
+    """The directory name of the checkpoint of `step`."""
+    return f"step-{step:08d}"
+
+
+def steps(root: Path) -> list[Path]:
+    """The checkpoint directories under `root`, newest first."""
+    return sorted(root.glob("step-*"), reverse=True)
+
+
 def final_checkpoint(run: Path) -> Path:
     """The newest checkpoint directory of a run, whole or not.
 
     Raises:
         UsageError: the directory holds no run, or one without checkpoints.
     """
-    found = checkpoint.steps(checkpoints(run))
+    found = steps(checkpoints(run))
     if not found:
         raise UsageError(f"there is no run with checkpoints in {run}", "name a run directory")
     return found[0]

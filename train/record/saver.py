@@ -8,8 +8,9 @@ from torch import nn
 
 from host.errors import CheckpointError
 from train.record import files
-from train.record.checkpoint import MODEL, Checkpoint, name_of, prune, write
+from train.record.checkpoint import MODEL, Checkpoint, prune, write
 from train.record.facts import Facts
+from train.record.rundir import name_of
 from train.record.stateful import Stateful
 
 

@@ -47,7 +47,8 @@ class Trials:
 
     def plan(self, config: Config, variables: dict[str, str] | None = None) -> plan.Plan:
         """Where a trial runs; `variables` (such as PRECISION) go over the environment's."""
-        return plan.make({**os.environ, **(variables or {})}, self.visible, config.lanes)
+        environ, portable = {**os.environ, **(variables or {})}, config.portable
+        return plan.make(environ, self.visible, config.lanes, portable=portable)
 
     def run(
         self, config: Config, kind: str, variables: dict[str, str] | None = None, **task: Any

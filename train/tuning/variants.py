@@ -10,7 +10,9 @@ from train.tuning.trials import Row, Trials
 
 def measured(config: Config, trials: Trials) -> list[Row]:
     """Step times of each precision and memory format, and of the fastest one compiled."""
-    precisions = ["no", "bf16"] + ["fp16"] * (trials.plan(config).device == "cuda")
+    portable = config.portable  # which is FP32, and not compiled
+    precisions = ["no"] + ["bf16"] * (not portable)
+    precisions += ["fp16"] * (trials.plan(config).device == "cuda")
     rows: list[Row] = []
 
     def measure(precision: str, last: bool, compiled: bool) -> None:
@@ -34,7 +36,8 @@ def measured(config: Config, trials: Trials) -> list[Row]:
     if not good:
         raise HostError(rows[0]["error"], "see the logs of the trials, beside tune.json")
     best = max(good, key=lambda row: float(row["samples_per_second"]))
-    measure(best["precision"], best["channels_last"], True)
+    if not portable:
+        measure(best["precision"], best["channels_last"], True)
     return rows
 
 

@@ -9,6 +9,8 @@ import importlib
 import pkgutil
 from typing import Any, Protocol, cast
 
+from train.config import Config
+
 
 class Verb(Protocol):
     """What a verb's module holds.
@@ -31,9 +33,12 @@ class Verb(Protocol):
 
 
 class Launched(Verb, Protocol):
-    """A verb that is LAUNCHED says one thing more."""
+    """A verb that is LAUNCHED says what it is about before torch is imported."""
 
-    def lanes(self, options: argparse.Namespace, knobs: dict[str, Any]) -> int | None:
+    def experiment(self, options: argparse.Namespace, knobs: dict[str, Any]) -> Config:
+        """The experiment that it trains or measures."""
+
+    def lanes(self, config: Config) -> int | None:
         """What its processes have to share; None: any number of them will do."""
 
 

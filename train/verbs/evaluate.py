@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from host import launcher
 from host.errors import DataError, UsageError
+from train.config import Config
+from train.experiment import parse
+from train.numerics import variables
+from train.record import rundir
 
 if TYPE_CHECKING:  # what imports torch is imported when it is run
-    from train.config import Config
     from train.lanes.runtime import Runtime
     from train.measure import Metrics
     from train.record.checkpoint import Checkpoint
@@ -34,22 +37,38 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
 
 
-def lanes(_options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
+def experiment(options: argparse.Namespace, _knobs: dict[str, Any]) -> Config:
+    """What the weights were trained with, as their checkpoint has it; `main` verifies that.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+    said = rundir.read_json(_checkpoint(options) / rundir.STATE) or {}
+    return parse(said.get("config", {}), str(_checkpoint(options)))
+
+
+def lanes(_config: Config) -> None:
     """Any number of processes can measure."""
 
 
-def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
+def _checkpoint(options: argparse.Namespace) -> Path:
+    named: Path | None = options.checkpoint
+    return named or rundir.final_checkpoint(options.run or rundir.newest())
+
+
+def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     """Measure, and print the figures as JSON.
 
     Raises:
         LockstepError: what went wrong, for the user to mend.
     """
-    from train.experiment import parse
+    if experiment(options, knobs).portable:
+        variables.hold()
     from train.lanes import runtime as runtimes
     from train.process.failures import explained
-    from train.record import checkpoint, provenance, rundir
+    from train.record import checkpoint, provenance
 
-    path = options.checkpoint or rundir.final_checkpoint(options.run or rundir.newest())
+    path = _checkpoint(options)
     found = checkpoint.read(path)
     config = parse(found.facts.config, str(path))
     precision = _precision(found.facts.mixed_precision)
@@ -87,7 +106,7 @@ def _precision(recorded: str) -> str:
 
 
 def _measured(
-    found: "Checkpoint", config: "Config", runtime: "Runtime", root: str | None
+    found: "Checkpoint", config: Config, runtime: "Runtime", root: str | None
 ) -> "Metrics":
     """The figures of a checkpoint's weights, on its data; `root` says where that is now."""
     from train.data import Augmenter, load

@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from train import experiment
 from train.config import Config
+from train.experiment import load
+from train.numerics import variables
 from train.process import interrupt
 
 LAUNCHED = True
@@ -32,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def resolved(options: argparse.Namespace, knobs: dict[str, Any]) -> Config:
+def experiment(options: argparse.Namespace, knobs: dict[str, Any]) -> Config:
     """The experiment: --config, or what a run that is continued was started with; and knobs.
 
     Raises:
@@ -43,18 +44,20 @@ def resolved(options: argparse.Namespace, knobs: dict[str, Any]) -> Config:
         run = options.resume if isinstance(options.resume, str) else options.run
         own = Path(run) / "config.yaml" if run is not None else None
         file = own if own is not None and own.exists() else None
-    return experiment.load(file, knobs)
+    return load(file, knobs)
 
 
-def lanes(options: argparse.Namespace, knobs: dict[str, Any]) -> int:
+def lanes(config: Config) -> int:
     """The experiment's: the processes share them."""
-    return resolved(options, knobs).lanes
+    return config.lanes
 
 
 def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     """Train."""
     with interrupt.listen() as stop:
-        config = resolved(options, knobs)
+        config = experiment(options, knobs)
+        if config.portable:
+            variables.hold()
         if config.reproducibility == "deterministic":
             # DDP warns that it looks for unused parameters, which is what keeps its sums in one
             # order (see runtime). Read when torch is loaded.

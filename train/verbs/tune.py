@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from train import experiment
+from train.numerics import variables
 
 LAUNCHED = False
 KNOBS = True
@@ -34,6 +35,9 @@ def _measures(text: str) -> list[str]:
 
 def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     """Measure, and write an experiment to use."""
+    config = experiment.load(options.config, knobs)
+    if config.portable:
+        variables.hold()  # for the trials, which are processes of their own
     from train.tuning.tune import tune
 
-    tune(options.config, experiment.load(options.config, knobs), options.what)
+    tune(options.config, config, options.what)

@@ -1,0 +1,196 @@
+"""Portable numerics: where they are refused, how they are held, and what a fingerprint tells."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+
+import pytest
+import torch
+from conftest import DIGITS, ROOT, one_line, processes
+
+from host import plan
+from host.errors import HostError, LockstepError, UsageError
+from train.config import Config
+from train.numerics import variables
+from train.numerics.probes import fingerprint
+from train.record import provenance
+
+KNOBS = ["--max_steps", 3, "--eval.every", 3]
+# What a shell has that knows nothing of portable numerics.
+BARE = {name: value for name, value in os.environ.items() if name not in variables.HELD}
+
+
+def taken() -> dict[str, str]:
+    return fingerprint(torch.device("cpu"), nullcontext)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "says"),
+    [
+        ({"reproducibility": "fast"}, "numerics: portable with reproducibility: fast"),
+        ({"model": {"compile": True}}, "numerics: portable with model.compile"),
+    ],
+)
+def test_an_experiment_that_cannot_be_portable(knobs, says) -> None:
+    with pytest.raises(UsageError, match=says):
+        Config(numerics="portable", **knobs)
+
+
+@pytest.mark.parametrize(
+    ("environ", "visible", "expected"),
+    [
+        ({}, 4, (1, "cpu", "no")),
+        ({"CPUS": "2"}, 4, (2, "cpu", "no")),
+        ({"GPUS": "0"}, 4, (1, "cpu", "no")),
+        ({"ACCELERATE": "multi_cpu"}, 4, (2, "cpu", "no")),
+        ({"GPUS": "4"}, 4, "GPUS=4 computes on GPUs → leave that out, or say --numerics native"),
+        ({"GPUS": "all"}, 1, "GPUS=all computes on GPUs"),
+        ({"ACCELERATE": "gpu"}, 1, "ACCELERATE=gpu computes on GPUs"),
+        ({"ACCELERATE": "bf16"}, 1, "ACCELERATE=bf16 computes on GPUs"),
+        ({"PRECISION": "bf16"}, 0, "BF16 is asked for"),
+        ({"CPUS": "2", "PRECISION": "bf16"}, 0, "BF16 is asked for"),
+    ],
+)
+def test_a_plan_for_portable_numerics(environ, visible, expected) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(UsageError) as raised:
+            plan.make(environ, visible, 8, portable=True)
+        assert expected in str(raised.value)
+        return
+    made = plan.make(environ, visible, 8, portable=True)
+    assert (made.processes, made.device, made.precision) == expected
+
+
+def test_a_variable_that_says_otherwise_is_refused(monkeypatch) -> None:
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    with pytest.raises(UsageError, match=r"MKL_CBWR=AVX2 in the environment.*COMPATIBLE"):
+        variables.hold()
+
+
+def test_torch_that_looked_before_is_refused(monkeypatch) -> None:
+    monkeypatch.delenv("MKL_CBWR")
+    with pytest.raises(HostError, match="before Python starts: export ATEN_CPU_CAPABILITY=avx2"):
+        variables.hold()
+
+
+def test_a_cpu_without_avx2_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(variables, "_has_avx2", lambda: False)
+    with pytest.raises(HostError, match="x86-64 CPU with AVX2"):
+        variables.hold()
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: False)
+    with pytest.raises(LockstepError, match="x86-64 CPU with AVX2"):
+        _trained("portable")
+
+
+def test_what_the_libraries_took_is_looked_at(monkeypatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    with pytest.raises(HostError, match="torch was loaded without the variables"):
+        _trained("portable")
+
+
+def _trained(numerics: str) -> None:
+    from train.lanes import runtime as runtimes
+
+    with runtimes.start(Config(numerics=numerics)):
+        pass
+
+
+def test_a_fingerprint_is_the_same_twice_and_leaves_the_generators_alone() -> None:
+    state = torch.get_rng_state()
+    found = taken()
+    assert len(found) >= 30
+    assert not [name for name, digest in found.items() if digest.startswith("fails")]
+    assert taken() == found
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_what_a_run_records(cli, tmp_path) -> None:
+    assert cli("fit", *DIGITS, *KNOBS, "--run", tmp_path / "r").code == 0
+    record = json.loads((tmp_path / "r/run.json").read_text())
+    assert record["numerics"] == "portable"
+    assert record["optimizer_kernel"] == "fused"
+    assert record["fingerprint"] == taken()
+    other = {**record, "fingerprint": {**record["fingerprint"], "linear": "0"}}
+    said = "this machine computes otherwise: linear (of "
+    assert provenance.differences(record, other)[0].startswith(said)
+    # A run of before there were fingerprints says nothing of them.
+    del other["fingerprint"]
+    assert provenance.differences(record, other) == []
+
+
+def test_another_make_of_cpu_is_no_difference_where_it_makes_none(cli, tmp_path) -> None:
+    for numerics, count in (("portable", 0), ("native", 1)):
+        run = tmp_path / numerics
+        assert cli("fit", *DIGITS, *KNOBS, "--numerics", numerics, "--run", run).code == 0
+        record = json.loads((run / "run.json").read_text())
+        other = {**record, "hardware": {**record["hardware"], "device": "another"}}
+        assert len(provenance.differences(record, other)) == count
+
+
+PROBE = """
+import json, sys, torch
+from contextlib import nullcontext
+from train.numerics.probes import fingerprint
+torch.set_num_threads(1)
+json.dump(fingerprint(torch.device("cpu"), nullcontext), sys.stdout)
+"""
+
+
+def test_probes_see_other_instructions() -> None:
+    environ = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
+    words = [sys.executable, "-c", PROBE]
+    done = subprocess.run(words, capture_output=True, env=environ, cwd=ROOT, check=True)
+    plain, here = json.loads(done.stdout), taken()
+    assert provenance.other_probes({"fingerprint": here}, {"fingerprint": plain})
+    assert plain["randn"] != here["randn"]
+    assert plain["linear"] == here["linear"]  # MKL's
+
+
+@pytest.mark.slow
+def test_every_way_of_starting_holds_the_variables(tmp_path) -> None:
+    words = ["fit", *DIGITS, *map(str, KNOBS)]
+    bin_ = ROOT / sys.executable.rsplit("/", 1)[0]
+    ways = {
+        "plain": [sys.executable, "-m", "train"],
+        "launch": [sys.executable, "-m", "train.launch"],
+        "accelerate": [
+            str(bin_ / "accelerate"), "launch", "--config_file", "configs/accelerate/cpu.yaml",
+            "--quiet", "-m", "train",
+        ],
+        "torchrun": [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2",
+            "-m", "--", "train",
+        ],
+    }  # fmt: skip
+    found = {}
+    for name, way in ways.items():
+        run = tmp_path / name
+        done = subprocess.run(
+            [*way, *words, "--run", str(run)],
+            capture_output=True, text=True, cwd=ROOT, env=BARE, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        held = json.loads((run / "run.json").read_text())["environment"]
+        assert variables.HELD.items() <= held.items()
+        found[name] = json.loads((run / "result.json").read_text())["weights_sha256"]
+        done = subprocess.run(
+            [*way, "evaluate", "--run", str(run)],
+            capture_output=True, text=True, cwd=ROOT, env=BARE, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert len(set(found.values())) == 1
+
+
+@pytest.mark.slow
+def test_precision_and_variables_are_refused_in_one_line(tmp_path) -> None:
+    words = ["fit", *DIGITS, "--run", tmp_path / "r"]
+    done = processes(1, *words, env={"ACCELERATE_MIXED_PRECISION": "bf16"})
+    assert done.code == 2
+    assert "FP32 on the CPU, and BF16 is asked for" in one_line(done.err)
+    done = processes(1, *words, env={"ATEN_CPU_CAPABILITY": "avx512"})
+    assert done.code == 2
+    assert "ATEN_CPU_CAPABILITY=avx512 in the environment" in one_line(done.err)
+    assert not (tmp_path / "r").exists()

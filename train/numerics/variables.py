@@ -1,0 +1,76 @@
+"""What holds torch's libraries to the instructions that all x86-64 CPUs with AVX2 have.
+
+Left alone, torch, oneDNN and MKL each look at the CPU and choose: other vectors, other blocks, on
+AVX-512 and AVX2, on Intel's and on AMD's. They read these variables when they look first, so the
+variables must be there before torch is loaded.
+"""
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+from host.errors import HostError, UsageError
+
+HELD = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_CBWR": "COMPATIBLE",
+}
+"""Sources: torch's DispatchStub.cpp; oneDNN's developer guide, CPU dispatcher control; MKL's,
+obtaining numerically reproducible results."""
+
+_NATIVE = "or use --numerics native, whose bits are those of one kind of CPU"
+
+
+def hold() -> None:
+    """Set the variables, for this process and those that it starts; before torch is loaded.
+
+    Raises:
+        UsageError: the environment sets one of them to something else.
+        HostError: torch is there already, or this CPU cannot do it.
+    """
+    for name, value in HELD.items():
+        given = os.environ.get(name, value)
+        if given != value:
+            raise UsageError(
+                f"{name}={given} in the environment, and numerics: portable needs {value}",
+                f"unset {name}, {_NATIVE}",
+                one_rank=True,
+            )
+    if "torch" in sys.modules and not HELD.items() <= os.environ.items():
+        raise too_late()
+    if not _has_avx2():
+        raise without_avx2()
+    os.environ.update(HELD)
+
+
+def too_late() -> HostError:
+    """Torch has looked at the CPU already."""
+    words = " ".join(f"{name}={value}" for name, value in HELD.items())
+    return HostError(
+        "numerics: portable, and torch was loaded without the variables that it needs",
+        f"set them before Python starts: export {words}",
+        one_rank=True,
+    )
+
+
+def without_avx2() -> HostError:
+    """This CPU lacks the instructions."""
+    return HostError(
+        f"numerics: portable needs an x86-64 CPU with AVX2, and this one ({platform.machine()})"
+        " has none",
+        f"train on another machine, {_NATIVE}",
+        one_rank=True,
+    )
+
+
+def _has_avx2() -> bool:
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    try:
+        rows = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux: torch says it later
+        return True
+    flags = next((row for row in rows if row.startswith("flags")), "avx2")
+    return "avx2" in flags.split()
