@@ -31,6 +31,7 @@ _SERVICES = ("train", "evaluate", "tensorboard", "dev")
 _FOLDERS = {
     "--config": ("configs", "runs"),
     "--verify": ("configs", "runs"),
+    "--like": ("runs",),
     "--run": ("runs",),
     "--resume": ("runs",),
     "--data.root": ("data",),

@@ -4,6 +4,8 @@ python3 -m doctor              a table, and what the environment or image sees, 
 python3 -m doctor --json       the same as a list of mappings
 python3 -m doctor --quick      what stands in the way of training, in under a second; else silent
 python3 -m doctor --record F   write down what was seen, to show to others
+python3 -m doctor --verify C   will this experiment fit this machine
+python3 -m doctor --like RUN   can this machine give the bits of that run
 
 Exit code 0, 6 where a check failed, 2 where a variable has no sense. Variables as for make: GPUS,
 CPUS, ACCELERATE, CUDA, ENGINE.
@@ -31,6 +33,7 @@ def main() -> int:
     )
     parser.add_argument("--record", type=Path, metavar="FILE", help="write down what was seen")
     parser.add_argument("--verify", metavar="CONFIG", help="will this experiment fit this machine")
+    parser.add_argument("--like", metavar="RUN", help="can this machine give the bits of that run")
     options = parser.parse_args()
     environ = settings.read()
     wrong: list[finding.Finding] = []
@@ -51,7 +54,7 @@ def main() -> int:
             print(said, file=sys.stderr)
     else:
         found = wrong + checks.examine(machine)
-        found += bridge.examine(machine, options.verify, found)
+        found += bridge.examine(machine, options.verify, options.like, found)
         if options.json:
             print(finding.to_json(found))
         else:

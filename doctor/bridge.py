@@ -16,14 +16,18 @@ from host.machine import Machine
 _LIMIT = 900.0
 
 
-def examine(machine: Machine, verify: str | None, known: list[Finding]) -> list[Finding]:
+def examine(
+    machine: Machine, verify: str | None, like: str | None, known: list[Finding]
+) -> list[Finding]:
     """What torch sees; a skip where there is nothing to see it with yet.
 
     Args:
         verify: an experiment to look at as well.
+        like: a run whose bits this machine is to give.
         known: what the host's half found; what is the same inside is not said twice.
     """
     words = ["--json", *(["--verify", verify] if verify else [])]
+    words += ["--like", like] if like else []
     try:
         where, _ = docker.choose(machine.environ.get("ENGINE") or "auto")
         if where == "docker":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -10,6 +11,7 @@ import pytest
 import torch
 from conftest import DIGITS, ROOT, one_line, processes
 
+from doctor.inside import like
 from host import plan
 from host.errors import HostError, LockstepError, UsageError
 from train.config import Config
@@ -20,6 +22,12 @@ from train.record import provenance
 KNOBS = ["--max_steps", 3, "--eval.every", 3]
 # What a shell has that knows nothing of portable numerics.
 BARE = {name: value for name, value in os.environ.items() if name not in variables.HELD}
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def taken() -> dict[str, str]:
@@ -114,7 +122,7 @@ def test_what_a_run_records(cli, tmp_path) -> None:
     assert record["optimizer_kernel"] == "fused"
     assert record["fingerprint"] == taken()
     other = {**record, "fingerprint": {**record["fingerprint"], "linear": "0"}}
-    said = "this machine computes otherwise: linear (of "
+    said = "this machine computes otherwise: other bits in linear (of "
     assert provenance.differences(record, other)[0].startswith(said)
     # A run of before there were fingerprints says nothing of them.
     del other["fingerprint"]
@@ -187,10 +195,65 @@ def test_every_way_of_starting_holds_the_variables(tmp_path) -> None:
 @pytest.mark.slow
 def test_precision_and_variables_are_refused_in_one_line(tmp_path) -> None:
     words = ["fit", *DIGITS, "--run", tmp_path / "r"]
-    done = processes(1, *words, env={"ACCELERATE_MIXED_PRECISION": "bf16"})
+    half = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"}
+    done = processes(1, *words, env=half)
     assert done.code == 2
     assert "FP32 on the CPU, and BF16 is asked for" in one_line(done.err)
     done = processes(1, *words, env={"ATEN_CPU_CAPABILITY": "avx512"})
     assert done.code == 2
     assert "ATEN_CPU_CAPABILITY=avx512 in the environment" in one_line(done.err)
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+def test_a_process_that_computes_otherwise_is_refused_by_operation(tmp_path) -> None:
+    """Two processes as a launcher would start them; one's torch takes older instructions."""
+    run, ended = tmp_path / "r", []
+    words = [sys.executable, "-m", "train", "fit", *DIGITS, "--numerics", "native", "--run", run]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    started = [
+        subprocess.Popen(
+            words,
+            env=BARE | place | own | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for rank, own in enumerate(({}, {"ATEN_CPU_CAPABILITY": "default"}))
+    ]  # fmt: skip
+    for process in started:
+        _, said = process.communicate(timeout=120)
+        ended.append((process.returncode, said))
+    assert [code for code, _ in ended] == [6, 6], ended
+    line = ended[0][1].splitlines()[-1]
+    assert "process 1 does not compute as the others: cpu_capability is DEFAULT there" in line
+    assert "other bits in attention, " in line
+    assert not (run / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_the_doctor_says_whether_a_run_can_be_had_here(finished, tmp_path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    record = json.loads((finished / "run.json").read_text())
+    record["environment"] |= variables.STARTED  # it was trained in this process
+    (other / "run.json").write_text(json.dumps(record))
+    bits, others = like.examine(other)
+    assert bits.status == "ok"
+    assert "probes and the model's first pass give the bits of" in bits.seen
+    assert others.status == "ok", others.seen
+    record["fingerprint"]["conv 1×1 backward"] = "0"
+    record["first_pass"] = "0"
+    record["versions"]["torch"] = "2.14.0"
+    (other / "run.json").write_text(json.dumps(record))
+    bits, others = like.examine(other)
+    assert (bits.status, others.status) == ("fail", "warn")
+    assert bits.seen.startswith("other bits in conv 1×1 backward (of ")
+    assert bits.seen.endswith("; other bits in the model's first pass")
+    assert "package torch: 2.14.0 recorded" in others.seen
+
+
+def test_the_doctor_has_nothing_to_compare_with(tmp_path) -> None:
+    [found] = like.examine(tmp_path)
+    assert (found.status, found.fix) == ("fail", "name a run directory")
+    (tmp_path / "run.json").write_text("{}")
+    [found] = like.examine(tmp_path)
+    assert "has no fingerprint" in found.seen

@@ -11,15 +11,16 @@ from dotenv import load_dotenv
 from host import launcher
 from host.errors import LockstepError, Stopped
 from train import cli
+from train.numerics import variables
 from train.process import outcome, parent
 
-# Idle threads of a busy machine must sleep, not spin; OpenMP reads this when torch is loaded.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 _LATER = 2.0
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a verb; returns the exit code."""
+    if argv is None:
+        _begin()
     words = sys.argv[1:] if argv is None else argv
     # torchrun takes --run for the beginning of its own --run-path, unless a -- stands before it.
     words = [word for word in words if word != "--"]
@@ -39,6 +40,14 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _begin() -> None:
+    """Have the variables that every trainer has; Python reads one of them when it starts."""
+    late = sys.flags.hash_randomization and "PYTHONHASHSEED" not in os.environ
+    os.environ.update({**variables.STARTED, **os.environ})
+    if late:
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606  (this program again)
+
+
 def _report(error: LockstepError) -> None:
     if launcher.rank() == 0 or error.one_rank:
         print(error.line(), file=sys.stderr)
@@ -50,9 +59,4 @@ def _report(error: LockstepError) -> None:
 
 
 if __name__ == "__main__":
-    # The order of a set of words follows a number that Python draws at each start, unless it is
-    # given one before.
-    if sys.flags.hash_randomization and "PYTHONHASHSEED" not in os.environ:
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, sys.orig_argv)  # noqa: S606  (this program again)
     sys.exit(main())

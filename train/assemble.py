@@ -21,6 +21,7 @@ from train.lanes.tripwire import Tripwire
 from train.parts import Parts, State
 from train.process.interrupt import StopFlag
 from train.process.stopwatch import Stopwatch
+from train.record import provenance
 from train.record.checkpoint import Checkpoint
 from train.record.facts import Facts
 from train.record.saver import Saver
@@ -109,12 +110,15 @@ def resumed(
         count = samples(config, images)
         model, optimizer = learner.new(config, images, runtime)
         traits = learner.traits(config, images, runtime, model, count)
+        exact = config.reproducibility != "fast"
+        first_pass = learner.first_pass(config, images, runtime) if exact else None
         saver = Saver(checkpoints, config.checkpoint.keep, model, said)
         register(saver, optimizer, runtime)
         state = State()
         if found is not None:
             saver.restore(found)
             state = State.read(found.state)
+    provenance.agree_on_pass(runtime, first_pass)
     made = parts(
         config,
         runtime,
@@ -125,6 +129,7 @@ def resumed(
         traits=runtime.from_main(traits),
         count=count,
         stop=stop,
+        first_pass=first_pass,
     )
     return made, state
 
@@ -147,6 +152,7 @@ def parts(
     traits: Traits,
     count: int,
     stop: StopFlag,
+    first_pass: str | None = None,
 ) -> Parts:
     """What a training of `count` samples works with, but for what writes."""
     wrapped, reducer = wrap(model, config, runtime, traits)
@@ -168,6 +174,7 @@ def parts(
         recorder=None,
         stop=stop,
         samples=count,
+        first_pass=first_pass,
         watch=Stopwatch(runtime.device, running=runtime.main),
         health=None,
     )

@@ -103,6 +103,22 @@ def traits(
     return found
 
 
+def first_pass(config: Config, images: ImageData, runtime: Runtime) -> str:
+    """A digest of what a new model gives for the first images, with all gradients: machines that
+    compute this model alike have the same. All processes ask, once it has passed `traits`.
+    """
+    place = alone if config.reproducibility == "lockstep" else nullcontext
+
+    def tried(count: int) -> str:
+        samples, model = _samples(config, images, runtime, count), _built(config, images, runtime)
+        return tries.Tries(model, samples, runtime, place).train().digest()
+
+    try:
+        return tried(tries.SAMPLES)
+    except Exception:  # whatever a model raises that takes other sizes
+        return tried(config.micro_batch)
+
+
 def _check_synchronised(model: nn.Module, config: Config, runtime: Runtime, samples: int) -> None:
     """No layer waits for other processes that have another number of lanes, or none."""
     names = (name for name, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm))

@@ -52,6 +52,7 @@ class Parts:
         generators: all that the model draws random numbers from.
         stop: set when a signal asks this process to stop.
         samples: how many the run consumes in all.
+        first_pass: a digest of what the new model gives for the first images; None at `fast`.
         tripwire: compares the processes' weights; None where there is one process.
         recorder: writes figures over time; None on processes that do not write.
         watch: counts where the time of steps goes.
@@ -73,6 +74,7 @@ class Parts:
     recorder: Recorder | None
     stop: StopFlag
     samples: int
+    first_pass: str | None
     watch: Stopwatch
     health: Health | None
 

@@ -1,6 +1,6 @@
 """The inside half: what torch sees of the machine, in the environment or container.
 
-python -m doctor.inside [--json] [--verify CONFIG]
+python -m doctor.inside [--json] [--verify CONFIG] [--like RUN]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dotenv import load_dotenv
 
 from doctor import finding, system
 from doctor.finding import Finding
-from doctor.inside import collectives, devices, speed
+from doctor.inside import collectives, devices, like, speed
 from doctor.inside.verify import examine
 from host.machine import Machine
 
@@ -54,16 +54,18 @@ def _guarded(check: Callable[[Machine], Finding], machine: Machine) -> Finding:
         return finding.fail(check.__name__.replace("_", " "), said, why, fix)
 
 
-def look(verify: Path | None, *, given: bool = True) -> list[Finding]:
+def look(verify: Path | None, *, run: Path | None = None, given: bool = True) -> list[Finding]:
     """Every check.
 
     Args:
         verify: an experiment to look at as well.
+        run: whether this machine can give the bits of that one.
         given: also look at what the host's half looks at: processors, memory, disk.
     """
     machine = Machine()
     found = [_guarded(check, machine) for check in (*(_GIVEN if given else ()), *_ALL)]
-    return found + (examine(verify, machine) if verify is not None else [])
+    found += examine(verify, machine) if verify is not None else []
+    return found + (like.examine(run) if run is not None else [])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,9 +75,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--verify", type=Path, metavar="CONFIG", help="also: will this experiment fit this machine"
     )
+    parser.add_argument(
+        "--like", type=Path, metavar="RUN", help="also: can this machine give the bits of that run"
+    )
     options = parser.parse_args(argv)
     load_dotenv(Path(".env"))  # NCCL's variables among it
-    found = look(options.verify)
+    found = look(options.verify, run=options.like)
     if options.json:
         print(finding.to_json(found))
     else:

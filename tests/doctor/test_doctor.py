@@ -122,7 +122,7 @@ def test_a_table_for_people() -> None:
 def test_what_the_environment_says_comes_through(tmp_path) -> None:
     """The real inside half, in this environment; and one that does not start."""
     machine = Machine(environ={**os.environ, "ENGINE": "local", "CPUS": "2"})
-    found = bridge.examine(machine, "configs/digits.yaml", [])
+    found = bridge.examine(machine, "configs/digits.yaml", None, [])
     said = {f.name: f for f in found}
     assert said["torch"].seen.startswith(torch.__version__)
     assert said["lanes"].seen.startswith("batch 128 = 2 × 4 × 16")
@@ -133,7 +133,7 @@ def test_what_the_environment_says_comes_through(tmp_path) -> None:
     broken.write_text("#!/bin/sh\necho 'ModuleNotFoundError: torch' >&2\nexit 1\n")
     broken.chmod(0o755)
     here = Machine(environ={"ENGINE": "local"}, home=str(tmp_path))
-    [only] = bridge.examine(here, None, [])
+    [only] = bridge.examine(here, None, None, [])
     assert (only.status, only.seen) == ("fail", "ModuleNotFoundError: torch")
 
 

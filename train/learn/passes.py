@@ -1,5 +1,6 @@
 """What came out of one pass over a model, and the hooks that see it on the way."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from train.lanes.state import as_bytes
 from train.lanes.tripwire import digests
 
 
@@ -26,6 +28,15 @@ class Pass:
     result: dict[str, Tensor | None] = field(default_factory=dict)
     outputs: list[tuple[str, int]] = field(default_factory=list)
     firings: dict[str, list[int]] = field(default_factory=dict)
+
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits of the result's bits."""
+        found = hashlib.sha256()
+        for name, tensor in sorted(self.result.items()):
+            found.update(name.encode())
+            if tensor is not None:
+                found.update(as_bytes(tensor).cpu().numpy().tobytes())
+        return found.hexdigest()[:16]
 
 
 @contextmanager

@@ -20,6 +20,14 @@ HELD = {
 """Sources: torch's DispatchStub.cpp; oneDNN's developer guide, CPU dispatcher control; MKL's,
 obtaining numerically reproducible results."""
 
+STARTED = {
+    # Idle threads of a busy machine must sleep, not spin; OpenMP reads this when torch is loaded.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # The order of a set of words follows a number that Python draws at each start, unless told.
+    "PYTHONHASHSEED": "0",
+}
+"""What every trainer starts with, unless the environment says otherwise."""
+
 _NATIVE = "or use --numerics native, whose bits are those of one kind of CPU"
 
 

@@ -19,6 +19,7 @@ import psutil
 from host import limits
 from host.errors import LockstepError, OutOfMemory, Stopped
 from host.plan import Plan
+from train.numerics import variables
 from train.process import outcome, parent
 
 
@@ -37,7 +38,7 @@ def supervise(words: list[str]) -> int:
         # The trainer counts its threads itself: the 1 only spares a warning of Accelerate's.
         environ = {
             "OMP_NUM_THREADS": "1",
-            "PYTHONHASHSEED": "0",
+            **variables.STARTED,
             **os.environ,
             outcome.VARIABLE: str(note),
             parent.SUPERVISOR: str(os.getpid()),

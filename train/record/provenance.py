@@ -60,7 +60,12 @@ _PLACE = re.compile(
 )
 
 
-def describe(config: Config, runtime: Runtime, data_sha256: str | None) -> dict[str, Any]:
+def describe(
+    config: Config,
+    runtime: Runtime,
+    data_sha256: str | None = None,
+    first_pass: str | None = None,
+) -> dict[str, Any]:
     """The manifest of a run that is about to start, ready for JSON. Holds no secrets."""
     commit, different = git.state()
     return {
@@ -75,6 +80,7 @@ def describe(config: Config, runtime: Runtime, data_sha256: str | None) -> dict[
         "config": config.model_dump(mode="json"),
         "hardware": hardware(runtime),
         "fingerprint": _fingerprint(config, runtime),
+        "first_pass": first_pass,
         "optimizer_kernel": optim.kernel(config),
         "environment": environment(os.environ),
         "git": {"commit": commit, "diff_sha256": different},
@@ -95,11 +101,21 @@ def _fingerprint(config: Config, runtime: Runtime) -> dict[str, str]:
 
 def differences(recorded: Manifest, now: Manifest) -> list[str]:
     """Each factor that may change the bits and is not what was recorded, with both values."""
-    found = [
+    bits, others = compared(recorded, now)
+    return others + [f"this machine computes otherwise: {found}" for found in bits]
+
+
+def compared(recorded: Manifest, now: Manifest) -> tuple[list[str], list[str]]:
+    """The same in two: what gave other bits when it was tried, and what else is not as recorded."""
+    others = [
         f"{name}: {before} recorded, {after} now" for name, before, after in _unlike(recorded, now)
     ]
     probes = other_probes(recorded, now)
-    return found + ([f"this machine computes otherwise: {probes}"] if probes else [])
+    bits = [f"other bits in {probes}"] if probes else []
+    passes = recorded.get("first_pass"), now.get("first_pass")
+    if all(passes) and passes[0] != passes[1]:
+        bits.append("other bits in the model's first pass")
+    return bits, others
 
 
 def other_probes(one: Manifest, other: Manifest) -> str:
@@ -120,7 +136,7 @@ def agree(config: Config, runtime: Runtime) -> None:
     """
     if runtime.control is None or config.reproducibility == "fast":
         return
-    own = (platform.node(), describe(config, runtime, None))
+    own = (platform.node(), describe(config, runtime))
     every: list[Any] = [None] * runtime.world
     dist.all_gather_object(every, own, group=runtime.control)
     here, first = every[0]
@@ -137,6 +153,26 @@ def agree(config: Config, runtime: Runtime) -> None:
             raise HostError(
                 f"process {rank}{where} does not compute as the others: {'; '.join(found)}",
                 "have all of them alike, or use --reproducibility fast",
+            )
+
+
+def agree_on_pass(runtime: Runtime, first_pass: str | None) -> None:
+    """See that the model gives the same on all processes. All of them call this together.
+
+    Raises:
+        HostError: on one of them it does not, though all probes were the same.
+    """
+    if runtime.control is None:
+        return
+    every: list[Any] = [None] * runtime.world
+    dist.all_gather_object(every, (platform.node(), first_pass), group=runtime.control)
+    for rank, (there, digest) in enumerate(every):
+        if digest != every[0][1]:
+            where = "" if there == every[0][0] else f" on {there}"
+            raise HostError(
+                f"process {rank}{where} does not compute as the others: other bits in the model's"
+                " first pass",
+                "have all machines alike, or use --reproducibility fast",
             )
 
 

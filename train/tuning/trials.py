@@ -18,6 +18,7 @@ from typing import Any
 from host import limits, plan
 from host.errors import HostError, LockstepError, LostPeers, OutOfMemory
 from train.config import Config
+from train.numerics import variables
 from train.process import outcome, parent, supervisor
 
 Row = dict[str, Any]
@@ -100,7 +101,7 @@ def read(path: Path) -> list[Row]:
 
 def _watch(words: list[str], environ: dict[str, str], log: Any, rows: Path) -> int:
     """Run a trial to its end, showing its rows."""
-    environ = {"OMP_NUM_THREADS": "1", **environ}
+    environ = {"OMP_NUM_THREADS": "1", **variables.STARTED, **environ}
     shown = 0
     die = partial(parent.signal_on_death, signal.SIGTERM)  # a single system call
     with subprocess.Popen(

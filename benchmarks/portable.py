@@ -1,0 +1,121 @@
+"""Are portable numerics portable? Searches for what comes out otherwise on an emulated CPU.
+
+    python benchmarks/portable.py models --count 300 [--cpu Haswell]
+    python benchmarks/portable.py operations [--cpu Haswell] [--out LISTS.json]
+
+`models` trains random models of random shapes for three updates. `operations` calls what torch's
+own tests call of each operator, forward and backward, and needs `pip install expecttest`. Both are
+computed here and under qemu-user (Debian's and Ubuntu's package), two processes side by side.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from train.numerics import variables
+
+PARTS = ROOT / "benchmarks/portable_parts.py"
+OPERATORS = 750
+"""No fewer than torch's own list has."""
+
+
+def computed(what: str, first: int, last: int, cpu: str | None, folder: Path) -> dict[str, Any]:
+    """Digests of each by name, computed here or on an emulated CPU; None: it crashed there."""
+    found: dict[str, Any] = {}
+    environ = {**os.environ, **variables.HELD, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    environ |= {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONWARNINGS": "ignore"}
+    emulator = ["qemu-x86_64", "-cpu", cpu] if cpu else []
+    while first < last:
+        file = folder / f"{what}-{cpu}-{first}-{last}.jsonl"
+        words = [sys.executable, str(PARTS), what, str(file), str(first), str(last)]
+        done = subprocess.run([*emulator, *words], env=environ, capture_output=True, check=False)
+        rows = [json.loads(row) for row in file.read_text().splitlines()] if file.exists() else []
+        found |= {row["name"]: row["found"] for row in rows}
+        if done.returncode == 0:
+            break
+        if not rows and b"Segmentation" not in done.stderr and done.returncode > 0:
+            sys.exit(done.stderr.decode()[-2000:])
+        print(f"{what} {first + len(rows)} crashes on {cpu or 'this CPU'}", flush=True)
+        first += len(rows) + 1
+    return found
+
+
+def both(what: str, count: int, cpu: str) -> list[dict[str, Any]]:
+    """Two mappings of digests: computed here, and there."""
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
+        found = []
+        for place in (None, cpu):
+            size = -(-count // 8)
+            jobs = [
+                pool.submit(computed, what, n, min(n + size, count), place, Path(name))
+                for n in range(0, count, size)
+            ]
+            found.append({k: v for job in jobs for k, v in job.result().items()})
+        return found
+
+
+def models(count: int, cpu: str) -> int:
+    """Print which models come out otherwise, and where first; returns how many."""
+    here, there = both("models", count, cpu)
+    unlike = [name for name in here if name in there and here[name] != there[name]]
+    for name in unlike:
+        first = next(k for k in here[name] if here[name][k] != there[name].get(k))
+        print(f"model {name}: {first}")
+    tensors = sum(len(found) for found in there.values())
+    print(f"{len(there)} models, {tensors:,} digests, {len(unlike)} models differ on {cpu}")
+    return len(unlike)
+
+
+def operations(cpu: str, out: Path | None) -> int:
+    """Print which operations come out otherwise, and how many were compared."""
+    here, there = both("operations", OPERATORS, cpu)
+    compared: Counter[str] = Counter()
+    unlike: Counter[str] = Counter()
+    example: dict[str, str] = {}
+    for name in here.keys() & there.keys():
+        for key in here[name].keys() & there[name].keys():
+            operation = key.split()[0]
+            if key.startswith("fails ") or "random" in (here[name][key], there[name][key]):
+                continue
+            compared[operation] += 1
+            if here[name][key] != there[name][key]:
+                unlike[operation] += 1
+                example[operation] = name
+    for operation, times in sorted(unlike.items()):
+        print(
+            f"{operation}: {times} of {compared[operation]} calls, such as for {example[operation]}"
+        )
+    print(
+        f"{len(compared)} operations, {sum(compared.values()):,} calls of {len(there)} operators,"
+        f" {len(unlike)} operations differ on {cpu}"
+    )
+    if out:
+        lists = {"equal": sorted(compared.keys() - unlike.keys()), "unlike": sorted(unlike)}
+        out.write_text(json.dumps(lists, indent=1) + "\n")
+    return len(unlike)
+
+
+def main() -> int:
+    """Search, print, and return 1 where something differs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("models", "operations"))
+    parser.add_argument("--cpu", default="Haswell")
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.what == "models":
+        return int(models(options.count, options.cpu) > 0)
+    return int(operations(options.cpu, options.out) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

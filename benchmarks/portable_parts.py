@@ -1,0 +1,248 @@
+"""What portable.py has computed on each CPU: digests of random models, and of torch's operations.
+
+    python benchmarks/portable_parts.py models OUT.json FIRST LAST
+    python benchmarks/portable_parts.py operations OUT.json FIRST LAST
+
+Each line of OUT is a mapping of one model or operator: what it is, and digests by name.
+"""
+
+import hashlib
+import json
+import random
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+ELEMENTS = 1 << 19
+"""Of an activation at most: an emulated CPU takes its time."""
+SAMPLES = 12
+"""Of an operator's inputs, of those that torch's own tests have."""
+
+
+def digest(leaves: Any) -> str:
+    """Of tensors and plain values; NaN is NaN, whatever its payload."""
+    found = hashlib.sha256()
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            found.update(repr(leaf).encode())
+            continue
+        found.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
+        plain = leaf.detach().resolve_conj().resolve_neg()
+        plain = torch.view_as_real(plain) if plain.is_complex() else plain
+        if plain.is_floating_point():
+            plain = torch.where(plain.isnan(), torch.full_like(plain, 12345.0), plain)
+        found.update(plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+# Random models.
+
+
+def layer(draw: random.Random, channels: int) -> tuple[nn.Module, int]:
+    """One layer that keeps pictures pictures, and its channels."""
+    kind = draw.choice(["conv"] * 4 + ["depthwise", "transposed", "norm", "act", "pool", "mix"])
+    out = draw.choice([1, 2, 3, 5, 8, 12, 16, 24, 31, 32, 48, 64, 96, 127, 128, 256, 512])
+    kernel = draw.choice([1, 1, 2, 3, 3, 3, 5, 7])
+    stride, dilation = draw.choice([1, 1, 1, 2, 3]), draw.choice([1, 1, 1, 2])
+    padding, bias = draw.choice([0, kernel // 2, kernel]), draw.random() < 0.5
+    if kind == "conv":
+        both = [g for g in (1, 2, 3, 4, 8, 16, 32) if channels % g == 0 and out % g == 0]
+        groups = draw.choice(both)
+        words = {"padding": padding, "dilation": dilation, "groups": groups, "bias": bias}
+        return nn.Conv2d(channels, out, kernel, stride, **words), out
+    if kind == "depthwise":
+        return nn.Conv2d(
+            channels, channels, kernel, stride, padding, groups=channels, bias=bias
+        ), channels
+    if kind == "transposed":
+        out = min(out, 64)
+        return nn.ConvTranspose2d(channels, out, kernel, stride, bias=bias), out
+    if kind == "norm":
+        norms = [nn.BatchNorm2d(channels), nn.GroupNorm(1, channels), nn.InstanceNorm2d(channels)]
+        return draw.choice(norms), channels
+    if kind == "act":
+        acts = [nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Hardswish, nn.ELU, nn.Softplus]
+        acts += [nn.Mish, nn.LogSigmoid, nn.Softsign, nn.SELU, nn.CELU, nn.Softmax2d]
+        return draw.choice(acts)(), channels
+    if kind == "pool":
+        return draw.choice([nn.MaxPool2d, nn.AvgPool2d])(2, 2, ceil_mode=True), channels
+    return Mix(channels, draw), channels
+
+
+class Mix(nn.Module):
+    """Attention, or a perceptron, over places."""
+
+    def __init__(self, channels: int, draw: random.Random) -> None:
+        super().__init__()
+        heads = draw.choice([h for h in (1, 2, 4, 8) if channels % h == 0])
+        self.attention = nn.MultiheadAttention(channels, heads, batch_first=True)
+        self.norm, self.attends = nn.LayerNorm(channels), draw.random() < 0.5
+        self.linear = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix."""
+        tokens = self.norm(x.flatten(2).transpose(1, 2))
+        if self.attends:
+            tokens = self.attention(tokens, tokens, tokens, need_weights=False)[0]
+        return x + functional.gelu(self.linear(tokens)).transpose(1, 2).reshape(x.shape)
+
+
+def model(number: int) -> tuple[nn.Module, Tensor]:
+    """Random model `number`, and what goes in."""
+    draw = random.Random(number)
+    channels, side = draw.choice([1, 3, 3, 8, 16, 64]), draw.choice([4, 7, 8, 9, 14, 16, 28, 33])
+    batch = draw.choice([1, 2, 3, 4, 7, 8, 16, 17, 32, 64])
+    torch.manual_seed(number)
+    x = torch.randn(batch, channels, side, side)
+    layers: list[nn.Module] = []
+    y = x
+    for _ in range(draw.choice([1, 2, 3, 4, 5])):
+        for _ in range(50):
+            one, out = layer(draw, channels)
+            size = 0
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                try:
+                    size = max(s.numel() for s in (y, one.eval()(y[:1])))
+                except (RuntimeError, ValueError):
+                    continue
+            places = y[0, 0].numel()
+            if not size or size * batch > ELEMENTS or (isinstance(one, Mix) and places > 200):
+                continue
+            layers.append(one.train())
+            channels = out
+            with torch.no_grad():
+                y = one.eval()(y)
+            break
+    whole = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    whole.append(nn.Dropout(draw.choice([0.0, 0.3])))
+    whole.append(nn.Linear(channels, 10))
+    if draw.random() < 0.25:
+        whole, x = (t.to(memory_format=torch.channels_last) for t in (whole, x))
+    return whole.train(), x
+
+
+def models(first: int, last: int) -> Iterator[dict[str, Any]]:
+    """What each gives: three updates by one of the optimizers, all tensors on the way."""
+    for number in range(first, last):
+        whole, x = model(number)
+        adam = number % 2
+        words = {"lr": 0.01, "fused": True}
+        optimizer: Any = (
+            torch.optim.AdamW(whole.parameters(), **words)
+            if adam
+            else torch.optim.SGD(whole.parameters(), momentum=0.9, nesterov=True, **words)
+        )
+        found = {"weights": digest(whole.state_dict().values()), "input": digest([x])}
+        labels = torch.arange(len(x)) % 10
+        try:
+            for step in range(3):
+                seen: list[tuple[str, Tensor]] = []
+                hooks = [
+                    m.register_forward_hook(lambda m, _, y, seen=seen: seen.append((str(m), y)))
+                    for m in whole
+                ]
+                logits = whole(x)
+                for hook in hooks:
+                    hook.remove()
+                functional.cross_entropy(logits, labels, label_smoothing=0.1).backward()
+                for place, (name, y) in enumerate(seen):
+                    found[f"step {step}, {place} {name[:90]}"] = digest([y])
+                for name, p in reversed(list(whole.named_parameters())):
+                    found[f"step {step}, gradient of {name}"] = digest([p.grad])
+                nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                found[f"step {step}, update"] = digest(whole.state_dict().values())
+        except ValueError as error:  # one value a channel
+            found["fails"] = type(error).__name__
+        yield {"name": str(number), "found": found}
+
+
+# Operations.
+
+
+class Calls(TorchDispatchMode):
+    """Notes digests of what goes into each operation, and of what comes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = self._digest((args, kwargs))
+        out = func(*args, **kwargs)
+        if given is not None and "empty" not in str(func):
+            # What is changed in place comes out as well.
+            came = self._digest((out, args))
+            if came is not None:
+                key = f"{func} {given}"
+                self.found[key] = came if self.found.get(key, came) == came else "random"
+        return out
+
+    @staticmethod
+    def _digest(tree: Any) -> str | None:
+        try:
+            with _disable_current_modes():
+                every = tree_leaves(tree)
+                return digest(leaf for leaf in every if not isinstance(leaf, torch.Generator))
+        except (RuntimeError, NotImplementedError, TypeError):  # sparse ones and their like
+            return None
+
+
+def operations(first: int, last: int) -> Iterator[dict[str, Any]]:
+    """What each operation gives that torch's own samples of its operators call, both ways."""
+    # Its imports take ten seconds, and a package that only the search needs.
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for operator in op_db[first:last]:
+        calls = Calls()
+        for dtype in (torch.float32, torch.float64, torch.int64):
+            if not operator.supports_dtype(dtype, "cpu"):
+                continue
+            torch.manual_seed(0)
+            random.seed(0)
+            try:
+                _call(operator, dtype, calls)
+            except Exception as error:  # an operator of another device, for instance
+                calls.found[f"fails {operator.full_name} {dtype}"] = type(error).__name__
+        yield {"name": operator.full_name, "found": calls.found}
+
+
+def _call(operator: Any, dtype: torch.dtype, calls: Calls) -> None:
+    gradients = dtype.is_floating_point and operator.supports_autograd
+    samples = operator.sample_inputs("cpu", dtype, requires_grad=gradients)
+    for number, sample in zip(range(SAMPLES), samples, strict=False):
+        torch.manual_seed(number)
+        random.seed(number)
+        with calls:
+            out = operator(sample.input, *sample.args, **sample.kwargs)
+            leaves = [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.requires_grad]
+            if leaves:
+                torch.autograd.backward(leaves, [torch.full_like(t, 0.37) for t in leaves])
+
+
+def main() -> None:
+    """Write what comes out, a line at a time: an emulator may crash."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    what, out, first, last = sys.argv[1:]
+    rows = {"models": models, "operations": operations}[what](int(first), int(last))
+    with Path(out).open("a") as file:
+        for row in rows:
+            print(json.dumps(row), file=file, flush=True)
+
+
+if __name__ == "__main__":
+    main()
