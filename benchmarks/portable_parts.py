@@ -179,7 +179,8 @@ class Calls(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = self._digest((args, kwargs))
+        drawn = torch.Tag.nondeterministic_seeded in func.tags
+        given = self._digest((args, kwargs, torch.get_rng_state() if drawn else None))
         out = func(*args, **kwargs)
         if given is not None and "empty" not in str(func):
             # What is changed in place comes out as well.
@@ -199,11 +200,111 @@ class Calls(TorchDispatchMode):
             return None
 
 
+def lstm() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return nn.LSTM(20, 24, 2, batch_first=True, dropout=0.1), (torch.randn(5, 9, 20),)
+
+
+def gru() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return nn.GRU(20, 24, bidirectional=True), (torch.randn(5, 9, 20),)
+
+
+def encoder() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Whose evaluation takes a short cut."""
+    block = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    return nn.TransformerEncoder(block, 2), (torch.randn(3, 17, 32),)
+
+
+def attention() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    x = torch.randn(3, 19, 48)
+    return nn.MultiheadAttention(48, 6, batch_first=True, dropout=0.1), (x, x, x)
+
+
+def weight_norm() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return nn.utils.weight_norm(nn.Conv2d(6, 14, 3)), (torch.randn(2, 6, 9, 9),)
+
+
+def normed_embedding() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return nn.Embedding(50, 24, max_norm=1.0), (torch.arange(40),)
+
+
+class Drawn(nn.Module):
+    """What is drawn, sorted and spread on the way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix."""
+        x = x[torch.randperm(len(x))] / (x.std() + 1) + torch.randint(3, x.shape)
+        return (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True) + torch.rand_like(x)
+
+
+def drawn() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return Drawn(), (torch.randn(33, 41, requires_grad=True),)
+
+
+def quantised() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    from torch.ao.quantization import FakeQuantize, MovingAverageMinMaxObserver
+
+    fake = FakeQuantize(MovingAverageMinMaxObserver, quant_min=0, quant_max=255)
+    return nn.Sequential(nn.Linear(20, 30), fake), (torch.randn(7, 20),)
+
+
+class Wide(nn.Module):
+    """Functions of one number over all its sizes: torch's own samples are a few dozen numbers."""
+
+    POSITIVE = ("sqrt", "rsqrt", "log", "log2", "log10", "log1p", "reciprocal", "lgamma", "digamma")
+    ANY = ("exp", "exp2", "expm1", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asinh", "atan")
+    ANY += ("erf", "erfc", "sigmoid", "sinc", "i0")
+    UNIT = ("asin", "acos", "atanh", "erfinv")
+
+    def forward(self, positive: Tensor, wide: Tensor) -> Tensor:
+        """All of them."""
+        for name in self.POSITIVE:
+            getattr(torch, name)(positive)
+        for name in self.ANY:
+            getattr(torch, name)(wide)
+        for name in self.UNIT:
+            getattr(torch, name)((wide / 4).clamp(-0.999, 0.999))
+        for exponent in (-1.5, -0.5, 0.25, 0.75, 1.5, 1.7, 2.5):
+            positive.clamp(1e-8, 1e8).pow(exponent)
+        torch.atan2(wide, wide.flip(0))
+        torch.hypot(wide, wide.flip(0))
+        rows = wide[:4096].view(64, 64)
+        torch.cdist(rows, rows.flip(0))
+        functional.pdist(rows)
+        torch.linalg.cholesky(rows @ rows.T + 99 * torch.eye(64, dtype=rows.dtype))
+        return functional.normalize(rows).sum() + positive.sum() * 0
+
+
+def wide() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    places = torch.arange(1 << 17)
+    dtype = (torch.float32, torch.float64)[torch.initial_seed() % 2]
+    bits = ((places * 32771 + 7) % 0x7F000000).int().view(torch.float32)
+    positive = bits[(bits > 1e-30) & (bits < 1e30)].to(dtype)
+    spread = (((places * 40503 >> 3) % 20011 - 10005).float() / 2500).to(dtype)
+    return Wide(), (positive.requires_grad_(), spread)
+
+
+EXTRAS = (wide, lstm, gru, encoder, attention, weight_norm, normed_embedding, drawn, quantised)
+"""What torch's own samples do not call."""
+
+
 def operations(first: int, last: int) -> Iterator[dict[str, Any]]:
     """What each operation gives that torch's own samples of its operators call, both ways."""
     # Its imports take ten seconds, and a package that only the search needs.
     from torch.testing._internal.common_methods_invocations import op_db
 
+    for build in EXTRAS[max(0, first - len(op_db)) : max(0, last - len(op_db))]:
+        calls = Calls()
+        for seed in range(4):
+            torch.manual_seed(seed)
+            module, given = build()
+            with calls:
+                out = module(*given)
+                leaves = [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.requires_grad]
+                torch.autograd.backward(leaves, [torch.full_like(t, 0.37) for t in leaves])
+                module.eval()
+                with torch.no_grad():
+                    module(*given)
+        yield {"name": build.__name__, "found": calls.found}
     for operator in op_db[first:last]:
         calls = Calls()
         for dtype in (torch.float32, torch.float64, torch.int64):

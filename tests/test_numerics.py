@@ -10,11 +10,13 @@ from contextlib import nullcontext
 import pytest
 import torch
 from conftest import DIGITS, ROOT, one_line, processes
+from torch.nn import functional
 
 from doctor.inside import like
 from host import plan
 from host.errors import HostError, LockstepError, UsageError
 from train.config import Config
+from train.learn import models
 from train.numerics import variables
 from train.numerics.probes import fingerprint
 from train.record import provenance
@@ -257,3 +259,62 @@ def test_the_doctor_has_nothing_to_compare_with(tmp_path) -> None:
     (tmp_path / "run.json").write_text("{}")
     [found] = like.examine(tmp_path)
     assert "has no fingerprint" in found.seen
+
+
+class Rooted(torch.nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.layer, self.function = torch.nn.Linear(64, 10), function
+
+    def forward(self, x):
+        return self.layer(self.function(x.flatten(1).abs() + 0.1).clamp(-9, 9))
+
+
+def resampled(x: torch.Tensor) -> torch.Tensor:
+    places = torch.zeros(len(x), 8, 8, 2)
+    return functional.grid_sample(x.view(-1, 1, 8, 8), places, align_corners=True).flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (torch.sqrt, "the model calls sqrt, which other makers' CPUs round otherwise"),
+        (lambda x: x**0.5, "the model calls pow with an exponent of 0.5"),
+        (lambda x: x.sqrt_(), "the model calls sqrt_, "),
+        (torch.atan, "the model calls atan, "),
+        (lambda x: torch.cdist(x, x).sum(1, keepdim=True) + x, "the model calls _cdist_forward, "),
+        (lambda x: torch._foreach_sqrt([x])[0], "the model calls _foreach_sqrt, "),
+        (torch.erf, None),
+        (torch.rsqrt, None),
+        (lambda x: x / x.std(1, keepdim=True) + torch.rand_like(x), None),
+        (resampled, "the model calls grid_sampler_2d, which has not been compared"),
+    ],
+)
+def test_operations_that_other_cpus_round_otherwise_are_refused(
+    cli, tmp_path, monkeypatch, function, says
+) -> None:
+    monkeypatch.setitem(models.OURS, "rooted", lambda *_: Rooted(function))
+    run = ["--run", tmp_path / "r"]
+    done = cli("fit", *DIGITS, *KNOBS, "--model.name", "rooted", "--max_steps", 1, *run)
+    if says is None:
+        assert done.code == 0, done.err
+        return
+    assert done.code == 2
+    assert says in one_line(done.err)
+    native = ["--numerics", "native"]
+    assert cli("fit", *DIGITS, "--model.name", "rooted", "--max_steps", 1, *native, *run).code == 0
+
+
+def test_a_complex_parameter_has_no_portable_optimizer(cli, tmp_path, monkeypatch) -> None:
+    class Turned(Rooted):
+        def __init__(self) -> None:
+            super().__init__(lambda x: x)
+            self.turn = torch.nn.Parameter(torch.ones(64, dtype=torch.complex64))
+
+        def forward(self, x):
+            return super().forward((x.flatten(1) * self.turn).real)
+
+    monkeypatch.setitem(models.OURS, "turned", lambda *_: Turned())
+    done = cli("fit", *DIGITS, *KNOBS, "--model.name", "turned", "--run", tmp_path / "r")
+    assert done.code == 2
+    assert "turn is complex, which no fused optimizer takes" in one_line(done.err)

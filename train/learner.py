@@ -20,6 +20,7 @@ from train.lanes.settings import settings
 from train.lanes.traits import USUAL, Traits
 from train.learn import examine, models, optim, tries
 from train.learn.alone import alone
+from train.numerics import operations
 from train.process.failures import out_of_memory
 
 # Images in the largest batch that is tried.
@@ -91,6 +92,8 @@ def traits(
             examine.examine(looked)
         examine.check_resume(looked, another(one_of_none, looked.samples))
         _try_sizes(looked, config, images, samples)
+        if config.portable:
+            _check_operations(looked)
         _check_settings(runtime)
     except Exception as error:  # whatever a model raises
         _explain(config, error)
@@ -203,6 +206,14 @@ def _takes(looked: tries.Tries, images: Tensor) -> bool:
     except Exception:  # of another size than those that it has passed
         return False
     return True
+
+
+def _check_operations(looked: tries.Tries) -> None:
+    """All that the model calls gives the same bits on all CPUs."""
+    with operations.seen() as names:
+        looked.evaluate()
+        looked.train()
+    operations.check(names)
 
 
 def _explain(config: Config, error: Exception) -> NoReturn:

@@ -28,6 +28,13 @@ def build(experiment: Config, model: nn.Module) -> Optimizer:
         {"params": [p for p in wanted if p.ndim <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
+    names = {id(p): name for name, p in model.named_parameters()}
+    odd = next((names[id(p)] for p in wanted if fused and not p.is_floating_point()), None)
+    if odd is not None:
+        raise UsageError(
+            f"{odd} is complex, which no fused optimizer takes, and numerics: portable needs one",
+            "keep its real and imaginary parts as real numbers, or use --numerics native",
+        )
     if config.name == "adamw":
         return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused or None)
     # Nesterov's form without momentum is an error in torch, and means plain SGD.

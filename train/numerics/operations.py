@@ -1,0 +1,85 @@
+"""Which of torch's operations give the same bits on all CPUs under portable numerics.
+
+`benchmarks/portable.py operations` has called what torch's own tests call, forward and backward,
+here and on an emulated CPU of another maker; equal.py holds the names of those that came out equal.
+The others come from MKL's vector library, which starts from `rsqrtps` and its like, whose last bits
+each maker chose.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from host.errors import UsageError
+from train.numerics.equal import EQUAL
+
+UNEQUAL = frozenset(
+    [
+        "sqrt",
+        "atan",
+        "asin",
+        "acos",
+        "tan",
+        "_cdist_forward",
+        "_euclidean_dist",
+        "linalg_cholesky_ex",
+        "mkldnn_rnn_layer",
+        "linalg_matrix_sqrth",
+    ]
+)
+"""Other bits on other CPUs, in FP32 or in FP64; a power of 0.5 is a square root as well."""
+_NOTHING = re.compile("(new_)?empty|as_strided|profiler::|_record_function")
+_ROOT = "pow with an exponent of 0.5"
+
+
+class _Seen(TorchDispatchMode):
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names = names
+
+    def __torch_dispatch__(
+        self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket._qualified_op_name.removeprefix("aten::")
+        root = name.strip("_") in ("pow", "foreach_pow") and 0.5 in args[1:]
+        self.names.add(_ROOT if root else name)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def seen() -> Iterator[set[str]]:
+    """The names of all operations that are called in the block, their gradients' as well."""
+    names: set[str] = set()
+    with _Seen(names):
+        yield names
+
+
+def check(names: Iterable[str]) -> None:
+    """See that all of them are equal on all CPUs.
+
+    Raises:
+        UsageError: naming the first that is not, or was not compared.
+    """
+    equal = {_base(name) for name in EQUAL.split()}
+    for name in sorted(names):
+        if name == _ROOT or _base(name) in UNEQUAL:
+            raise UsageError(
+                f"the model calls {name}, which other makers' CPUs round otherwise, and numerics:"
+                " portable is to be the same on all",
+                "compute it from others (sqrt(x) as x * x.clamp(min=1e-30).rsqrt()), or use"
+                " --numerics native",
+            )
+        if _base(name) not in equal and not _NOTHING.match(name):
+            raise UsageError(
+                f"the model calls {name}, which has not been compared on other CPUs, and numerics:"
+                " portable promises the same bits on all",
+                "use --numerics native, or compare it with benchmarks/portable.py",
+            )
+
+
+def _base(name: str) -> str:
+    """What computes the same: in place, or on each tensor of a list."""
+    return name.removeprefix("_foreach_").removesuffix("_")
