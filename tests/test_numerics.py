@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def taken() -> dict[str, str]:
-    return fingerprint(torch.device("cpu"), nullcontext)
+    return fingerprint(torch.device("cpu"), nullcontext, portable=True)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +155,8 @@ def test_probes_see_other_instructions() -> None:
     done = subprocess.run(words, capture_output=True, env=environ, cwd=ROOT, check=True)
     plain, here = json.loads(done.stdout), taken()
     assert provenance.other_probes({"fingerprint": here}, {"fingerprint": plain})
+    assert "sqrt" in plain
+    assert "sqrt" not in here
     assert plain["randn"] != here["randn"]
     assert plain["linear"] == here["linear"]  # MKL's
 

@@ -9,8 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from conftest import ROOT
 from train.numerics import variables
 from train.record import provenance
 
-pytestmark = [pytest.mark.portable, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.portable, pytest.mark.timeout(3000)]
 
 EMULATOR = "qemu-x86_64"
 SHORT = "--config configs/digits.yaml --eval.every 2 --checkpoint.every 2 --log.every 1"
@@ -35,6 +35,7 @@ EXPERIMENTS = {
     "fine-tuned": f"{SHORT} --max_steps 4 --model.weights WEIGHTS --optim.name adamw"
     " --optim.lr 0.0001 --augment.cutout 2",
 }
+QUICK = ("convnet SGD", "ResNet-18 AdamW")
 CPUS = (
     "Haswell",
     "Haswell,l3-cache=off",
@@ -43,7 +44,7 @@ CPUS = (
     "EPYC-Milan",
     "EPYC-Milan,l3-cache=off,host-cache-info=on",
 )
-EMULATED = "0-emulated"
+EMULATED = "6.0.0-emulated"
 """What an emulated process takes for the kernel's release; one that left the emulator does not."""
 
 
@@ -54,52 +55,60 @@ class Trained:
     trace: str
 
 
-def train(folder: Path, name: str, cpu: str | None) -> Trained:
-    """Train an experiment, on this CPU or on an emulated one."""
-    words = [sys.executable, "tests/portable/trainer.py", "fit", *EXPERIMENTS[name].split()]
-    if "WEIGHTS" in words:
-        words[words.index("WEIGHTS")] = str(weights(folder.parent))
+def train(folder: Path, names: Sequence[str], cpu: str | None) -> dict[str, Trained]:
+    """Train experiments one after another in a process, on this CPU or on an emulated one."""
+    words, runs = [], {name: folder / f"{name}-{cpu}".replace(" ", "-") for name in names}
+    for name, run in runs.items():
+        said = EXPERIMENTS[name].replace("WEIGHTS", str(folder / "weights.safetensors")).split()
+        words.append(["fit", *said, "--run", str(run)])
+    command = [sys.executable, "tests/portable/trainer.py", json.dumps(words)]
     if cpu is not None:
         assert shutil.which(EMULATOR), "Debian and Ubuntu have it: apt-get install qemu-user"
-        words = [EMULATOR, "-r", EMULATED, "-cpu", cpu, *words]
-    run = folder / f"{name}-{cpu}".replace(" ", "-")
+        command = [EMULATOR, "-r", EMULATED, "-cpu", cpu, *command]
     # With the hash seed set, nothing has to start Python again: that would leave the emulator.
     environ = {**os.environ, **variables.HELD, **variables.STARTED, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [*words, "--run", str(run)],
-        cwd=ROOT, env=environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    record = json.loads((run / "run.json").read_text())
-    assert (EMULATED in record["hardware"]["system"]) == (cpu is not None)
-    result = json.loads((run / "result.json").read_text())
-    return Trained(record, result, (run / "trace.csv").read_text())
+    found = {}
+    for name, run in runs.items():
+        record, result = (
+            json.loads((run / f"{file}.json").read_text()) for file in ("run", "result")
+        )
+        assert (EMULATED in record["hardware"]["system"]) == (cpu is not None)
+        found[name] = Trained(record, result, (run / "trace.csv").read_text())
+    return found
 
 
-@cache
-def weights(folder: Path) -> Path:
+def weights(folder: Path) -> None:
     """Those of a short training, to go on from."""
     run = folder / "weights"
     words = f"{SHORT} --max_steps 6 --seed 3 --run {run}".split()
     subprocess.run(
         [sys.executable, "-m", "train", "fit", *words], cwd=ROOT, check=True, capture_output=True
     )
-    return run / "checkpoints/latest/model.safetensors"
+    shutil.copy(run / "checkpoints/latest/model.safetensors", folder / "weights.safetensors")
 
 
-@cache
-def here(folder: Path, name: str) -> Trained:
-    """The same on this CPU."""
-    return train(folder, name, None)
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-@pytest.mark.parametrize("cpu", CPUS)
-def test_the_same_bits(name, cpu, tmp_path_factory) -> None:
-    folder = tmp_path_factory.mktemp("runs")
-    ours, theirs = here(tmp_path_factory.getbasetemp(), name), train(folder, name, cpu)
-    assert provenance.differences(ours.record, theirs.record) == []
-    assert theirs.trace == ours.trace
-    for key in ("weights_sha256", "metrics", "best"):
-        assert theirs.result[key] == ours.result[key]
-    print(f"{name} on {cpu}: {theirs.result['weights_sha256']}")
+@pytest.mark.parametrize(
+    ("cpu", "names"),
+    [
+        *(pytest.param(cpu, QUICK, id=f"quick-{cpu}") for cpu in ("Haswell", "EPYC-Milan")),
+        *(pytest.param(cpu, tuple(EXPERIMENTS), id=f"all-{cpu}") for cpu in CPUS),
+    ],
+)
+def test_the_same_bits(cpu, names, tmp_path) -> None:
+    if "fine-tuned" in names:
+        weights(tmp_path)
+    here, there = train(tmp_path, names, None), train(tmp_path, names, cpu)
+    for name in names:
+        ours, theirs = here[name], there[name]
+        same = theirs.result["weights_sha256"] == ours.result["weights_sha256"]
+        print(f"{name} on {cpu}: {theirs.result['weights_sha256'][:12]} {same}")
+    for name in names:
+        ours, theirs = here[name], there[name]
+        assert provenance.differences(ours.record, theirs.record) == []
+        assert theirs.trace == ours.trace
+        for key in ("weights_sha256", "metrics", "best"):
+            assert theirs.result[key] == ours.result[key]

@@ -1,8 +1,13 @@
-"""`python -m train`, with a small vision transformer among the models."""
+"""`python -m train` several times in one process, with a small vision transformer among the models.
 
+python tests/portable/trainer.py '[["fit", …], ["fit", …]]'
+"""
+
+import json
 import sys
 
 import torch
+from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor, nn
 
 from train.__main__ import main
@@ -33,4 +38,9 @@ class Transformer(nn.Module):
 models.OURS["transformer"] = Transformer
 
 if __name__ == "__main__":
-    sys.exit(main())
+    for words in json.loads(sys.argv[1]):
+        code = main(words)
+        if code:
+            sys.exit(code)
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()

@@ -34,6 +34,7 @@ class Runtime:
 
     Attributes:
         rank, world: this process's number and how many there are.
+        portable: whether other CPUs are to give the same bits.
         threads: OpenMP threads of this process, part of what decides the bits.
         lanes: the lane numbers this process works through at each step.
         control: a CPU process group for small decisions; None when alone.
@@ -43,6 +44,7 @@ class Runtime:
     accelerator: Accelerator
     rank: int
     world: int
+    portable: bool
     threads: int
     lanes: range
     control: dist.ProcessGroup | None
@@ -56,7 +58,7 @@ class Runtime:
     @cached_property
     def fingerprint(self) -> dict[str, str]:
         """What the probes give on this process, by their names."""
-        return fingerprint(self.device, self.accelerator.autocast)
+        return fingerprint(self.device, self.accelerator.autocast, portable=self.portable)
 
     @property
     def device(self) -> torch.device:
@@ -151,7 +153,7 @@ def start(
         torch.set_num_threads(threads)
         # Small decisions must not wait for the GPU, as a group over NCCL would.
         control: Any = dist.new_group(backend="gloo") if world > 1 else None
-        yield Runtime(accelerator, rank, world, threads, lanes, control, settings())
+        yield Runtime(accelerator, rank, world, portable, threads, lanes, control, settings())
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.
         accelerator.end_training()

@@ -50,8 +50,8 @@ native_batch_norm_backward native_dropout_backward native_group_norm native_grou
 native_layer_norm native_layer_norm_backward ne neg neg_ new_full new_ones new_zeros nextafter
 nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward nonzero nonzero_static
 norm normal normal_ ones ones_like ormqr permute permute_copy pixel_shuffle pixel_unshuffle polar
-polygamma pow pow_ prod put rad2deg rand rand_like randint randint_like randn randn_like reciprocal
-reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward
+polygamma pow pow_ prod put rad2deg rand rand_like randint randint_like randn randn_like randperm
+reciprocal reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward
 reflection_pad3d reflection_pad3d_backward relu relu_ remainder renorm repeat repeat_interleave
 replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward
 replication_pad3d replication_pad3d_backward resize_ resize_as_ roll rot90 round rrelu_with_noise
@@ -81,4 +81,4 @@ upsample_nearest2d upsample_nearest2d_backward upsample_nearest3d upsample_neare
 upsample_trilinear3d upsample_trilinear3d_backward var var_mean vdot view view_as_complex
 view_as_real view_copy where xlogy zero_ zeros zeros_like
 """
-"""Names of 527 operations that gave the same bits on another maker's emulated CPU."""
+"""Names of 528 operations that gave the same bits on another maker's emulated CPU."""

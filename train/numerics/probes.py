@@ -14,19 +14,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from train.numerics.operations import UNEQUAL
+
 Make = Callable[..., Tensor]
 """From a shape to numbers between -2 and 2, another sequence for each `salt`."""
 Result = Iterator[tuple[str, Tensor]]
 
 
 def fingerprint(
-    device: torch.device, autocast: Callable[[], AbstractContextManager[object]]
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager[object]],
+    *,
+    portable: bool = False,
 ) -> dict[str, str]:
     """Each probe's name and the digest of what it gave; what fails says how it failed.
 
     Args:
         autocast: a context in which matrix products take the run's precision.
+        portable: whether to leave out what is known to differ, which no portable run calls.
     """
+    left_out = UNEQUAL if portable else ()
     found: dict[str, str] = {}
 
     def make(*shape: int, salt: int = 0) -> Tensor:
@@ -36,8 +43,7 @@ def fingerprint(
     with autocast():
         for probe in _PROBES:
             try:
-                for name, tensor in probe(make):
-                    found[name] = _digest(tensor)
+                found |= {n: _digest(tensor) for n, tensor in probe(make) if n not in left_out}
             except RuntimeError as error:  # no deterministic form on this device, for instance
                 found[probe.__name__.replace("_", " ").strip()] = f"fails: {type(error).__name__}"
     return found
