@@ -24,7 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ROOT / "benchmarks" / "gpu_parts.py"
-DIGITS = ["--config", "configs/digits.yaml", "--eval.every", "30", "--checkpoint.every", "10"]
+DIGITS = ["--config", "configs/digits.yaml", "--numerics", "native"]
+DIGITS += ["--eval.every", "30", "--checkpoint.every", "10"]
 STEPS = {True: 60, False: 300}  # by whether it is a dry run; a GPU must not be done before the kill
 LIMIT = 420.0
 """Seconds of one part."""
@@ -187,7 +188,7 @@ def doctor(dry: bool) -> Iterator[Row]:
 def tune(dry: bool) -> Iterator[Row]:
     """The tuner, short, on a real card."""
     name = f"gpu-proof-{os.getpid()}"
-    words = ["--config", "configs/digits.yaml", "--what", "batch", "--name", name]
+    words = [*DIGITS[:4], "--what", "batch", "--name", name]
     child = started([sys.executable, "-m", "train", "tune", *words], environ(dry))
     lines = finished(child).splitlines()
     said = next(line for line in lines if "largest micro-batch is" in line)

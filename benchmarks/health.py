@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each half of a round")
     options = parser.parse_args()
-    config = experiment(options.config).model_copy(update={"epochs": 1e6})
+    config = experiment(options.config, {"numerics": "native", "epochs": 1e6})
     with runtimes.start(config) as runtime, tempfile.TemporaryDirectory() as folder:
         data = load(config.data)
         start = bench.Bench(

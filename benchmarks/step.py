@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
     options = parser.parse_args()
-    config = experiment(options.config).model_copy(update={"epochs": 1e6})
+    config = experiment(options.config, {"numerics": "native", "epochs": 1e6})
     with runtimes.start(config) as runtime, tempfile.TemporaryDirectory() as folder:
         data = load(config.data)
         ours = Ours(config, runtime, data, Path(folder))

@@ -115,6 +115,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path) -> None:
     child = start(
         "-m", "train", "fit", *DIGITS, "--run", str(run), "--model.name", "resnet152",
         "--model.stem", "small", "--lanes", "1", "--reproducibility", "fast", "--data.size", "64",
+        "--numerics", "native",
     )  # fmt: skip
     wait_for(run / "tensorboard")
     time.sleep(1)

@@ -72,7 +72,16 @@ def test_torch_compile_works_in_the_image(runs, checkout) -> None:
     mounts = ("-v", f"{runs}:/lockstep/runs", "-v", f"{checkout.path / '.cache'}:/cache")
     words = (*BARE, "--user", f"{checkout.uid}", *mounts, IMAGE)
     done = run(
-        *words, *SHORT, "--max_steps", "2", "--model.compile", "true", "--run", "runs/compiled"
+        *words,
+        *SHORT,
+        "--max_steps",
+        "2",
+        "--numerics",
+        "native",
+        "--model.compile",
+        "true",
+        "--run",
+        "runs/compiled",
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
