@@ -135,7 +135,7 @@ def not_portable(what: str) -> UsageError:
     """The hardware that was asked for cannot give the bits that all machines share."""
     return UsageError(
         f"the experiment says numerics: portable, which is FP32 on the CPU, and {what}",
-        'leave that out, or say --numerics native (with make: ARGS="--numerics native")',
+        'leave that out, or train with --numerics native (make: ARGS="--numerics native")',
     )
 
 

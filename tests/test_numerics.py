@@ -55,7 +55,11 @@ def test_an_experiment_that_cannot_be_portable(knobs, says) -> None:
         ({"CPUS": "2"}, 4, (2, "cpu", "no")),
         ({"GPUS": "0"}, 4, (1, "cpu", "no")),
         ({"ACCELERATE": "multi_cpu"}, 4, (2, "cpu", "no")),
-        ({"GPUS": "4"}, 4, "GPUS=4 computes on GPUs → leave that out, or say --numerics native"),
+        (
+            {"GPUS": "4"},
+            4,
+            "GPUS=4 computes on GPUs → leave that out, or train with",
+        ),
         ({"GPUS": "all"}, 1, "GPUS=all computes on GPUs"),
         ({"ACCELERATE": "gpu"}, 1, "ACCELERATE=gpu computes on GPUs"),
         ({"ACCELERATE": "bf16"}, 1, "ACCELERATE=bf16 computes on GPUs"),
@@ -121,7 +125,7 @@ def test_what_a_run_records(cli, tmp_path) -> None:
     assert cli("fit", *DIGITS, *KNOBS, "--run", tmp_path / "r").code == 0
     record = json.loads((tmp_path / "r/run.json").read_text())
     assert record["numerics"] == "portable"
-    assert record["optimizer_kernel"] == "fused"
+    assert record["optimizer_kernel"] == "torch's choice"
     assert record["fingerprint"] == taken()
     other = {**record, "fingerprint": {**record["fingerprint"], "linear": "0"}}
     said = "this machine computes otherwise: other bits in linear (of "
@@ -287,6 +291,8 @@ def resampled(x: torch.Tensor) -> torch.Tensor:
         (lambda x: torch.cdist(x, x).sum(1, keepdim=True) + x, "the model calls _cdist_forward, "),
         (lambda x: torch._foreach_sqrt([x])[0], "the model calls _foreach_sqrt, "),
         (torch.erf, None),
+        (lambda x: 2 ** x.clamp(0, 1), None),
+        (lambda x: x.bfloat16().relu().float(), "in bfloat16, which has not been compared"),
         (torch.rsqrt, None),
         (lambda x: x / x.std(1, keepdim=True) + torch.rand_like(x), None),
         (resampled, "the model calls grid_sampler_2d, which has not been compared"),
@@ -317,6 +323,49 @@ def test_a_complex_parameter_has_no_portable_optimizer(cli, tmp_path, monkeypatc
             return super().forward((x.flatten(1) * self.turn).real)
 
     monkeypatch.setitem(models.OURS, "turned", lambda *_: Turned())
-    done = cli("fit", *DIGITS, *KNOBS, "--model.name", "turned", "--run", tmp_path / "r")
+    words = ["fit", *DIGITS, *KNOBS, "--model.name", "turned", "--optim.name", "adamw"]
+    done = cli(*words, "--run", tmp_path / "r")
     assert done.code == 2
-    assert "turn is complex, which no fused optimizer takes" in one_line(done.err)
+    assert "turn is complex, which AdamW's fused form does not take" in one_line(done.err)
+
+
+def test_what_builds_a_model_counts_as_well(cli, tmp_path, monkeypatch) -> None:
+    class Table(Rooted):
+        def __init__(self) -> None:
+            super().__init__(lambda x: x + self.places)
+            self.places = torch.nn.Parameter(torch.arange(64.0).sqrt())
+
+    monkeypatch.setitem(models.OURS, "table", lambda *_: Table())
+    done = cli("fit", *DIGITS, *KNOBS, "--model.name", "table", "--run", tmp_path / "r")
+    assert done.code == 2
+    assert "the model calls sqrt, " in one_line(done.err)
+
+
+def test_adamw_s_fused_form_moves_each_weight_by_its_own_gradient(cli, tmp_path) -> None:
+    """It goes through memory as it lies: channels last would mix them up."""
+    words = ["fit", *DIGITS, *KNOBS, "--optim.name", "adamw", "--model.channels_last", "true"]
+    done = cli(*words, "--run", tmp_path / "last")
+    assert done.code == 2
+    assert "weight is not contiguous (as with model.channels_last)" in one_line(done.err)
+    found = []
+    for numerics in ("portable", "native"):
+        run = tmp_path / numerics
+        knobs = ["--optim.name", "adamw", "--optim.lr", 0.001, "--numerics", numerics]
+        assert cli("fit", *DIGITS, *KNOBS, *knobs, "--run", run).code == 0
+        record = json.loads((run / "run.json").read_text())
+        assert record["optimizer_kernel"] == {"portable": "fused"}.get(numerics, "torch's choice")
+        found.append(json.loads((run / "result.json").read_text())["metrics"]["loss"])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_a_portable_run_goes_on_where_the_bits_are_the_same(cli, tmp_path) -> None:
+    run = tmp_path / "r"
+    assert cli("fit", *DIGITS, *KNOBS, "--run", run).code == 0
+    record = json.loads((run / "run.json").read_text())
+    record["fingerprint"]["linear"] = "0"
+    (run / "run.json").write_text(json.dumps(record))
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**result, "status": "stopped"}))
+    done = cli("fit", *DIGITS, *KNOBS, "--run", run, "--resume")
+    assert done.code == 6
+    assert "this machine has other bits in linear (of 65 probes)" in one_line(done.err)

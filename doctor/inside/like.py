@@ -110,7 +110,7 @@ def _look(run: Path) -> dict[str, Any]:
     return {
         "bits": bits,
         "others": provenance.few(others),
-        "probes": len(now["fingerprint"]),
+        "probes": len(now["fingerprint"].keys() & recorded["fingerprint"].keys()),
         "first_pass": why,
     }
 

@@ -9,8 +9,9 @@ import pytest
 from fault import harness
 
 WORDS = [
-    "fit", "--config", "configs/digits.yaml", "--batch_size", 32, "--lanes", 4, "--epochs", 0.2,
-    "--checkpoint.every", 2, "--eval.every", 4, "--log.every", 1, "--optim.lr", 0.02,
+    "fit", "--config", "configs/digits.yaml", "--numerics", "native", "--batch_size", 32,
+    "--lanes", 4, "--epochs", 0.2, "--checkpoint.every", 2, "--eval.every", 4,
+    "--log.every", 1, "--optim.lr", 0.02,
 ]  # fmt: skip
 # One for each thing that the lanes, the seeds, the exchange or the checkpoints have to do for it.
 SAME = (

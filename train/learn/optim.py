@@ -16,7 +16,7 @@ def build(experiment: Config, model: nn.Module) -> Optimizer:
     Raises:
         UsageError: there is nothing to train.
     """
-    config, fused = experiment.optim, kernel(experiment) == "fused"
+    config = experiment.optim
     wanted = [p for p in model.parameters() if p.requires_grad]
     if not wanted:
         raise UsageError(
@@ -28,28 +28,42 @@ def build(experiment: Config, model: nn.Module) -> Optimizer:
         {"params": [p for p in wanted if p.ndim <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    names = {id(p): name for name, p in model.named_parameters()}
-    odd = next((names[id(p)] for p in wanted if fused and not p.is_floating_point()), None)
-    if odd is not None:
-        raise UsageError(
-            f"{odd} is complex, which no fused optimizer takes, and numerics: portable needs one",
-            "keep its real and imaginary parts as real numbers, or use --numerics native",
-        )
     if config.name == "adamw":
+        fused = kernel(experiment) == "fused"
+        if fused:
+            _check_fused(model)
         return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused or None)
     # Nesterov's form without momentum is an error in torch, and means plain SGD.
     nesterov = config.nesterov and config.momentum > 0
-    momentum = config.momentum
-    return SGD(groups, lr=config.lr, momentum=momentum, nesterov=nesterov, fused=fused or None)
+    return SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov)
 
 
 def kernel(experiment: Config) -> str:
     """Which of torch's forms of an optimizer is taken: `fused`, or its own choice.
 
     The other two compute AdamW's square root with MKL's vector library, which rounds otherwise on
-    other makers' CPUs; the fused one has the exact instruction.
+    other makers' CPUs; the fused one has the exact instruction. SGD takes no root.
     """
-    return "fused" if experiment.portable else OWN
+    return "fused" if experiment.portable and experiment.optim.name == "adamw" else OWN
+
+
+def _check_fused(model: nn.Module) -> None:
+    """On CPUs the fused kernels take neither complex numbers nor another order in memory: of that
+    they know nothing, and would move weights by their neighbours' gradients.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and not parameter.is_floating_point():
+            raise UsageError(
+                f"{name} is complex, which AdamW's fused form does not take, and numerics: portable"
+                " needs that form",
+                "keep its real and imaginary parts as real numbers, or use --numerics native",
+            )
+        if parameter.requires_grad and not parameter.is_contiguous():
+            raise UsageError(
+                f"{name} is not contiguous (as with model.channels_last), which AdamW's fused form"
+                " does not take, and numerics: portable needs that form",
+                "drop model.channels_last, use --optim.name sgd, or --numerics native",
+            )
 
 
 def moments(config: Optim) -> int:

@@ -2,8 +2,8 @@
 
 `benchmarks/portable.py operations` has called what torch's own tests call, forward and backward,
 here and on an emulated CPU of another maker; equal.py holds the names of those that came out equal.
-The others come from MKL's vector library, which starts from `rsqrtps` and its like, whose last bits
-each maker chose.
+Most of the others come from MKL's vector library, which starts from `rsqrtps` and its like, whose
+last bits each maker chose.
 """
 
 import re
@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from host.errors import UsageError
 from train.numerics.equal import EQUAL
@@ -31,7 +33,8 @@ UNEQUAL = frozenset(
     ]
 )
 """Other bits on other CPUs, in FP32 or in FP64; a power of 0.5 is a square root as well."""
-_NOTHING = re.compile("(new_)?empty|as_strided|profiler::|_record_function")
+_NOTHING = re.compile(r"(new_)?empty\w*|as_strided_?|profiler::\w+")
+_HALF = {"bfloat16", "float16"}
 _ROOT = "pow with an exponent of 0.5"
 
 
@@ -44,9 +47,13 @@ class _Seen(TorchDispatchMode):
         self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         name = func.overloadpacket._qualified_op_name.removeprefix("aten::")
-        root = name.strip("_") in ("pow", "foreach_pow") and 0.5 in args[1:]
-        self.names.add(_ROOT if root else name)
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        leaves = tree_leaves((args[1:], kwargs))
+        numbers = [value for value in leaves if isinstance(value, float)]
+        name = _ROOT if _base(name) == "pow" and 0.5 in numbers else name
+        short = {str(t.dtype)[6:] for t in tree_leaves(args) if isinstance(t, Tensor)} & _HALF
+        self.names.add(f"{name} in {min(short)}" if short else name)
+        return func(*args, **kwargs)
 
 
 @contextmanager
@@ -69,10 +76,10 @@ def check(names: Iterable[str]) -> None:
             raise UsageError(
                 f"the model calls {name}, which other makers' CPUs round otherwise, and numerics:"
                 " portable is to be the same on all",
-                "compute it from others (sqrt(x) as x * x.clamp(min=1e-30).rsqrt()), or use"
+                "compute it from others, such as sqrt(x) as x * x.clamp(min=1e-30).rsqrt(), or use"
                 " --numerics native",
             )
-        if _base(name) not in equal and not _NOTHING.match(name):
+        if _base(name) not in equal and not _NOTHING.fullmatch(name):
             raise UsageError(
                 f"the model calls {name}, which has not been compared on other CPUs, and numerics:"
                 " portable promises the same bits on all",

@@ -1,4 +1,4 @@
-"""About forty small computations whose digests tell whether two machines compute alike.
+"""Sixty-odd small computations whose digests tell whether two machines compute alike.
 
 Each takes numbers that come of integers alone, on the run's device and precision. What two
 machines choose differently (vectors, blocks, a library's version, a GPU's kernels) shows in some
@@ -43,7 +43,9 @@ def fingerprint(
     with autocast():
         for probe in _PROBES:
             try:
-                found |= {n: _digest(tensor) for n, tensor in probe(make) if n not in left_out}
+                for name, tensor in probe(make):
+                    if name not in left_out:
+                        found[name] = _digest(tensor)
             except RuntimeError as error:  # no deterministic form on this device, for instance
                 found[probe.__name__.replace("_", " ").strip()] = f"fails: {type(error).__name__}"
     return found

@@ -28,7 +28,7 @@ STARTED = {
 }
 """What every trainer starts with, unless the environment says otherwise."""
 
-_NATIVE = "or use --numerics native, whose bits are those of one kind of CPU"
+_NATIVE = "or train with --numerics native, whose bits are those of one kind of CPU"
 
 
 def hold() -> None:

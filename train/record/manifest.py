@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from host.errors import LockstepError, Stopped
+from host.errors import HostError, LockstepError, Stopped
 from train.config import Config
 from train.experiment import dump
 from train.record import provenance, rundir
@@ -32,6 +32,12 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
     before = rundir.read_json(path / "run.json") or {}
     attempts = before.get("attempts", [])
     changed = provenance.differences(before, manifest) if attempts else []
+    probes = provenance.other_probes(before, manifest)
+    if config.portable and probes:
+        raise HostError(
+            f"numerics: portable, and this machine has other bits in {probes} than the one before",
+            "go on where it was begun, or start again here in another --run; please report it",
+        )
     attempt = {
         "started": _now(),
         "from_step": step,

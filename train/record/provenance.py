@@ -55,6 +55,7 @@ _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _PLACE = re.compile(
     "ACCELERATE_|FSDP_|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|TORCH_NCCL"
     "|KMP_AFFINITY|KMP_BLOCKTIME|GOMP_CPU_AFFINITY|OMP_PLACES|OMP_PROC_BIND|GLOO_SOCKET"
+    "|TORCH_CPP_LOG_LEVEL"
     "|NCCL_(SOCKET|IB|NET|HCA|DEBUG|HOSTID|TOPO)"
     "|.*_(DIR|HOME|PATH)$"
 )
@@ -172,7 +173,8 @@ def agree_on_pass(runtime: Runtime, first_pass: str | None) -> None:
             raise HostError(
                 f"process {rank}{where} does not compute as the others: other bits in the model's"
                 " first pass",
-                "have all machines alike, or use --reproducibility fast",
+                "have all machines alike, and a model that does not ask which process it is in; or"
+                " use --reproducibility fast",
             )
 
 
@@ -200,10 +202,12 @@ def _factors(manifest: Manifest) -> dict[str, Any]:
     factors |= {f"package {name}": v for name, v in manifest.get("versions", {}).items()}
     # What portable numerics leave of a CPU's kind shows in the probes.
     portable = manifest.get("numerics") == "portable"
-    kind = () if portable else ("device",)
-    for name in (*kind, "mixed_precision", "threads", "cpu_capability", "driver"):
+    kind = () if portable else ("device", "driver")
+    for name in (*kind, "mixed_precision", "threads", "cpu_capability"):
         factors[name] = hardware.get(name)
     factors["optimizer kernel"] = manifest.get("optimizer_kernel", optim.OWN)
+    if portable:  # GPUs and their libraries have no part in it
+        factors = {n: v for n, v in factors.items() if n not in ("package cudnn", "package nccl")}
     variables = manifest.get("environment", {})
     factors |= {f"variable {n}": v for n, v in variables.items() if not _PLACE.match(n)}
     if manifest.get("reproducibility") != "lockstep":

@@ -38,13 +38,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def experiment(options: argparse.Namespace, _knobs: dict[str, Any]) -> Config:
-    """What the weights were trained with, as their checkpoint has it; `main` verifies that.
+    """What the weights were trained with, as their checkpoint has it. `main` verifies that.
 
     Raises:
         UsageError: there is no such run.
     """
-    said = rundir.read_json(_checkpoint(options) / rundir.STATE) or {}
-    return parse(said.get("config", {}), str(_checkpoint(options)))
+    path = _checkpoint(options)
+    said = rundir.read_json(path / rundir.STATE) or {}
+    try:
+        return parse(said["config"], str(path))
+    except (KeyError, TypeError, UsageError):  # it is damaged, which `main` says better
+        return Config()
 
 
 def lanes(_config: Config) -> None:
