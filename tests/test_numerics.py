@@ -19,7 +19,7 @@ from train.config import Config
 from train.learn import models
 from train.numerics import variables
 from train.numerics.probes import fingerprint
-from train.record import provenance
+from train.record import comparison
 
 KNOBS = ["--max_steps", 3, "--eval.every", 3]
 # What a shell has that knows nothing of portable numerics.
@@ -129,10 +129,10 @@ def test_what_a_run_records(cli, tmp_path) -> None:
     assert record["fingerprint"] == taken()
     other = {**record, "fingerprint": {**record["fingerprint"], "linear": "0"}}
     said = "this machine computes otherwise: other bits in linear (of "
-    assert provenance.differences(record, other)[0].startswith(said)
+    assert comparison.differences(record, other)[0].startswith(said)
     # A run of before there were fingerprints says nothing of them.
     del other["fingerprint"]
-    assert provenance.differences(record, other) == []
+    assert comparison.differences(record, other) == []
 
 
 def test_another_make_of_cpu_is_no_difference_where_it_makes_none(cli, tmp_path) -> None:
@@ -141,7 +141,7 @@ def test_another_make_of_cpu_is_no_difference_where_it_makes_none(cli, tmp_path)
         assert cli("fit", *DIGITS, *KNOBS, "--numerics", numerics, "--run", run).code == 0
         record = json.loads((run / "run.json").read_text())
         other = {**record, "hardware": {**record["hardware"], "device": "another"}}
-        assert len(provenance.differences(record, other)) == count
+        assert len(comparison.differences(record, other)) == count
 
 
 PROBE = """
@@ -158,7 +158,7 @@ def test_probes_see_other_instructions() -> None:
     words = [sys.executable, "-c", PROBE]
     done = subprocess.run(words, capture_output=True, env=environ, cwd=ROOT, check=True)
     plain, here = json.loads(done.stdout), taken()
-    assert provenance.other_probes({"fingerprint": here}, {"fingerprint": plain})
+    assert comparison.other_probes({"fingerprint": here}, {"fingerprint": plain})
     assert "sqrt" in plain
     assert "sqrt" not in here
     assert plain["randn"] != here["randn"]

@@ -21,7 +21,7 @@ from train.lanes.tripwire import Tripwire
 from train.parts import Parts, State
 from train.process.interrupt import StopFlag
 from train.process.stopwatch import Stopwatch
-from train.record import provenance
+from train.record import comparison
 from train.record.checkpoint import Checkpoint
 from train.record.facts import Facts
 from train.record.saver import Saver
@@ -118,7 +118,7 @@ def resumed(
         if found is not None:
             saver.restore(found)
             state = State.read(found.state)
-    provenance.agree_on_pass(runtime, first_pass)
+    comparison.agree_on_pass(runtime, first_pass)
     made = parts(
         config,
         runtime,

@@ -13,7 +13,7 @@ from train.config import Config
 from train.data import load as load_data
 from train.experiment import differences, dump, load, parse
 from train.process import supervisor
-from train.record import checkpoint, provenance, recorder, rundir, trace
+from train.record import checkpoint, comparison, provenance, recorder, rundir, trace
 
 _FIX = "restore it, or add --anyway to train and compare all the same"
 
@@ -134,9 +134,9 @@ def _objections(
 def _few(names: list[str]) -> str:
     """The first of them, and how many more."""
     more = (
-        f" and {len(names) - provenance.SHOWN} more files" if len(names) > provenance.SHOWN else ""
+        f" and {len(names) - comparison.SHOWN} more files" if len(names) > comparison.SHOWN else ""
     )
-    return ", ".join(names[: provenance.SHOWN]) + more
+    return ", ".join(names[: comparison.SHOWN]) + more
 
 
 def _contradictions(
@@ -164,10 +164,10 @@ def _contradictions(
 
 def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
     (before, was), (after, is_) = _record(run), _record(again)
-    factors = provenance.differences(before, after)
+    factors = comparison.differences(before, after)
     for attempt in before["attempts"][1:]:
         factors += [f"while it was trained, {change}" for change in attempt["changed"]]
-    for factor in provenance.few(factors):
+    for factor in comparison.few(factors):
         print(f"not as recorded: {factor}")
     traced, traced_again = trace.read(run), trace.read(again)
     step = trace.first_difference(traced, traced_again) if traced else None
@@ -188,7 +188,7 @@ def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
         both = step in traced and step in traced_again
         where = f"step {step} {'is the first that differs' if both else 'stands in one trace only'}"
     why = (
-        "; ".join([*contradictions, *provenance.few(factors)]) or "nothing that is recorded differs"
+        "; ".join([*contradictions, *comparison.few(factors)]) or "nothing that is recorded differs"
     )
     sys.stdout.flush()
     raise NotReproduced(f"not the same bits: {where}; {why}", f"compare {run} and {again}")

@@ -15,7 +15,7 @@ from train.process import outcome
 from train.process.failures import explained
 from train.process.health import Health
 from train.process.interrupt import StopFlag
-from train.record import manifest, provenance
+from train.record import comparison, manifest, provenance
 from train.record.claim import Claim, claimed, last_checkpoint
 from train.record.display import Display
 from train.record.recorder import Recorder
@@ -32,7 +32,7 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
         LockstepError: what went wrong, for the user to mend; the run's files say so too.
     """
     with explained(config), runtimes.start(config) as runtime:
-        provenance.agree(config, runtime)
+        comparison.agree(config, runtime)
         with claimed(config, run, resume, runtime) as claim:
             if not claim.finished:
                 with (
@@ -96,7 +96,7 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
                 samples=parts.samples,
             )
         )
-        for factor in provenance.few(run.changed):
+        for factor in comparison.few(run.changed):
             display.say(f"warning: not as when this run was last started: {factor}")
         for doubt in summary.doubts(parts):
             display.say(f"warning: {doubt}")

@@ -14,11 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from doctor.finding import Finding, fail, ok, skip, warn
+from doctor.finding import Finding, fail, ok, warn
 from host.errors import DataError, LockstepError, UsageError
 from train.experiment import parse
 from train.numerics import variables
-from train.record import rundir
+from train.record import comparison, rundir
 
 _LIMIT = 300.0
 _PROBES, _OTHERS = "bits", "else as recorded"
@@ -38,7 +38,8 @@ def examine(run: Path) -> list[Finding]:
     except LockstepError as error:
         return [fail("like", error.problem, "there is nothing to compare with", error.fix)]
     except subprocess.TimeoutExpired:
-        return [skip(_PROBES, f"no answer within {_LIMIT:g} s")]
+        fix = f"run it by hand: {' '.join(words)}"
+        return [fail(_PROBES, f"no answer within {_LIMIT:g} s", "nothing is known of it", fix)]
     if done.returncode != 0:
         rows = [row for row in done.stderr.splitlines() if row.strip()] or ["no word"]
         seen, _, fix = rows[-1].removeprefix("error: ").partition(" → ")
@@ -106,10 +107,10 @@ def _look(run: Path) -> dict[str, Any]:
     now["world_size"] = recorded["world_size"]
     if sha256 is None:
         now["data_sha256"] = recorded["data_sha256"]
-    bits, others = provenance.compared(recorded, now)
+    bits, others = comparison.compared(recorded, now)
     return {
         "bits": bits,
-        "others": provenance.few(others),
+        "others": comparison.few(others),
         "probes": len(now["fingerprint"].keys() & recorded["fingerprint"].keys()),
         "first_pass": why,
     }

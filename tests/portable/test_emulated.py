@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT
 
 from train.numerics import variables
-from train.record import provenance
+from train.record import comparison
 
 pytestmark = [pytest.mark.portable, pytest.mark.timeout(3000)]
 
@@ -108,7 +108,7 @@ def test_the_same_bits(cpu, names, tmp_path) -> None:
         print(f"{name} on {cpu}: {theirs.result['weights_sha256'][:12]} {same}")
     for name in names:
         ours, theirs = here[name], there[name]
-        assert provenance.differences(ours.record, theirs.record) == []
+        assert comparison.differences(ours.record, theirs.record) == []
         assert theirs.trace == ours.trace
         for key in ("weights_sha256", "metrics", "best"):
             assert theirs.result[key] == ours.result[key]

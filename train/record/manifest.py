@@ -11,7 +11,7 @@ from typing import Any
 from host.errors import HostError, LockstepError, Stopped
 from train.config import Config
 from train.experiment import dump
-from train.record import provenance, rundir
+from train.record import comparison, rundir
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
     """Write what is about to run, from `step` on; `manifest` is what `provenance` says of it."""
     before = rundir.read_json(path / "run.json") or {}
     attempts = before.get("attempts", [])
-    changed = provenance.differences(before, manifest) if attempts else []
-    probes = provenance.other_probes(before, manifest)
+    changed = comparison.differences(before, manifest) if attempts else []
+    probes = comparison.other_probes(before, manifest)
     if config.portable and probes:
         raise HostError(
             f"numerics: portable, and this machine has other bits in {probes} than the one before",

@@ -7,23 +7,17 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from host import HOME, git, limits
-from host.errors import HostError
 from train.config import Config
 from train.lanes.runtime import Runtime
 from train.learn import optim
 
-Manifest = Mapping[str, Any]
-
-SHOWN = 8
-"""Files that are named where many differ."""
 _DECIDES = ("host", "train")
 _IMAGE = Path("/etc/lockstep-image.json")
 # Beginnings of the names of variables that libraries read when they choose how to compute.
@@ -51,14 +45,6 @@ _NUMERIC = (
     "TORCH_",
 )
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
-# What follows from the launcher and the number of processes, or stands in `threads` already.
-_PLACE = re.compile(
-    "ACCELERATE_|FSDP_|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|TORCH_NCCL"
-    "|KMP_AFFINITY|KMP_BLOCKTIME|GOMP_CPU_AFFINITY|OMP_PLACES|OMP_PROC_BIND|GLOO_SOCKET"
-    "|TORCH_CPP_LOG_LEVEL"
-    "|NCCL_(SOCKET|IB|NET|HCA|DEBUG|HOSTID|TOPO)"
-    "|.*_(DIR|HOME|PATH)$"
-)
 
 
 def describe(
@@ -98,126 +84,6 @@ def _fingerprint(config: Config, runtime: Runtime) -> dict[str, str]:
     if config.reproducibility == "fast":
         return {}
     return runtime.fingerprint
-
-
-def differences(recorded: Manifest, now: Manifest) -> list[str]:
-    """Each factor that may change the bits and is not what was recorded, with both values."""
-    bits, others = compared(recorded, now)
-    return others + [f"this machine computes otherwise: {found}" for found in bits]
-
-
-def compared(recorded: Manifest, now: Manifest) -> tuple[list[str], list[str]]:
-    """The same in two: what gave other bits when it was tried, and what else is not as recorded."""
-    others = [
-        f"{name}: {before} recorded, {after} now" for name, before, after in _unlike(recorded, now)
-    ]
-    probes = other_probes(recorded, now)
-    bits = [f"other bits in {probes}"] if probes else []
-    passes = recorded.get("first_pass"), now.get("first_pass")
-    if all(passes) and passes[0] != passes[1]:
-        bits.append("other bits in the model's first pass")
-    return bits, others
-
-
-def other_probes(one: Manifest, other: Manifest) -> str:
-    """Which of the fingerprints' probes gave other bits, for people; empty: none, or no such."""
-    first, second = one.get("fingerprint") or {}, other.get("fingerprint") or {}
-    both = [name for name in first if name in second]
-    unlike = [name for name in both if first[name] != second[name]]
-    more = f" and {len(unlike) - SHOWN} more" if len(unlike) > SHOWN else ""
-    listed = ", ".join(unlike[:SHOWN])
-    return f"{listed}{more} (of {len(both)} probes)" if unlike else ""
-
-
-def agree(config: Config, runtime: Runtime) -> None:
-    """See that all processes compute alike. All of them call this together.
-
-    Raises:
-        HostError: one of them has other code, packages, kernels or variables than the first.
-    """
-    if runtime.control is None or config.reproducibility == "fast":
-        return
-    own = (platform.node(), describe(config, runtime))
-    every: list[Any] = [None] * runtime.world
-    dist.all_gather_object(every, own, group=runtime.control)
-    here, first = every[0]
-    for rank, (there, other) in enumerate(every[1:], 1):
-        found = [
-            f"{name} is {theirs} there, and {ours} on process 0"
-            for name, ours, theirs in _unlike(first, other)
-        ][:SHOWN]
-        probes = other_probes(first, other)
-        if probes:
-            found.append(f"other bits in {probes}")
-        if found:
-            where = "" if there == here else f" on {there}"
-            raise HostError(
-                f"process {rank}{where} does not compute as the others: {'; '.join(found)}",
-                "have all of them alike, or use --reproducibility fast",
-            )
-
-
-def agree_on_pass(runtime: Runtime, first_pass: str | None) -> None:
-    """See that the model gives the same on all processes. All of them call this together.
-
-    Raises:
-        HostError: on one of them it does not, though all probes were the same.
-    """
-    if runtime.control is None:
-        return
-    every: list[Any] = [None] * runtime.world
-    dist.all_gather_object(every, (platform.node(), first_pass), group=runtime.control)
-    for rank, (there, digest) in enumerate(every):
-        if digest != every[0][1]:
-            where = "" if there == every[0][0] else f" on {there}"
-            raise HostError(
-                f"process {rank}{where} does not compute as the others: other bits in the model's"
-                " first pass",
-                "have all machines alike, and a model that does not ask which process it is in; or"
-                " use --reproducibility fast",
-            )
-
-
-def _unlike(one: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
-    """Each factor that is not the same in both, with both values for people."""
-    first, second = _factors(one), _factors(other)
-    names = sorted(first.keys() | second.keys(), key=lambda name: (name.split()[0], name))
-    pairs = ((name, first.get(name, "none"), second.get(name, "none")) for name in names)
-    return [(name, _short(a), _short(b)) for name, a, b in pairs if a != b]
-
-
-def few(factors: Sequence[str]) -> list[str]:
-    """The same for people: of many files of the code, the first ones and how many more."""
-    code = [factor for factor in factors if factor.startswith("code ")]
-    rest = code[SHOWN:]
-    more = [f"{len(rest)} more files of the code"] if rest else []
-    return [factor for factor in factors if factor not in rest] + more
-
-
-def _factors(manifest: Manifest) -> dict[str, Any]:
-    hardware = manifest.get("hardware", {})
-    factors: dict[str, Any] = {"data": manifest.get("data_sha256")}
-    factors["image"] = (manifest.get("image") or {}).get("identity")
-    factors |= {f"code {name}": digest for name, digest in manifest.get("code", {}).items()}
-    factors |= {f"package {name}": v for name, v in manifest.get("versions", {}).items()}
-    # What portable numerics leave of a CPU's kind shows in the probes.
-    portable = manifest.get("numerics") == "portable"
-    kind = () if portable else ("device", "driver")
-    for name in (*kind, "mixed_precision", "threads", "cpu_capability"):
-        factors[name] = hardware.get(name)
-    factors["optimizer kernel"] = manifest.get("optimizer_kernel", optim.OWN)
-    if portable:  # GPUs and their libraries have no part in it
-        factors = {n: v for n, v in factors.items() if n not in ("package cudnn", "package nccl")}
-    variables = manifest.get("environment", {})
-    factors |= {f"variable {n}": v for n, v in variables.items() if not _PLACE.match(n)}
-    if manifest.get("reproducibility") != "lockstep":
-        factors["processes"] = manifest.get("world_size")
-    return factors
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text[:12] if re.fullmatch("[0-9a-f]{64}", text) else text
 
 
 def hardware(runtime: Runtime) -> dict[str, Any]:

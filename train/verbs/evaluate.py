@@ -13,7 +13,7 @@ from host.errors import DataError, UsageError
 from train.config import Config
 from train.experiment import parse
 from train.numerics import variables
-from train.record import rundir
+from train.record import comparison, rundir
 
 if TYPE_CHECKING:  # what imports torch is imported when it is run
     from train.lanes.runtime import Runtime
@@ -70,7 +70,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         variables.hold()
     from train.lanes import runtime as runtimes
     from train.process.failures import explained
-    from train.record import checkpoint, provenance
+    from train.record import checkpoint
 
     path = _checkpoint(options)
     found = checkpoint.read(path)
@@ -80,7 +80,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         explained(config),
         runtimes.start(config, training=False, precision=precision) as runtime,
     ):
-        provenance.agree(config, runtime)
+        comparison.agree(config, runtime)
         metrics = _measured(found, config, runtime, options.root)
     if runtime.main:
         step = found.state["step"]
