@@ -369,3 +369,10 @@ def test_a_portable_run_goes_on_where_the_bits_are_the_same(cli, tmp_path) -> No
     done = cli("fit", *DIGITS, *KNOBS, "--run", run, "--resume")
     assert done.code == 6
     assert "this machine has other bits in linear (of 65 probes)" in one_line(done.err)
+
+
+def test_a_command_line_is_read_before_torch_is_loaded() -> None:
+    modules = "train.launch, train.__main__, doctor.inside.like"
+    look = f"from train import verbs; import sys, {modules}; verbs.found()"
+    words = [sys.executable, "-c", f"{look}; assert 'torch' not in sys.modules"]
+    subprocess.run(words, cwd=ROOT, check=True)

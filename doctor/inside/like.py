@@ -18,7 +18,7 @@ from doctor.finding import Finding, fail, ok, warn
 from host.errors import DataError, LockstepError, UsageError
 from train.experiment import parse
 from train.numerics import variables
-from train.record import comparison, rundir
+from train.record import rundir
 
 _LIMIT = 300.0
 _PROBES, _OTHERS = "bits", "else as recorded"
@@ -91,7 +91,7 @@ def _look(run: Path) -> dict[str, Any]:
     from train import learner
     from train.data import load
     from train.lanes import runtime as runtimes
-    from train.record import provenance
+    from train.record import comparison, provenance
 
     # How many processes there were is nothing that a machine is asked for.
     with runtimes.start(

@@ -13,7 +13,7 @@ from host.errors import DataError, UsageError
 from train.config import Config
 from train.experiment import parse
 from train.numerics import variables
-from train.record import comparison, rundir
+from train.record import rundir
 
 if TYPE_CHECKING:  # what imports torch is imported when it is run
     from train.lanes.runtime import Runtime
@@ -70,7 +70,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         variables.hold()
     from train.lanes import runtime as runtimes
     from train.process.failures import explained
-    from train.record import checkpoint
+    from train.record import checkpoint, comparison
 
     path = _checkpoint(options)
     found = checkpoint.read(path)
