@@ -1,11 +1,14 @@
-"""Are portable numerics portable? Searches for what comes out otherwise on an emulated CPU.
+"""Are portable numerics portable? Searches for what comes out otherwise on another CPU.
 
-    python benchmarks/portable.py models --count 300 [--cpu Haswell]
-    python benchmarks/portable.py operations [--cpu Haswell] [--out train/numerics/equal.py]
+    python benchmarks/portable.py models --count 300 [--cpu haswell | --emulated Haswell]
+    python benchmarks/portable.py operations [--cpu …] [--out train/numerics/equal.py]
 
 `models` trains random models of random shapes for three updates. `operations` calls what torch's
 own tests call of each operator, forward and backward, and needs `pip install expecttest`. Both are
-computed here and under qemu-user (Debian's and Ubuntu's package), two processes side by side.
+computed twice, two processes side by side: as this CPU, and as another. `--cpu` names a file of
+tests/portable/cpus, with what a real one answers to libraries that ask; it needs a C compiler.
+`--emulated` names one of qemu-user's (Debian's and Ubuntu's package): fifty times slower, and the
+one that shows an instruction whose last bits are each maker's.
 """
 
 import argparse
@@ -16,12 +19,16 @@ import sys
 import tempfile
 import textwrap
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/portable")]
+import cpuid
+
 from train.numerics import variables
 
 PARTS = ROOT / "benchmarks/portable_parts.py"
@@ -36,56 +43,74 @@ EQUAL = """
 '''
 
 
-def computed(what: str, first: int, last: int, cpu: str | None, folder: Path) -> dict[str, Any]:
-    """Digests of each by name, computed here or on an emulated CPU; None: it crashed there."""
+@dataclass(frozen=True)
+class Place:
+    """A CPU: words before the command and variables that make it that one."""
+
+    name: str
+    before: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def computed(what: str, first: int, last: int, place: Place, folder: Path) -> dict[str, Any]:
+    """Digests of each by name, computed on that CPU; without those that crash it."""
     found: dict[str, Any] = {}
     environ = {**os.environ, **variables.HELD, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    environ |= {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONWARNINGS": "ignore"}
-    emulator = ["qemu-x86_64", "-cpu", cpu] if cpu else []
+    environ |= {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONWARNINGS": "ignore", **place.environ}
     while first < last:
-        file = folder / f"{what}-{cpu}-{first}-{last}.jsonl"
+        file = folder / f"{what}-{place.name}-{first}-{last}.jsonl"
         words = [sys.executable, str(PARTS), what, str(file), str(first), str(last)]
-        done = subprocess.run([*emulator, *words], env=environ, capture_output=True, check=False)
+        words[:0] = place.before
+        done = subprocess.run(words, env=environ, capture_output=True, check=False)
         rows = [json.loads(row) for row in file.read_text().splitlines()] if file.exists() else []
         found |= {row["name"]: row["found"] for row in rows}
         if done.returncode == 0:
             break
         if not rows and b"Segmentation" not in done.stderr and done.returncode > 0:
             sys.exit(done.stderr.decode()[-2000:])
-        print(f"{what} {first + len(rows)} crashes on {cpu or 'this CPU'}", flush=True)
+        print(f"{what} {first + len(rows)} crashes on {place.name}", flush=True)
         first += len(rows) + 1
     return found
 
 
-def both(what: str, count: int, cpu: str) -> list[dict[str, Any]]:
+def both(what: str, count: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Two mappings of digests: computed here, and there."""
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
-        found = []
-        for place in (None, cpu):
+        folder, found = Path(name), []
+        if options.emulated:
+            there = Place(options.emulated, ("qemu-x86_64", "-cpu", options.emulated))
+        else:
+            file = cpuid.CPUS / f"{options.cpu}.txt"
+            there = Place(options.cpu, environ=cpuid.environ(file, folder))
+        for place in (Place("this CPU"), there):
             size = -(-count // 8)
             jobs = [
-                pool.submit(computed, what, n, min(n + size, count), place, Path(name))
+                pool.submit(computed, what, n, min(n + size, count), place, folder)
                 for n in range(0, count, size)
             ]
             found.append({k: v for job in jobs for k, v in job.result().items()})
         return found
 
 
-def models(count: int, cpu: str) -> int:
+def models(options: argparse.Namespace) -> int:
     """Print which models come out otherwise, and where first; returns how many."""
-    here, there = both("models", count, cpu)
+    here, there = both("models", options.count, options)
     unlike = [name for name in here if name in there and here[name] != there[name]]
     for name in unlike:
         first = next(k for k in here[name] if here[name][k] != there[name].get(k))
         print(f"model {name}: {first}")
-    tensors = sum(len(found) for found in there.values())
-    print(f"{len(there)} models, {tensors:,} digests, {len(unlike)} models differ on {cpu}")
+    refused = sum("refused" in found for found in there.values())
+    tensors = sum(len(found) for found in there.values()) - refused
+    print(
+        f"{len(there)} models, {refused} refused; of the others {tensors:,} digests,"
+        f" {len(unlike)} models differ on {options.emulated or options.cpu}"
+    )
     return len(unlike)
 
 
-def operations(cpu: str, out: Path | None) -> int:
+def operations(options: argparse.Namespace) -> int:
     """Print which operations come out otherwise, and how many were compared."""
-    here, there = both("operations", OPERATORS, cpu)
+    here, there = both("operations", OPERATORS, options)
     compared: Counter[str] = Counter()
     unlike: Counter[str] = Counter()
     example: dict[str, str] = {}
@@ -104,13 +129,13 @@ def operations(cpu: str, out: Path | None) -> int:
         )
     print(
         f"{len(compared)} operations, {sum(compared.values()):,} calls of {len(there)} operators,"
-        f" {len(unlike)} operations differ on {cpu}"
+        f" {len(unlike)} operations differ on {options.emulated or options.cpu}"
     )
-    if out:
+    if options.out:
         names = {o.removeprefix("aten.").rsplit(".", 1)[0] for o in compared}
         names -= {o.removeprefix("aten.").rsplit(".", 1)[0] for o in unlike} - {"pow"}
         words = textwrap.fill(" ".join(sorted(names)), 100, break_on_hyphens=False)
-        out.write_text(HEAD.format(len(names), words))
+        options.out.write_text(HEAD.format(len(names), words))
     return len(unlike)
 
 
@@ -118,13 +143,12 @@ def main() -> int:
     """Search, print, and return 1 where something differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("models", "operations"))
-    parser.add_argument("--cpu", default="Haswell")
+    parser.add_argument("--cpu", default="haswell")
+    parser.add_argument("--emulated")
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    if options.what == "models":
-        return int(models(options.count, options.cpu) > 0)
-    return int(operations(options.cpu, options.out) > 0)
+    return int({"models": models, "operations": operations}[options.what](options) > 0)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+
+from host.errors import UsageError
+from train.numerics import convolutions
 
 ELEMENTS = 1 << 19
 """Of an activation at most: an emulated CPU takes its time."""
@@ -142,29 +147,40 @@ def models(first: int, last: int) -> Iterator[dict[str, Any]]:
             else torch.optim.SGD(whole.parameters(), momentum=0.9, nesterov=True, **words)
         )
         found = {"weights": digest(whole.state_dict().values()), "input": digest([x])}
-        labels = torch.arange(len(x)) % 10
+        with convolutions.seen() as computed:
+            found |= _trained(whole, x, optimizer)
         try:
-            for step in range(3):
-                seen: list[tuple[str, Tensor]] = []
-                hooks = [
-                    m.register_forward_hook(lambda m, _, y, seen=seen: seen.append((str(m), y)))
-                    for m in whole
-                ]
-                logits = whole(x)
-                for hook in hooks:
-                    hook.remove()
-                functional.cross_entropy(logits, labels, label_smoothing=0.1).backward()
-                for place, (name, y) in enumerate(seen):
-                    found[f"step {step}, {place} {name[:90]}"] = digest([y])
-                for name, p in reversed(list(whole.named_parameters())):
-                    found[f"step {step}, gradient of {name}"] = digest([p.grad])
-                nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-                found[f"step {step}, update"] = digest(whole.state_dict().values())
-        except ValueError as error:  # one value a channel
-            found["fails"] = type(error).__name__
+            convolutions.check(computed)
+        except UsageError as error:
+            found = {"refused": str(error)}
         yield {"name": str(number), "found": found}
+
+
+def _trained(whole: nn.Module, x: Tensor, optimizer: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    labels = torch.arange(len(x)) % 10
+    try:
+        for step in range(3):
+            seen: list[tuple[str, Tensor]] = []
+            hooks = [
+                m.register_forward_hook(lambda m, _, y, seen=seen: seen.append((str(m), y)))
+                for m in whole
+            ]
+            logits = whole(x)
+            for hook in hooks:
+                hook.remove()
+            functional.cross_entropy(logits, labels, label_smoothing=0.1).backward()
+            for place, (name, y) in enumerate(seen):
+                found[f"step {step}, {place} {name[:90]}"] = digest([y])
+            for name, p in reversed(list(whole.named_parameters())):
+                found[f"step {step}, gradient of {name}"] = digest([p.grad])
+            nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            found[f"step {step}, update"] = digest(whole.state_dict().values())
+    except ValueError as error:  # one value a channel
+        found["fails"] = type(error).__name__
+    return found
 
 
 # Operations.

@@ -17,7 +17,7 @@ from host import plan
 from host.errors import HostError, LockstepError, UsageError
 from train.config import Config
 from train.learn import models
-from train.numerics import variables
+from train.numerics import convolutions, variables
 from train.numerics.probes import fingerprint
 from train.record import comparison
 
@@ -91,18 +91,42 @@ def test_torch_that_looked_before_is_refused(monkeypatch) -> None:
 
 def test_a_cpu_without_avx2_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(variables, "_has_avx2", lambda: False)
-    with pytest.raises(HostError, match="x86-64 CPU with AVX2"):
+    with pytest.raises(HostError, match="x86-64 CPU with AVX2 and FMA"):
         variables.hold()
     monkeypatch.undo()
     monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: False)
-    with pytest.raises(LockstepError, match="x86-64 CPU with AVX2"):
+    with pytest.raises(LockstepError, match="x86-64 CPU with AVX2 and FMA"):
         _trained("portable")
 
 
 def test_what_the_libraries_took_is_looked_at(monkeypatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    with pytest.raises(HostError, match="torch was loaded without the variables"):
+    with pytest.raises(HostError, match="torch or NumPy was loaded without the variables"):
         _trained("portable")
+
+
+def test_variables_that_are_set_after_a_computation_are_too_late() -> None:
+    words = ["import os, torch", "(torch.ones(9, 9) @ torch.ones(9, 9)).exp()"]
+    words += [f"os.environ.update({variables.HELD})", "from train.lanes import runtime"]
+    words += ["from train.config import Config"]
+    words += ["with runtime.start(Config(numerics='portable')): pass"]
+    environ = {**BARE, "ATEN_CPU_CAPABILITY": "avx2"}  # so that this CPU's own does not tell
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(words)],
+        env=environ,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "torch or NumPy was loaded without the variables" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["GLIBC_TUNABLES", "ONEDNN_DEFAULT_FPMATH_MODE"])
+def test_what_would_choose_otherwise_is_refused(name, monkeypatch) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(UsageError, match=f"{name} is set in the environment"):
+        variables.hold()
 
 
 def _trained(numerics: str) -> None:
@@ -368,7 +392,7 @@ def test_a_portable_run_goes_on_where_the_bits_are_the_same(cli, tmp_path) -> No
     (run / "result.json").write_text(json.dumps({**result, "status": "stopped"}))
     done = cli("fit", *DIGITS, *KNOBS, "--run", run, "--resume")
     assert done.code == 6
-    assert "this machine has other bits in linear (of 65 probes)" in one_line(done.err)
+    assert "this machine has other bits in linear (of 67 probes)" in one_line(done.err)
 
 
 def test_a_command_line_is_read_before_torch_is_loaded() -> None:
@@ -376,3 +400,85 @@ def test_a_command_line_is_read_before_torch_is_loaded() -> None:
     look = f"from train import verbs; import sys, {modules}; verbs.found()"
     words = [sys.executable, "-c", f"{look}; assert 'torch' not in sys.modules"]
     subprocess.run(words, cwd=ROOT, check=True)
+
+
+def _convolved(given, taken, kernel, **words) -> list[convolutions.Computed]:
+    x, w = torch.ones(given, requires_grad=True), torch.ones((*taken, *kernel))
+    call = functional.conv_transpose2d if words.pop("transposed", False) else functional.conv2d
+    with convolutions.seen() as computed:
+        call(x, w, **words).sum().backward()
+    return computed
+
+
+@pytest.mark.parametrize(
+    ("given", "taken", "kernel", "words", "says"),
+    [
+        # Both had other bits with Haswell's 256 KiB of L2 than with 512.
+        (
+            (2, 127, 14, 14),
+            (8, 127),
+            (7, 7),
+            {"stride": 3, "padding": 7, "dilation": 2},
+            "127 to 8",
+        ),
+        (
+            (1, 12, 16, 16),
+            (12, 256),
+            (2, 2),
+            {"stride": 3, "dilation": 2, "groups": 2, "transposed": True},
+            "12 to 512 channels in 2 groups, 2×2",
+        ),
+        ((2, 64, 14, 14), (64, 64), (3, 3), {"padding": 1}, None),
+        ((2, 58, 8, 8), (58, 1), (3, 3), {"padding": 1, "groups": 58}, None),
+        ((2, 3, 33, 33), (64, 3), (7, 7), {"stride": 2, "padding": 3}, None),
+    ],
+)
+def test_a_convolution_that_follows_the_cache_is_refused(given, taken, kernel, words, says) -> None:
+    computed = _convolved(given, taken, kernel, **words)
+    assert {one.forward for one in computed} == {True, False}
+    if says is None:
+        convolutions.check(computed)
+    else:
+        with pytest.raises(UsageError, match=f"{says}.* cuts by the size of the CPU's cache"):
+            convolutions.check(computed)
+
+
+def test_an_implementation_that_nobody_compared_is_refused() -> None:
+    one = convolutions.Computed("brgconv:avx2", False, True, "mb1_ic8oc8_ih8oh8kh1sh1dh0ph0")
+    with pytest.raises(UsageError, match="by brgconv:avx2, which has not been compared"):
+        convolutions.check([one])
+
+
+def test_looking_at_convolutions_leaves_the_output_alone(capfd) -> None:
+    print("before")
+    _convolved((2, 64, 14, 14), (64, 64), (3, 3))
+    print("after")
+    assert capfd.readouterr().out == "before\nafter\n"
+
+
+def test_a_model_with_such_a_convolution_is_refused(cli, tmp_path, monkeypatch) -> None:
+    def cut(classes, shape) -> torch.nn.Module:
+        del shape
+        first, second = torch.nn.Conv2d(1, 127, 3, padding=5), torch.nn.Conv2d(127, 8, 7, 3, 7, 2)
+        return torch.nn.Sequential(first, second, torch.nn.Flatten(), torch.nn.LazyLinear(classes))
+
+    monkeypatch.setitem(models.OURS, "cut", cut)
+    done = cli("fit", *DIGITS, *KNOBS, "--model.name", "cut", "--run", tmp_path / "r")
+    assert done.code == 2
+    assert "127 to 8 channels, 7×7" in one_line(done.err)
+
+
+def test_a_model_that_compiles_itself_is_refused(cli, tmp_path, monkeypatch) -> None:
+    def compiled(classes, shape) -> torch.nn.Module:
+        del shape
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes))
+        model[1].forward = torch.compile(model[1].forward, backend="eager")
+        return model
+
+    monkeypatch.setitem(models.OURS, "compiled", compiled)
+    knobs = [*KNOBS, "--reproducibility", "deterministic", "--model.name", "compiled"]
+    done = cli("fit", *DIGITS, *knobs, "--run", tmp_path / "r")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    assert done.code == 2
+    assert "compiles a part of itself" in one_line(done.err)

@@ -1,5 +1,6 @@
 """Model and optimizer, new from the seed, and what the model does that others do not."""
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -20,7 +21,7 @@ from train.lanes.settings import settings
 from train.lanes.traits import USUAL, Traits
 from train.learn import examine, models, optim, tries
 from train.learn.alone import alone
-from train.numerics import operations
+from train.numerics import convolutions, operations
 from train.process.failures import out_of_memory
 
 # Images in the largest batch that is tried.
@@ -93,10 +94,12 @@ def traits(
         examine.check_resume(looked, another(one_of_none, looked.samples))
         _try_sizes(looked, config, images, samples)
         if config.portable:
-            with operations.seen() as names:
+            with operations.seen() as names, convolutions.seen() as computed:
                 # A new one: what is called to build it, and in its first pass only, counts as well.
                 _called(another(one_of_none, looked.samples))
+            _check_compiled()
             operations.check(names)
+            convolutions.check(computed)
         _check_settings(runtime)
     except Exception as error:  # whatever a model raises
         _explain(config, error)
@@ -220,6 +223,17 @@ def _called(looked: tries.Tries) -> None:
     for seed in range(6):
         looked.train(seed=seed)
     looked.evaluate()
+
+
+def _check_compiled() -> None:
+    """Nothing was compiled for this machine's CPU on the way."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None and dynamo.counters["frames"]["ok"]:
+        raise UsageError(
+            "the model compiles a part of itself (torch.compile), for the CPU that it finds, and"
+            " numerics: portable is to be the same on all",
+            "leave torch.compile out of it, or use --numerics native",
+        )
 
 
 def _explain(config: Config, error: Exception) -> NoReturn:

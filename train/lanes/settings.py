@@ -1,6 +1,8 @@
 """Torch's settings that decide the bits: pinned once, and looked at again."""
 
+import ctypes
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,9 +50,17 @@ def _check_portable() -> None:
         )
     if not torch.cpu._is_avx2_supported():
         raise variables.without_avx2()
-    # Set when torch had looked already, they would change nothing.
-    if torch.backends.cpu.get_cpu_capability() != "AVX2":
+    # Set when torch or MKL had looked already, as in a notebook, they would change nothing.
+    if torch.backends.cpu.get_cpu_capability() != "AVX2" or not _compatible():
         raise variables.too_late()
+
+
+def _compatible() -> bool:
+    """Whether MKL took MKL_CBWR=COMPATIBLE, where torch's library can be asked."""
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
+    # Intel's mkl_cbwr.h: option 1 asks for the branch, and 3 is MKL_CBWR_COMPATIBLE.
+    asked = getattr(library, "mkl_serv_cbwr_get", None)
+    return asked is None or asked(1) == 3
 
 
 def settings() -> dict[str, Any]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -195,6 +196,17 @@ def _plain_python(_make: Make) -> Result:
     yield "Python's math", torch.tensor([*values, *(s**0.37 for s in steps)], dtype=torch.float64)
 
 
+def _numpy(_make: Make) -> Result:
+    spread = ((np.arange(4_099) * 2654435761 >> 9) % 2003 - 1001) / 512
+    single = spread.astype(np.float32)
+    functions = [np.exp, np.sin, np.tanh, np.arctan]
+    values = [f(x) for x in (spread, single) for f in functions]
+    yield "NumPy's functions", torch.from_numpy(np.concatenate(values))
+    square = spread[:4_096].reshape(64, 64)
+    products = [square @ square.T, np.linalg.qr(square)[0]]
+    yield "NumPy's products", torch.from_numpy(np.concatenate(products))
+
+
 _PROBES = (
     _convolutions,
     _products,
@@ -205,4 +217,5 @@ _PROBES = (
     _drawn,
     _optimizers,
     _plain_python,
+    _numpy,
 )

@@ -7,6 +7,7 @@ variables must be there before torch is loaded.
 
 import os
 import platform
+import shlex
 import sys
 from pathlib import Path
 
@@ -14,11 +15,26 @@ from host.errors import HostError, UsageError
 
 HELD = {
     "ATEN_CPU_CAPABILITY": "avx2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    # Its AVX2 has convolutions whose blocks follow the CPU's caches; below, one kind has.
+    "ONEDNN_MAX_CPU_ISA": "AVX",
     "MKL_CBWR": "COMPATIBLE",
+    # NumPy and its BLAS: a model may compute weights or masks with them.
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "OPENBLAS_NUM_THREADS": "1",
 }
 """Sources: torch's DispatchStub.cpp; oneDNN's developer guide, CPU dispatcher control; MKL's,
-obtaining numerically reproducible results."""
+obtaining numerically reproducible results; NumPy's CPU build options; OpenBLAS's README."""
+
+_OTHERWISE = (
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "DNNL_MAX_CPU_ISA",
+    "GLIBC_TUNABLES",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NPY_ENABLE_CPU_FEATURES",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+)
+"""What would have a library choose otherwise all the same."""
 
 STARTED = {
     # Idle threads of a busy machine must sleep, not spin; OpenMP reads this when torch is loaded.
@@ -46,7 +62,15 @@ def hold() -> None:
                 f"unset {name}, {_NATIVE}",
                 one_rank=True,
             )
-    if "torch" in sys.modules and not HELD.items() <= os.environ.items():
+    for name in _OTHERWISE:
+        if os.environ.get(name):
+            raise UsageError(
+                f"{name} is set in the environment, and numerics: portable leaves that choice to no"
+                " machine",
+                f"unset {name}, {_NATIVE}",
+                one_rank=True,
+            )
+    if {"torch", "numpy"} & sys.modules.keys() and not HELD.items() <= os.environ.items():
         raise too_late()
     if not _has_avx2():
         raise without_avx2()
@@ -55,9 +79,9 @@ def hold() -> None:
 
 def too_late() -> HostError:
     """Torch has looked at the CPU already."""
-    words = " ".join(f"{name}={value}" for name, value in HELD.items())
+    words = " ".join(f"{name}={shlex.quote(value)}" for name, value in HELD.items())
     return HostError(
-        "numerics: portable, and torch was loaded without the variables that it needs",
+        "numerics: portable, and torch or NumPy was loaded without the variables that it needs",
         f"set them before Python starts: export {words}",
         one_rank=True,
     )
@@ -66,8 +90,8 @@ def too_late() -> HostError:
 def without_avx2() -> HostError:
     """This CPU lacks the instructions."""
     return HostError(
-        f"numerics: portable needs an x86-64 CPU with AVX2, and this one ({platform.machine()})"
-        " has none",
+        "numerics: portable needs an x86-64 CPU with AVX2 and FMA, and this one"
+        f" ({platform.machine()}) has not",
         f"train on another machine, {_NATIVE}",
         one_rank=True,
     )
@@ -80,5 +104,5 @@ def _has_avx2() -> bool:
         rows = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux: torch says it later
         return True
-    flags = next((row for row in rows if row.startswith("flags")), "avx2")
-    return "avx2" in flags.split()
+    flags = next((row for row in rows if row.startswith("flags")), "avx2 fma")
+    return {"avx2", "fma"} <= set(flags.split())

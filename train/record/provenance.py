@@ -35,6 +35,7 @@ _NUMERIC = (
     "KMP_",
     "MKL_",
     "NCCL_",
+    "NPY_",
     "NVIDIA_TF32",
     "OMP_",
     "ONEDNN_",
