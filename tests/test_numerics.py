@@ -90,7 +90,7 @@ def test_torch_that_looked_before_is_refused(monkeypatch) -> None:
 
 
 def test_a_cpu_without_avx2_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(variables, "_has_avx2", lambda: False)
+    monkeypatch.setattr(variables, "possible", lambda: False)
     with pytest.raises(HostError, match="x86-64 CPU with AVX2 and FMA"):
         variables.hold()
     monkeypatch.undo()
@@ -482,3 +482,17 @@ def test_a_model_that_compiles_itself_is_refused(cli, tmp_path, monkeypatch) -> 
     torch._dynamo.utils.counters.clear()
     assert done.code == 2
     assert "compiles a part of itself" in one_line(done.err)
+
+
+def test_weights_are_measured_where_portable_numerics_cannot_be_had(
+    cli, tmp_path, monkeypatch
+) -> None:
+    run = tmp_path / "r"
+    assert cli("fit", *DIGITS, *KNOBS, "--run", run).code == 0
+    monkeypatch.setattr(variables, "possible", lambda: False)
+    done = cli("evaluate", "--run", run)
+    assert done.code == 0
+    assert "warning: trained with numerics: portable, which this CPU cannot do" in done.err
+    again = cli("fit", *DIGITS, *KNOBS, "--run", tmp_path / "again")
+    assert again.code == 6
+    assert "AVX2 and FMA" in one_line(again.err)

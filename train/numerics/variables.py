@@ -72,7 +72,7 @@ def hold() -> None:
             )
     if {"torch", "numpy"} & sys.modules.keys() and not HELD.items() <= os.environ.items():
         raise too_late()
-    if not _has_avx2():
+    if not possible():
         raise without_avx2()
     os.environ.update(HELD)
 
@@ -97,7 +97,8 @@ def without_avx2() -> HostError:
     )
 
 
-def _has_avx2() -> bool:
+def possible() -> bool:
+    """Whether this CPU has the instructions."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     try:

@@ -46,9 +46,18 @@ def experiment(options: argparse.Namespace, _knobs: dict[str, Any]) -> Config:
     path = _checkpoint(options)
     said = rundir.read_json(path / rundir.STATE) or {}
     try:
-        return parse(said["config"], str(path))
+        return _here(parse(said["config"], str(path)))
     except (KeyError, TypeError, UsageError):  # it is damaged, which `main` says better
         return Config()
+
+
+def _here(config: Config) -> Config:
+    """Portable numerics are those of a training; where they cannot be had, weights can be measured
+    all the same.
+    """
+    if config.portable and not variables.possible():
+        return config.model_copy(update={"numerics": "native"})
+    return config
 
 
 def lanes(_config: Config) -> None:
@@ -74,7 +83,12 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
 
     path = _checkpoint(options)
     found = checkpoint.read(path)
-    config = parse(found.facts.config, str(path))
+    trained = parse(found.facts.config, str(path))
+    config = _here(trained)
+    if config != trained:
+        _warn(
+            "trained with numerics: portable, which this CPU cannot do: figures may differ slightly"
+        )
     precision = _precision(found.facts.mixed_precision)
     with (
         explained(config),
