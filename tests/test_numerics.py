@@ -478,10 +478,10 @@ def test_a_model_that_compiles_itself_is_refused(cli, tmp_path, monkeypatch) -> 
     monkeypatch.setitem(models.OURS, "compiled", compiled)
     knobs = [*KNOBS, "--reproducibility", "deterministic", "--model.name", "compiled"]
     done = cli("fit", *DIGITS, *knobs, "--run", tmp_path / "r")
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
     assert done.code == 2
     assert "compiles a part of itself" in one_line(done.err)
+    # What was compiled before, as in a notebook, is no fault of the next model.
+    assert cli("fit", *DIGITS, *KNOBS, "--run", tmp_path / "r").code == 0
 
 
 def test_weights_are_measured_where_portable_numerics_cannot_be_had(

@@ -74,6 +74,7 @@ def traits(
 
     few = _samples(config, images, runtime, tries.SAMPLES)
     _check_synchronised(model, config, runtime, samples or 0)
+    compiled = _compiled()
     try:
         looked = another(one_of_many, few)
         if level == "fast":
@@ -97,7 +98,12 @@ def traits(
             with operations.seen() as names, convolutions.seen() as computed:
                 # A new one: what is called to build it, and in its first pass only, counts as well.
                 _called(another(one_of_none, looked.samples))
-            _check_compiled()
+            if _compiled() > compiled:
+                raise UsageError(
+                    "the model compiles a part of itself (torch.compile), for the CPU that it"
+                    " finds, and numerics: portable is to be the same on all",
+                    "leave torch.compile out of it, or use --numerics native",
+                )
             operations.check(names)
             convolutions.check(computed)
         _check_settings(runtime)
@@ -225,15 +231,10 @@ def _called(looked: tries.Tries) -> None:
     looked.evaluate()
 
 
-def _check_compiled() -> None:
-    """Nothing was compiled for this machine's CPU on the way."""
+def _compiled() -> int:
+    """Functions that were compiled in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    if dynamo is not None and dynamo.counters["frames"]["ok"]:
-        raise UsageError(
-            "the model compiles a part of itself (torch.compile), for the CPU that it finds, and"
-            " numerics: portable is to be the same on all",
-            "leave torch.compile out of it, or use --numerics native",
-        )
+    return dynamo.counters["frames"]["ok"] if dynamo else 0
 
 
 def _explain(config: Config, error: Exception) -> NoReturn:
