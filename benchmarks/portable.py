@@ -1,7 +1,7 @@
 """Are portable numerics portable? Searches for what comes out otherwise on another CPU.
 
     python benchmarks/portable.py models --count 300 [--cpu haswell | --emulated Haswell]
-    python benchmarks/portable.py operations [--cpu …] [--out train/numerics/equal.py]
+    python benchmarks/portable.py operations [--cpu … | --emulated … [--out FILE]]
 
 `models` trains random models of random shapes for three updates. `operations` calls what torch's
 own tests call of each operator, forward and backward, and needs `pip install expecttest`. Both are
@@ -149,6 +149,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.out and not options.emulated:
+        # This machine's silicon agrees with itself in what each maker rounds as it likes.
+        parser.error("--out needs --emulated")
     return int({"models": models, "operations": operations}[options.what](options) > 0)
 
 

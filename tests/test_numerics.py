@@ -99,6 +99,14 @@ def test_a_cpu_without_avx2_is_refused(monkeypatch) -> None:
         _trained("portable")
 
 
+def test_avx2_without_fma_does_not_do(tmp_path) -> None:
+    """As on VIA's Eden X4 and Zhaoxin's ZX-C+."""
+    file = tmp_path / "cpuinfo"
+    for flags, possible in (("avx avx2 bmi1", False), ("fma avx avx2", True), ("fma avx", False)):
+        file.write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n")
+        assert variables.possible(file) == possible
+
+
 def test_what_the_libraries_took_is_looked_at(monkeypatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     with pytest.raises(HostError, match="torch or NumPy was loaded without the variables"):
@@ -122,9 +130,17 @@ def test_variables_that_are_set_after_a_computation_are_too_late() -> None:
     assert "torch or NumPy was loaded without the variables" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["GLIBC_TUNABLES", "ONEDNN_DEFAULT_FPMATH_MODE"])
-def test_what_would_choose_otherwise_is_refused(name, monkeypatch) -> None:
-    monkeypatch.setenv(name, "1")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2"),
+        ("ONEDNN_DEFAULT_FPMATH_MODE", "BF16"),
+    ],
+)
+def test_what_would_choose_otherwise_is_refused(name, value, monkeypatch) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=3")
+    variables.hold()
+    monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=f"{name} is set in the environment"):
         variables.hold()
 
@@ -444,16 +460,34 @@ def test_a_convolution_that_follows_the_cache_is_refused(given, taken, kernel, w
 
 
 def test_an_implementation_that_nobody_compared_is_refused() -> None:
-    one = convolutions.Computed("brgconv:avx2", False, True, "mb1_ic8oc8_ih8oh8kh1sh1dh0ph0")
+    one = convolutions.Computed("brgconv:avx2", False, True, False, "mb1_ic8oc8_ih8oh8kh1sh1dh0ph0")
     with pytest.raises(UsageError, match="by brgconv:avx2, which has not been compared"):
         convolutions.check([one])
 
 
 def test_looking_at_convolutions_leaves_the_output_alone(capfd) -> None:
     print("before")
-    _convolved((2, 64, 14, 14), (64, 64), (3, 3))
+    with convolutions.seen() as computed:
+        print("from the model")
     print("after")
-    assert capfd.readouterr().out == "before\nafter\n"
+    assert computed == []
+    assert capfd.readouterr().out == "before\nfrom the model\nafter\n"
+    with pytest.raises(ValueError, match="the model's"), convolutions.seen():
+        raise ValueError("the model's")
+    print("still there")
+    assert capfd.readouterr().out == "still there\n"
+
+
+def test_a_silent_onednn_is_refused() -> None:
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with (
+            pytest.raises(HostError, match="oneDNN does not report what it computes"),
+            convolutions.seen(),
+        ):
+            pass
+    finally:
+        torch._C._set_mkldnn_enabled(True)
 
 
 def test_a_model_with_such_a_convolution_is_refused(cli, tmp_path, monkeypatch) -> None:

@@ -176,7 +176,7 @@ class Config(Section):
     reproducibility: Literal["fast", "deterministic", "lockstep"] = "lockstep"
     """Same bits on any number of processes (lockstep), on the same number, or neither (fast)."""
     numerics: Literal["native", "portable"] = "native"
-    """`portable`: the same bits on any x86-64 CPU with AVX2, in FP32; slower, and not on GPUs."""
+    """`portable`: the same bits on any x86-64 CPU with AVX2 and FMA; FP32, slower, not on GPUs."""
     batch_size: Count = 128
     """Samples per step over all processes."""
     lanes: Count = Field(default_factory=from_batch_size)

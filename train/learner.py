@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -98,6 +98,7 @@ def traits(
             with operations.seen() as names, convolutions.seen() as computed:
                 # A new one: what is called to build it, and in its first pass only, counts as well.
                 _called(another(one_of_none, looked.samples))
+                _pass_many(another(one_of_none, looked.samples), config, images)
             if _compiled() > compiled:
                 raise UsageError(
                     "the model compiles a part of itself (torch.compile), for the CPU that it"
@@ -231,10 +232,26 @@ def _called(looked: tries.Tries) -> None:
     looked.evaluate()
 
 
+def _pass_many(looked: tries.Tries, config: Config, images: ImageData) -> None:
+    """Pass larger batches, laid out as in training: torch leaves small ones to other code."""
+    last = torch.channels_last if config.model.channels_last else torch.contiguous_format
+    for count, training in ((config.micro_batch, True), (config.eval_batch, False)):
+        layout = last if training else torch.contiguous_format
+
+        def passed(some: int, training: bool = training, layout: Any = layout) -> None:
+            pictures = _pictures(config, images, looked.runtime, some)
+            looked.size(pictures.contiguous(memory_format=layout), training=training)
+
+        try:
+            passed(min(count, _PICTURES))
+        except Exception:  # whatever a model raises that takes other sizes
+            passed(count)
+
+
 def _compiled() -> int:
     """Functions that were compiled in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo.counters["frames"]["ok"] if dynamo else 0
+    return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 
 def _explain(config: Config, error: Exception) -> NoReturn:

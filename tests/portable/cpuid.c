@@ -70,6 +70,7 @@ unsigned la_version(unsigned version) {
   if (file == NULL) complain("no file of places");
   for (struct place *p = places; place_count < MOST; p++, place_count++)
     if (fscanf(file, "%95s %lx %d", p->name, &p->address, &p->length) != 3) break;
+  if (!feof(file)) complain("a place that cannot be read");
   fclose(file);
   file = names[1] ? fopen(names[1], "r") : NULL;
   if (file == NULL) complain("no file of answers");
@@ -79,6 +80,7 @@ unsigned la_version(unsigned version) {
     if (fscanf(file, "%x %d %x %x %x %x", &a->leaf, &sub, r, r + 1, r + 2, r + 3) != 6) break;
     a->sub = (unsigned)sub;
   }
+  if (!feof(file)) complain("an answer that cannot be read");
   fclose(file);
   if (!place_count || !answer_count) complain("nothing to answer");
   if (sigaction(SIGTRAP, &action, NULL)) complain("cannot answer");
@@ -93,11 +95,12 @@ unsigned la_objopen(struct link_map *map, Lmid_t space, uintptr_t *cookie) {
   for (int n = 0; n < place_count; n++) {
     if (strcmp(places[n].name, name)) continue;
     unsigned char *at = (unsigned char *)(map->l_addr + places[n].address);
-    void *first = (void *)((unsigned long)at & ~(page - 1));
-    if (mprotect(first, 2 * page, PROT_READ | PROT_WRITE | PROT_EXEC)) complain("cannot write");
+    unsigned long first = (unsigned long)at & ~(page - 1);
+    unsigned long size = (unsigned long)at + (unsigned long)places[n].length - first;
+    if (mprotect((void *)first, size, PROT_READ | PROT_WRITE | PROT_EXEC)) complain("cannot write");
     if (at[0] != 0x0f || (at[1] != 0xa2 && at[1] != 0x01)) complain("another library than was read");
     memcpy(at, places[n].length == 2 ? "\xcc\x90" : "\xcc\x66\x90", (size_t)places[n].length);
-    if (mprotect(first, 2 * page, PROT_READ | PROT_EXEC)) complain("cannot write");
+    if (mprotect((void *)first, size, PROT_READ | PROT_EXEC)) complain("cannot write");
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 """Torch's settings that decide the bits: pinned once, and looked at again."""
 
 import ctypes
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ def pin(config: Config) -> int:
     portable = config.portable
     if portable:
         _check_portable()
+        # Without oneDNN torch would turn to it, and it cuts by the CPU's caches.
+        torch.backends.nnpack.set_flags(_enabled=False)
     exact = config.reproducibility != "fast"
     # cuBLAS reads this when its first handle is made.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -51,7 +54,8 @@ def _check_portable() -> None:
     if not torch.cpu._is_avx2_supported():
         raise variables.without_avx2()
     # Set when torch or MKL had looked already, as in a notebook, they would change nothing.
-    if torch.backends.cpu.get_cpu_capability() != "AVX2" or not _compatible():
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability != "AVX2" or not _compatible() or _wide_numpy():
         raise variables.too_late()
 
 
@@ -63,6 +67,12 @@ def _compatible() -> bool:
     return asked is None or asked(1) == 3
 
 
+def _wide_numpy() -> bool:
+    """Whether NumPy took AVX-512."""
+    module = importlib.import_module("numpy._core._multiarray_umath")
+    return bool(getattr(module, "__cpu_features__", {}).get("X86_V4"))
+
+
 def settings() -> dict[str, Any]:
     """Torch's settings that decide the bits, as they are now."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -70,6 +80,7 @@ def settings() -> dict[str, Any]:
         "use_deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "num_threads": torch.get_num_threads(),
         "default_dtype": torch.get_default_dtype(),
+        "mkldnn.enabled": torch.backends.mkldnn.enabled,
         "cudnn.deterministic": cudnn.deterministic,
         "cudnn.benchmark": cudnn.benchmark,
         "cudnn.allow_tf32": cudnn.allow_tf32,

@@ -29,12 +29,11 @@ obtaining numerically reproducible results; NumPy's CPU build options; OpenBLAS'
 _OTHERWISE = (
     "DNNL_DEFAULT_FPMATH_MODE",
     "DNNL_MAX_CPU_ISA",
-    "GLIBC_TUNABLES",
     "MKL_ENABLE_INSTRUCTIONS",
     "NPY_ENABLE_CPU_FEATURES",
     "ONEDNN_DEFAULT_FPMATH_MODE",
 )
-"""What would have a library choose otherwise all the same."""
+"""What would have a library choose otherwise all the same; glibc's tunables of the CPU as well."""
 
 STARTED = {
     # Idle threads of a busy machine must sleep, not spin; OpenMP reads this when torch is loaded.
@@ -62,11 +61,12 @@ def hold() -> None:
                 f"unset {name}, {_NATIVE}",
                 one_rank=True,
             )
-    for name in _OTHERWISE:
+    tuned = "glibc.cpu." in os.environ.get("GLIBC_TUNABLES", "")
+    for name in (*_OTHERWISE, *(["GLIBC_TUNABLES"] if tuned else [])):
         if os.environ.get(name):
             raise UsageError(
-                f"{name} is set in the environment, and numerics: portable leaves that choice to no"
-                " machine",
+                f"{name} is set in the environment: it has a library take other instructions, and"
+                " with numerics: portable all machines take the same",
                 f"unset {name}, {_NATIVE}",
                 one_rank=True,
             )
@@ -97,12 +97,12 @@ def without_avx2() -> HostError:
     )
 
 
-def possible() -> bool:
+def possible(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether this CPU has the instructions."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     try:
-        rows = Path("/proc/cpuinfo").read_text().splitlines()
+        rows = cpuinfo.read_text().splitlines()
     except OSError:  # not Linux: torch says it later
         return True
     flags = next((row for row in rows if row.startswith("flags")), "avx2 fma")
