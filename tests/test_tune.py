@@ -186,7 +186,7 @@ def test_workers_for_a_slow_decoder(name, tmp_path) -> None:
     slow_pictures(tmp_path, count=120, side=560)
     done = tuned(
         "--name", name, "--what", "workers", "--batch_size", "8", "--lanes", "2",
-        "--data.source", "folder", "--data.root", tmp_path, "--data.size", "64", "--data.cache", "0",
+        "--data.source", "folder", "--data.root", tmp_path, "--data.size", "32", "--data.cache", "0",
         "--data.mean", "[0.5,0.5,0.5]", "--data.std", "[0.2,0.2,0.2]", env={"CPUS": "1"},
     )  # fmt: skip
     assert done.code == 0, done.err
