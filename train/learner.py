@@ -1,10 +1,9 @@
 """Model and optimizer, new from the seed, and what the model does that others do not."""
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +18,8 @@ from train.lanes import order, seeds
 from train.lanes.runtime import Runtime
 from train.lanes.settings import settings
 from train.lanes.traits import USUAL, Traits
-from train.learn import examine, models, optim, tries
+from train.learn import examine, models, optim, portable, tries
 from train.learn.alone import alone
-from train.numerics import convolutions, operations
 from train.process.failures import out_of_memory
 
 # Images in the largest batch that is tried.
@@ -74,7 +72,7 @@ def traits(
 
     few = _samples(config, images, runtime, tries.SAMPLES)
     _check_synchronised(model, config, runtime, samples or 0)
-    compiled = _compiled()
+    compiled = portable.compiled()
     try:
         looked = another(one_of_many, few)
         if level == "fast":
@@ -95,18 +93,9 @@ def traits(
         examine.check_resume(looked, another(one_of_none, looked.samples))
         _try_sizes(looked, config, images, samples)
         if config.portable:
-            with operations.seen() as names, convolutions.seen() as computed:
-                # A new one: what is called to build it, and in its first pass only, counts as well.
-                _called(another(one_of_none, looked.samples))
-                _pass_many(another(one_of_none, looked.samples), config, images)
-            if _compiled() > compiled:
-                raise UsageError(
-                    "the model compiles a part of itself (torch.compile), for the CPU that it"
-                    " finds, and numerics: portable is to be the same on all",
-                    "leave torch.compile out of it, or use --numerics native",
-                )
-            operations.check(names)
-            convolutions.check(computed)
+            pictures = partial(_pictures, config, images, runtime)
+            new_one = partial(another, one_of_none, looked.samples)
+            portable.check(new_one, pictures, config, compiled)
         _check_settings(runtime)
     except Exception as error:  # whatever a model raises
         _explain(config, error)
@@ -222,36 +211,6 @@ def _takes(looked: tries.Tries, images: Tensor) -> bool:
     except Exception:  # of another size than those that it has passed
         return False
     return True
-
-
-def _called(looked: tries.Tries) -> None:
-    """Call what a training calls, where it draws one thing or another."""
-    looked.evaluate()
-    for seed in range(6):
-        looked.train(seed=seed)
-    looked.evaluate()
-
-
-def _pass_many(looked: tries.Tries, config: Config, images: ImageData) -> None:
-    """Pass larger batches, laid out as in training: torch leaves small ones to other code."""
-    last = torch.channels_last if config.model.channels_last else torch.contiguous_format
-    for count, training in ((config.micro_batch, True), (config.eval_batch, False)):
-        layout = last if training else torch.contiguous_format
-
-        def passed(some: int, training: bool = training, layout: Any = layout) -> None:
-            pictures = _pictures(config, images, looked.runtime, some)
-            looked.size(pictures.contiguous(memory_format=layout), training=training)
-
-        try:
-            passed(min(count, _PICTURES))
-        except Exception:  # whatever a model raises that takes other sizes
-            passed(count)
-
-
-def _compiled() -> int:
-    """Functions that were compiled in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return int(dynamo.counters["frames"]["ok"]) if dynamo else 0
 
 
 def _explain(config: Config, error: Exception) -> NoReturn:
