@@ -114,7 +114,7 @@ def images(count: int, side: int, classes: int) -> ImageData:
     pixels = torch.randint(256, (count, *shape), dtype=torch.uint8)
     labels = torch.arange(count) % classes
     nothing: Any = None
-    split = Split(nothing, "image", labels, shape, False, pixels)
+    split = Split(nothing, labels, shape, False, pixels)
     names = [str(n) for n in range(classes)]
     return ImageData(split, split, names, [0.5] * 3, [0.25] * 3, None)
 

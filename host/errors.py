@@ -126,3 +126,8 @@ def nearest(word: str, known: Iterable[str], count: int = 1) -> str:
     """'; did you mean …?' for the known words most like `word`, or '' where none is."""
     close = difflib.get_close_matches(word, list(known), n=count, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def first_line(error: Exception) -> str:
+    """What a library's error says, cut to what fits on a line."""
+    return (str(error).strip().splitlines() or [""])[0][:200]

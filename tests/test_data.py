@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -37,6 +39,20 @@ def test_digits_are_scikit_learn_s(digits) -> None:
     assert rows == {
         (tuple(p.flatten().tolist()), n) for p, n in zip(ours, labels.tolist(), strict=True)
     }
+
+
+@pytest.mark.slow
+def test_digits_start_without_the_library_of_tables() -> None:
+    """It takes longer to load than digits take to train."""
+    words = "import sys; from train import config, data, run"
+    words += "; data.load(config.Data()); print({'datasets', 'pandas'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_digits_have_no_columns_to_name() -> None:
+    with pytest.raises(DataError, match=r"no columns, but data.label_column is set"):
+        load(Data(source="digits", label_column="label"))
 
 
 def test_the_split_is_fixed_and_disjoint(digits) -> None:

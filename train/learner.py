@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from host.errors import LockstepError, UsageError
+from host.errors import LockstepError, UsageError, first_line
 from host.lanes import default
 from train.config import Config
 from train.data import Augmenter, ImageData
-from train.data.images import first_line
 from train.lanes import order, seeds
 from train.lanes.runtime import Runtime
 from train.lanes.settings import settings

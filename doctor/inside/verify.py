@@ -12,7 +12,7 @@ from pathlib import Path
 from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.inside import devices
 from host import plan
-from host.errors import LockstepError
+from host.errors import LockstepError, first_line
 from host.lanes import share
 from host.machine import Machine
 from host.plan import Plan
@@ -20,7 +20,6 @@ from train import experiment
 from train.config import Config
 from train.data import ImageData
 from train.data import load as load_data
-from train.data.images import first_line
 from train.learn import models
 from train.process import memory
 from train.process.memory import Fit, Need

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from PIL import Image
 from torch import Tensor
 
-from host.errors import DataError
+from host.errors import DataError, first_line
+from train.data.pictures import Pictures
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,13 @@ class Split:
     """Images with their classes.
 
     Attributes:
-        table: the Hugging Face table the images are in.
+        pictures: what the images are decoded from.
         labels: int64 [N].
         shape: (C, H, W) of each image.
         resident: uint8 [N, C, H, W] where the split is small enough to keep, else None.
     """
 
-    table: Dataset
-    image_column: str
+    pictures: Pictures
     labels: Tensor
     shape: tuple[int, int, int]
     resize: bool
@@ -61,10 +60,9 @@ class Split:
             out[place] = torch.from_numpy(pixels)
         return out
 
-    def _decode(self, numbers: list[int]) -> list[Any]:
+    def _decode(self, numbers: list[int]) -> list[Image.Image]:
         try:
-            pictures: list[Any] = self.table[numbers][self.image_column]
-            return pictures
+            return self.pictures.decoded(numbers)
         except Exception as error:  # whatever a decoder makes of bytes it does not understand
             if len(numbers) == 1:
                 raise DataError(
@@ -75,7 +73,9 @@ class Split:
             return [picture for number in numbers for picture in self._decode([number])]
 
 
-def _pixels(picture: Any, shape: tuple[int, int, int], resize: bool) -> np.ndarray[Any, Any]:
+def _pixels(
+    picture: Image.Image, shape: tuple[int, int, int], resize: bool
+) -> np.ndarray[Any, Any]:
     """uint8 [C, H, W] of a decoded picture; with `resize`, scaled and cropped to `shape`."""
     channels, height, width = shape
     picture = picture.convert("L" if channels == 1 else "RGB")
@@ -100,8 +100,3 @@ def decoded(split: Split) -> Iterator[Tensor]:
     """All its images in order, uint8 [≤1024, C, H, W] at a time."""
     for numbers in torch.split(torch.arange(len(split)), 1024):
         yield split.images(numbers)
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, cut to what fits on a line."""
-    return (str(error).strip().splitlines() or [""])[0][:200]

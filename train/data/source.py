@@ -1,4 +1,4 @@
-"""From tables to a training and a validation split: columns, classes, statistics, fingerprint.
+"""The training and the validation split of a source: shape, statistics, fingerprint.
 
 Raises DataError throughout, with what is wrong and how to mend it.
 """
@@ -6,22 +6,18 @@ Raises DataError throughout, with what is wrong and how to mend it.
 import hashlib
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
-from torch import Tensor
 
 from host.errors import DataError
 from train.config import Data
+from train.data import digits
 from train.data.images import Split, decoded, keep
-from train.data.tables import open_tables
-from train.lanes import order
+from train.data.pictures import Labelled, Pictures
 
 PIXELS = 1 << 30
 """Bytes: the fingerprint of a split is of its pixels up to here, and of encoded files above."""
 _AT_ONCE = 1 << 21  # pixels
-_HELD_OUT = ("validation", "valid", "val", "dev", "test")
 
 
 @dataclass(frozen=True)
@@ -66,93 +62,29 @@ def load(config: Data, *, fingerprint: bool = True) -> ImageData:
     Args:
         fingerprint: whether to read a data set that is too large to keep for its hash.
     """
-    tables = open_tables(config)
-    train_table, validation_table = _two_splits(tables, config.holdout)
-    image, label = _columns(train_table, config)
-    classes, train_labels, validation_labels = _labels(train_table, validation_table, label)
-    shape = _shape(train_table, image, config.size)
-    resize = config.size is not None
-    most = config.cache * 2**30
-    train = keep(Split(train_table, image, train_labels, shape, resize), most)
-    validation = keep(Split(validation_table, image, validation_labels, shape, resize), most)
+    if config.source == "digits":
+        found = digits.splits(config)
+    else:
+        from train.data import tables  # `datasets` takes longer to load than digits do to train
+
+        found = tables.splits(config)
+    labelled, held, classes = found
+    shape = _shape(labelled.pictures, config.size)
+    train, validation = (_split(each, shape, config) for each in (labelled, held))
     mean, std = _statistics(train, config)
     resident = train.resident is not None and validation.resident is not None
     sha256 = _fingerprint(train, validation) if fingerprint or resident else None
     return ImageData(train, validation, classes, mean, std, sha256)
 
 
-def _two_splits(tables: DatasetDict, holdout: float) -> tuple[Dataset, Dataset]:
-    if "train" not in tables:
-        raise DataError(
-            f"the data has no split named train, only {', '.join(tables)}", "rename one of them"
-        )
-    train = tables["train"]
-    if len(train) == 0:
-        raise DataError("the data set is empty", "check data.source and data.root")
-    for name in _HELD_OUT:
-        if name in tables:
-            if len(tables[name]) == 0:
-                raise DataError(f"the {name} split is empty", "remove it, or fill it")
-            return train, tables[name]
-    # The rule must not follow the experiment's seed: another seed is another run on the same
-    # split, and its accuracy is comparable.
-    shuffled = order.permutation(0, 0, len(train))
-    count = round(holdout * len(train))
-    if not 0 < count < len(train):
-        raise DataError(
-            f"a holdout of {holdout} leaves {count} of {len(train)} samples for validation",
-            "choose another data.holdout",
-        )
-    held, kept = shuffled[:count].sort().values, shuffled[count:].sort().values
-    return train.select(kept.tolist()), train.select(held.tolist())
+def _split(labelled: Labelled, shape: tuple[int, int, int], config: Data) -> Split:
+    split = Split(labelled.pictures, labelled.labels, shape, resize=config.size is not None)
+    return keep(split, config.cache * 2**30)
 
 
-def _columns(table: Dataset, config: Data) -> tuple[str, str]:
-    features = table.features
-    images = [name for name, kind in features.items() if isinstance(kind, Image)]
-    labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
-    plain = [name for name, kind in features.items() if isinstance(kind, Value)]
-    labels += [name for name in plain if name.startswith("label")]
-    for wanted, found, allowed, knob in (
-        (config.image_column, images, images, "image_column"),
-        (config.label_column, labels, [*features], "label_column"),
-    ):
-        if (not found) if wanted is None else (wanted not in allowed):
-            missing = wanted or knob.replace("_", " ")
-            raise DataError(
-                f"the data has no {missing}; its columns: {', '.join(features)}",
-                f"name one with --data.{knob}",
-            )
-    return config.image_column or images[0], config.label_column or labels[0]
-
-
-def _labels(train: Dataset, held: Dataset, column: str) -> tuple[list[str], Tensor, Tensor]:
-    kind = train.features[column]
-    both = []
-    for table in (train, held):
-        values = table.select_columns(column).with_format("arrow")[:][column].to_pylist()
-        if not all(isinstance(v, int) for v in values):
-            raise DataError(f"column {column} holds labels that are no integers", "number them")
-        both.append(torch.tensor(values, dtype=torch.int64))
-    if isinstance(kind, ClassLabel):
-        classes = list(kind.names)
-    else:
-        classes = [str(n) for n in range(int(both[0].max()) + 1)]
-    for name, labels in zip(("training", "validation"), both, strict=True):
-        outside = ((labels < 0) | (labels >= len(classes))).nonzero().flatten()
-        if len(outside):
-            place = int(outside[0])
-            raise DataError(
-                f"{name} sample {place} has label {int(labels[place])}, outside the"
-                f" {len(classes)} classes 0 … {len(classes) - 1} ({len(outside)} such samples)",
-                "mend the labels, or name another column with --data.label_column",
-            )
-    return classes, both[0], both[1]
-
-
-def _shape(table: Dataset, column: str, size: int | None) -> tuple[int, int, int]:
+def _shape(pictures: Pictures, size: int | None) -> tuple[int, int, int]:
     try:
-        first = table[0][column]
+        (first,) = pictures.decoded([0])
     except Exception as error:
         raise DataError(f"image 0 cannot be read: {error}", "mend or remove it") from error
     channels = 1 if first.mode in ("1", "L", "I;16") else 3
@@ -197,7 +129,6 @@ def _fingerprint(*splits: Split) -> str:
             for pixels in decoded(split):
                 digest.update(pixels.numpy().tobytes())
         else:
-            for row in split.table.cast_column(split.image_column, Image(decode=False)):
-                encoded = row[split.image_column]
-                digest.update(encoded["bytes"] or Path(encoded["path"]).read_bytes())
+            for encoded in split.pictures.encoded():
+                digest.update(encoded)
     return digest.hexdigest()

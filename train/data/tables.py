@@ -1,27 +1,69 @@
-"""Where images come from: everything goes through Hugging Face `datasets`."""
+"""Hugging Face's tables, from a folder or the hub: their splits, columns and classes."""
 
-import gzip
-import importlib.util
 import logging
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import torch
 from datasets import (
     ClassLabel,
     Dataset,
     DatasetDict,
-    Features,
     Image,
+    Value,
     disable_progress_bars,
     load_dataset,
     load_from_disk,
 )
-from PIL.Image import fromarray
+from torch import Tensor
 
-from host.errors import DataError
+from host.errors import DataError, first_line
 from train.config import Data
-from train.data.images import first_line
+from train.data.pictures import Labelled, kept_and_held
+
+_HELD_OUT = ("validation", "valid", "val", "dev", "test")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The pictures of a column."""
+
+    table: Dataset
+    column: str
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def decoded(self, numbers: list[int]) -> list[Any]:
+        """As Pillow's pictures. Raises whatever a decoder makes of damaged bytes."""
+        pictures: list[Any] = self.table[numbers][self.column]
+        return pictures
+
+    def encoded(self) -> Iterator[bytes]:
+        """The bytes of each, as stored."""
+        for row in self.table.cast_column(self.column, Image(decode=False)):
+            encoded = row[self.column]
+            yield encoded["bytes"] or Path(encoded["path"]).read_bytes()
+
+
+def splits(config: Data) -> tuple[Labelled, Labelled, list[str]]:
+    """Training and validation split, and the names of the classes.
+
+    Raises:
+        DataError: the source cannot be reached, is no data set, or its columns or labels are not
+            what the experiment says.
+    """
+    train, held = _two_splits(open_tables(config), config.holdout)
+    image, label = _columns(train, config)
+    classes, train_labels, held_labels = _labels(train, held, label)
+    return (
+        Labelled(Rows(train, image), train_labels),
+        Labelled(Rows(held, image), held_labels),
+        classes,
+    )
 
 
 def open_tables(config: Data) -> DatasetDict:
@@ -35,8 +77,6 @@ def open_tables(config: Data) -> DatasetDict:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         disable_progress_bars()
-    if config.source == "digits":
-        return DatasetDict(train=digits())
     if config.source == "folder":
         return _folder(config.root)
     if config.source.count("/") > 1 or config.source.startswith((".", "/")):
@@ -53,21 +93,6 @@ def open_tables(config: Data) -> DatasetDict:
             f" (`hf download --repo-type dataset {config.source} --local-dir DIR`), copy DIR here"
             " and use --data.source folder --data.root DIR",
         ) from error
-
-
-def digits() -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, 8×8 pixels, 17 grey levels spread over 0 … 255.
-
-    Read from the file in its package: importing scikit-learn to open it would take a second.
-    """
-    package = importlib.util.find_spec("sklearn")
-    folder = Path(package.origin or "").parent if package else Path()
-    with gzip.open(folder / "datasets" / "data" / "digits.csv.gz") as file:
-        table = np.loadtxt(file, delimiter=",", dtype=np.int64)
-    grey = (table[:, :-1] * (255 / 16)).round().astype(np.uint8).reshape(-1, 8, 8)
-    features = Features({"image": Image(), "label": ClassLabel(names=[*"0123456789"])})
-    columns = {"image": [fromarray(g) for g in grey], "label": table[:, -1].tolist()}
-    return Dataset.from_dict(columns, features=features)
 
 
 def _folder(root: str | None) -> DatasetDict:
@@ -91,3 +116,63 @@ def _folder(root: str | None) -> DatasetDict:
 
 def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _two_splits(tables: DatasetDict, holdout: float) -> tuple[Dataset, Dataset]:
+    if "train" not in tables:
+        raise DataError(
+            f"the data has no split named train, only {', '.join(tables)}", "rename one of them"
+        )
+    train = tables["train"]
+    if len(train) == 0:
+        raise DataError("the data set is empty", "check data.source and data.root")
+    for name in _HELD_OUT:
+        if name in tables:
+            if len(tables[name]) == 0:
+                raise DataError(f"the {name} split is empty", "remove it, or fill it")
+            return train, tables[name]
+    kept, out = kept_and_held(len(train), holdout)
+    return train.select(kept.tolist()), train.select(out.tolist())
+
+
+def _columns(table: Dataset, config: Data) -> tuple[str, str]:
+    features = table.features
+    images = [name for name, kind in features.items() if isinstance(kind, Image)]
+    labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
+    plain = [name for name, kind in features.items() if isinstance(kind, Value)]
+    labels += [name for name in plain if name.startswith("label")]
+    for wanted, found, allowed, knob in (
+        (config.image_column, images, images, "image_column"),
+        (config.label_column, labels, [*features], "label_column"),
+    ):
+        if (not found) if wanted is None else (wanted not in allowed):
+            missing = wanted or knob.replace("_", " ")
+            raise DataError(
+                f"the data has no {missing}; its columns: {', '.join(features)}",
+                f"name one with --data.{knob}",
+            )
+    return config.image_column or images[0], config.label_column or labels[0]
+
+
+def _labels(train: Dataset, held: Dataset, column: str) -> tuple[list[str], Tensor, Tensor]:
+    kind = train.features[column]
+    both = []
+    for table in (train, held):
+        values = table.select_columns(column).with_format("arrow")[:][column].to_pylist()
+        if not all(isinstance(v, int) for v in values):
+            raise DataError(f"column {column} holds labels that are no integers", "number them")
+        both.append(torch.tensor(values, dtype=torch.int64))
+    if isinstance(kind, ClassLabel):
+        classes = list(kind.names)
+    else:
+        classes = [str(n) for n in range(int(both[0].max()) + 1)]
+    for name, labels in zip(("training", "validation"), both, strict=True):
+        outside = ((labels < 0) | (labels >= len(classes))).nonzero().flatten()
+        if len(outside):
+            place = int(outside[0])
+            raise DataError(
+                f"{name} sample {place} has label {int(labels[place])}, outside the"
+                f" {len(classes)} classes 0 … {len(classes) - 1} ({len(outside)} such samples)",
+                "mend the labels, or name another column with --data.label_column",
+            )
+    return classes, both[0], both[1]
