@@ -13,7 +13,7 @@ from conftest import DIGITS, ROOT, one_line, processes
 from torch.nn import functional
 
 from doctor.inside import like
-from host import plan
+from host import limits, plan
 from host.errors import HostError, LockstepError, UsageError
 from train.config import Config
 from train.learn import models
@@ -288,6 +288,12 @@ def test_the_doctor_says_whether_a_run_can_be_had_here(finished, tmp_path) -> No
     assert bits.status == "ok"
     assert "probes and the model's first pass give the bits of" in bits.seen
     assert others.status == "ok", others.seen
+    # Shared out among so many processes, the CPUs leave each a thread: that it was trained with.
+    shared = {**record, "reproducibility": "deterministic", "world_size": limits.cpus()}
+    shared["config"] = {**record["config"], "reproducibility": "deterministic"}
+    (other / "run.json").write_text(json.dumps(shared))
+    bits, others = like.examine(other)
+    assert (bits.status, others.status) == ("ok", "ok"), others.seen
     record["fingerprint"]["conv 1×1 backward"] = "0"
     record["first_pass"] = "0"
     record["versions"]["torch"] = "2.14.0"
@@ -297,6 +303,21 @@ def test_the_doctor_says_whether_a_run_can_be_had_here(finished, tmp_path) -> No
     assert bits.seen.startswith("other bits in conv 1×1 backward (of ")
     assert bits.seen.endswith("; other bits in the model's first pass")
     assert "package torch: 2.14.0 recorded" in others.seen
+
+
+def test_gpus_and_their_libraries_have_no_part_in_portable_numerics() -> None:
+    one = {"versions": {"cudnn": "9", "torch": "2.15.0"}, "environment": {"CUDA_VERSION": "13.2"}}
+    other = {"versions": {"torch": "2.15.0"}, "environment": {"OMP_DYNAMIC": "true"}}
+    found = comparison.differences(
+        {**one, "numerics": "portable"}, {**other, "numerics": "portable"}
+    )
+    assert found == ["variable OMP_DYNAMIC: none recorded, true now"]
+    found = comparison.differences(one, other)
+    assert [row.split(":")[0] for row in found] == [
+        "package cudnn",
+        "variable CUDA_VERSION",
+        "variable OMP_DYNAMIC",
+    ]
 
 
 def test_the_doctor_has_nothing_to_compare_with(tmp_path) -> None:

@@ -31,6 +31,8 @@ def examine(run: Path) -> list[Finding]:
         recorded = _record(run)
         if recorded["hardware"]["type"] == "cpu":
             environ["ACCELERATE_USE_CPU"] = "true"
+        # As many threads as each of that many processes would have here.
+        environ["LOCAL_WORLD_SIZE"] = str(recorded["world_size"])
         words = [sys.executable, "-m", "doctor.inside.like", str(run)]
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=_LIMIT, env=environ, check=False

@@ -25,6 +25,8 @@ _PLACE = re.compile(
     "|NCCL_(SOCKET|IB|NET|HCA|DEBUG|HOSTID|TOPO)"
     "|.*_(DIR|HOME|PATH)$"
 )
+# GPUs and their libraries have no part in portable numerics.
+_GPU = re.compile("(package|variable) (cudnn|nccl|CUDA_|CUDNN_|CUBLAS|NCCL_|NVIDIA_|PYTORCH_CUDA)")
 
 
 def differences(recorded: Manifest, now: Manifest) -> list[str]:
@@ -133,10 +135,10 @@ def _factors(manifest: Manifest) -> dict[str, Any]:
     for name in (*kind, "mixed_precision", "threads", "cpu_capability"):
         factors[name] = hardware.get(name)
     factors["optimizer kernel"] = manifest.get("optimizer_kernel", optim.OWN)
-    if portable:  # GPUs and their libraries have no part in it
-        factors = {n: v for n, v in factors.items() if n not in ("package cudnn", "package nccl")}
     variables = manifest.get("environment", {})
     factors |= {f"variable {n}": v for n, v in variables.items() if not _PLACE.match(n)}
+    if portable:
+        factors = {name: value for name, value in factors.items() if not _GPU.match(name)}
     if manifest.get("reproducibility") != "lockstep":
         factors["processes"] = manifest.get("world_size")
     return factors
