@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from accelerate.state import AcceleratorState, GradientState
@@ -28,6 +29,10 @@ from checkouts import Checkout, copy
 from PIL import Image
 
 from train.__main__ import main
+
+# Nothing here asserts how long something takes.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = ["--config", "configs/digits.yaml"]

@@ -231,7 +231,7 @@ def whole(digits):
     return everything(digits, 0, range(8), VARIED)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     workers=st.integers(0, 2), world=st.sampled_from([1, 2, 4, 8]), first=st.integers(0, 23),
     data=st.data(),
