@@ -46,29 +46,29 @@ class Trials:
     visible: int
     started: int = field(default=0)
 
-    def plan(self, config: Config, variables: dict[str, str] | None = None) -> plan.Plan:
-        """Where a trial runs; `variables` (such as PRECISION) go over the environment's."""
-        environ, portable = {**os.environ, **(variables or {})}, config.portable
+    def plan(self, config: Config, asked: dict[str, str] | None = None) -> plan.Plan:
+        """Where a trial runs; `asked` (such as PRECISION) go over the environment's."""
+        environ, portable = {**os.environ, **(asked or {})}, config.portable
         return plan.make(environ, self.visible, config.lanes, portable=portable)
 
     def run(
-        self, config: Config, kind: str, variables: dict[str, str] | None = None, **task: Any
+        self, config: Config, kind: str, asked: dict[str, str] | None = None, **task: Any
     ) -> list[Row]:
         """The rows of a trial; each is printed as it comes.
 
         Args:
-            variables: as PRECISION, over those of the environment.
+            asked: variables such as PRECISION, over those of the environment.
 
         Raises:
             LockstepError: it did not come to its end.
         """
-        ended = self.attempt(config, kind, variables, **task)
+        ended = self.attempt(config, kind, asked, **task)
         if ended.error is not None:
             raise ended.error
         return ended.rows
 
     def attempt(
-        self, config: Config, kind: str, variables: dict[str, str] | None = None, **task: Any
+        self, config: Config, kind: str, asked: dict[str, str] | None = None, **task: Any
     ) -> Ended:
         """As `run`, for whom a trial that did not come to its end is an answer as well."""
         self.started += 1
@@ -79,7 +79,7 @@ class Trials:
         about = {"kind": kind, "rows": str(rows), "config": config.model_dump(mode="json")}
         file.write_text(json.dumps({**about, **task}))
         rows.write_text("")
-        planned = self.plan(config, variables)
+        planned = self.plan(config, asked)
         words = supervisor.command(planned, "train.tuning.trial", [str(file)])
         before = limits.oom_kills()
         with log.open("wb") as out:
