@@ -110,6 +110,7 @@ def test_bad_input_ends_before_the_launcher_starts() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_trainer_s_exit_code_comes_back_through_the_launcher(tmp_path) -> None:
     """Accelerate's launcher turns each code into 1."""
     done = start(*WORDS, "--data.source", "folder", "--data.root", str(tmp_path / "none"))

@@ -194,6 +194,7 @@ json.dump(fingerprint(torch.device("cpu"), nullcontext), sys.stdout)
 """
 
 
+@pytest.mark.slow
 def test_probes_see_other_instructions() -> None:
     environ = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
     words = [sys.executable, "-c", PROBE]

@@ -231,6 +231,7 @@ def test_data_that_moved_is_found_by_root(cli, folder, tmp_path) -> None:
     assert json.loads(done.out)["top1"] == result(run)["metrics"]["top1"]
 
 
+@pytest.mark.slow
 def test_it_learns_from_a_folder_of_colour_pictures_with_a_torchvision_model(cli, tmp_path) -> None:
     """The CIFAR-10 recipe on a handful of pictures, and a short last batch with empty lanes."""
     from conftest import picture
@@ -309,9 +310,10 @@ def launched(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
 
 
+@pytest.mark.slow
 def test_precision_stays_that_of_the_training(cli, tmp_path, monkeypatch) -> None:
     """A resume in another is refused; an evaluation takes the recorded one by itself."""
-    run, native = tmp_path / "r", ["--numerics", "native"]
+    run, native = tmp_path / "r", ["--numerics", "native", "--batch_size", 32]
     launched(monkeypatch, "bf16")
     with dying(monkeypatch, 7):
         assert cli("fit", *SHORT, *native, "--run", run).code == 130

@@ -172,7 +172,8 @@ def test_bf16_on_the_cpu_trains(cli, monkeypatch, tmp_path) -> None:
 
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    done = cli("fit", *DIGITS, "--numerics", "native", "--max_steps", 30, "--run", tmp_path / "r")
+    words = ["fit", *DIGITS, "--numerics", "native", "--batch_size", 32, "--max_steps", 30]
+    done = cli(*words, "--run", tmp_path / "r")
     assert done.code == 0
     assert (
         json.loads((tmp_path / "r/run.json").read_text())["hardware"]["mixed_precision"] == "bf16"

@@ -264,6 +264,7 @@ def test_the_estimate_follows_lanes_processes_and_optimizer(
     assert need.optimizer == moments * need.weights
 
 
+@pytest.mark.slow
 def test_an_experiment_that_does_not_fit(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CPUS", "3")
     found = {f.name: f for f in verify.examine(ROOT / "configs/digits.yaml", Machine())}
