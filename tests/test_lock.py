@@ -1,5 +1,6 @@
 """One writer: the lock names its holder, and goes when the holder does."""
 
+import errno
 import json
 import os
 import subprocess
@@ -50,6 +51,27 @@ def test_a_second_writer_is_told_who_the_first_is(tmp_path) -> None:
 def test_one_that_is_about_to_go_is_waited_for(tmp_path) -> None:
     with holder(tmp_path, 1), lock.hold(tmp_path, patience=20):
         assert json.loads((tmp_path / lock.NAME).read_text())["pid"] == os.getpid()
+
+
+def test_a_disk_that_fails_under_it_does_not_hide_the_error(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    # An error of its own would stand before the one that says what happened.
+    with lock.hold(tmp_path):
+        monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.undo()
+    with lock.hold(tmp_path, patience=0):  # the lock itself has gone
+        pass
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    with pytest.raises(HostError, match=r"without locks \(No locks available\)"):
+        lock.hold(tmp_path).__enter__()
 
 
 def test_a_directory_that_is_gone_is_an_error(tmp_path) -> None:

@@ -43,9 +43,13 @@ def hold(run: Path, patience: float = PATIENCE) -> Iterator[None]:
             os.write(handle, json.dumps(about).encode())
         yield
     finally:
-        if _named(path, handle):
-            path.unlink(missing_ok=True)
-        os.close(handle)
+        # On a disk that has failed or gone read-only, the error that is on its way says more; the
+        # lock itself goes with the handle.
+        with suppress(OSError):
+            if _named(path, handle):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            os.close(handle)
 
 
 def _acquire(path: Path, deadline: float) -> int:
@@ -61,7 +65,12 @@ def _acquire(path: Path, deadline: float) -> int:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
-                return handle  # a file system without locks: no worse than before
+                os.close(handle)
+                raise HostError(
+                    f"{path.parent} is on a file system without locks ({error.strerror}), so two"
+                    " trainings could write it at once",
+                    "mount it with locks (for Lustre: -o flock), or choose another --run",
+                ) from error
             holder = _holder(path)
             os.close(handle)
             if time.monotonic() > deadline:
