@@ -106,7 +106,11 @@ def test_weights_from_a_file_and_a_new_head(tmp_path) -> None:
         ({"name": "convnot"}, (3, 32, 32), "did you mean convnet"),
         ({"name": "convnet", "stem": "small"}, (1, 8, 8), "convnet has one stem"),
         ({"name": "vgg11", "stem": "small"}, (3, 64, 64), "vgg11 has no stem"),
-        ({"name": "resnet18", "weights": "NONESUCH"}, (3, 64, 64), "has no weights NONESUCH"),
+        ({"name": "resnet18", "weights": "NONESUCH"}, (3, 64, 64), "has no weights .NONESUCH"),
+        ({"name": "resnet18", "weights": ""}, (3, 64, 64), "has no weights ''"),
+        ({"weights": "DEFAULT"}, (1, 8, 8), "convnet has no weights named 'DEFAULT'"),
+        ({"weights": "model.pt"}, (1, 8, 8), "a file that ends in .safetensors"),
+        ({"weights": ""}, (1, 8, 8), "no weights named ''"),
         ({"weights": "nowhere.safetensors"}, (1, 8, 8), "cannot read weights nowhere"),
     ],
 )

@@ -7,6 +7,7 @@ editors use.
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -85,6 +86,12 @@ class Model(Section):
     """Store activations channel by channel in memory: faster on GPUs with FP16 or BF16."""
     compile: bool = False
     """Compile with torch.compile; needs a C compiler."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file that `weights` names, if it names one."""
+        named = self.weights is not None and self.weights.endswith(".safetensors")
+        return Path(self.weights or "") if named else None
 
 
 class Optim(Section):

@@ -81,8 +81,8 @@ def build(config: Model, classes: int, shape: Shape) -> nn.Module:
         UsageError: no such model, or it has no such stem or weights, or cannot be built.
     """
     model = _made(config, classes, shape)
-    if config.weights and config.weights.endswith(".safetensors"):
-        _load(model, Path(config.weights))
+    if config.file is not None:
+        _load(model, config.file)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
     # All of it, as after an evaluation: what a constructor left in another mode would come out of
@@ -95,6 +95,11 @@ def _made(config: Model, classes: int, shape: Shape) -> nn.Module:
     if config.name in OURS:
         if config.stem != "standard":
             raise UsageError(f"{config.name} has one stem only", "drop --model.stem")
+        if config.weights is not None and config.file is None:
+            raise UsageError(
+                f"{config.name} has no weights named {config.weights!r}",
+                "name a file that ends in .safetensors",
+            )
         model = _called(config.name, classes, shape)
     else:
         model = registry.build(config, classes, shape, OURS)

@@ -55,14 +55,13 @@ def build(config: Model, classes: int, shape: Shape, ours: Collection[str]) -> n
             f"there is no model {config.name}{near}",
             f"use one of ours ({', '.join(ours)}) or a classification model of torchvision",
         )
-    file = config.weights is not None and config.weights.endswith(".safetensors")
-    named = None if file else config.weights
+    named = None if config.file else config.weights
     # Two old models have more outputs while they train, unless told otherwise.
     old = config.name in ("googlenet", "inception_v3")
     options = {"aux_logits": False} if old else {}
     try:
         model: nn.Module
-        if named:
+        if named is not None:
             model = registry.get_model(config.name, weights=named, **options)
             _new_head(model, classes)
         else:
@@ -70,7 +69,8 @@ def build(config: Model, classes: int, shape: Shape, ours: Collection[str]) -> n
             model = registry.get_model(config.name, weights=None, num_classes=classes, **options)
     except (ValueError, KeyError) as error:
         raise UsageError(
-            f"{config.name} has no weights {named}: {error}", "use DEFAULT, or a .safetensors file"
+            f"{config.name} has no weights {named!r}: {error}",
+            "use DEFAULT, or a .safetensors file",
         ) from error
     except OSError as error:
         raise UsageError(
