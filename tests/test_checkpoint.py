@@ -169,6 +169,20 @@ def test_what_dead_writers_left_is_removed(tmp_path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000002"]
 
 
+def test_what_has_another_name_is_nobody_s_to_remove(tmp_path) -> None:
+    others = ["step-00000001.bak", "step-zzz", "step-1", "step-٣", ".step-notes", "step-00000009x"]
+    for name in others:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").write_text("kept")
+    (tmp_path / "step-00000008").write_text("a file")
+    for step in (99_999_999, 100_000_000, 100_000_001):  # nine digits come after eight
+        write(tmp_path, step, *learner(), {"step": step})
+    prune(tmp_path, 2)
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names == {*others, "latest", "step-00000008", "step-100000000", "step-100000001"}
+    assert checkpoint.newest(tmp_path)[0].state["step"] == 100_000_001
+
+
 def test_a_disk_that_refuses_leaves_the_last_one_whole(tmp_path, monkeypatch) -> None:
     write(tmp_path, 1, *learner(), {"step": 1})
 

@@ -106,8 +106,9 @@ def out_of_memory(
     asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", text)
     wanted = f"; it asked for {asked.group(1)}" if asked else ""
     more = f"--lanes {2 * config.lanes} (other bits), PRECISION=bf16, or a smaller --batch_size"
-    found = sorted(checkpoints.glob("step-*")) if checkpoints else []
-    resume = f"; {found[-1]} is whole: add --resume" if found else ""
+    last = checkpoints / "latest" if checkpoints else None
+    whole = last.parent / last.readlink() if last and last.is_symlink() else None
+    resume = f"; {whole} is whole: add --resume" if whole else ""
     return OutOfMemory(
         f"process {launcher.rank()} ran out of {_gpu_memory() if gpu else 'memory'}{wanted}",
         f"{more}; `make tune` finds what fits{resume}",

@@ -14,6 +14,7 @@ files and compared byte by byte, which also covers the list itself, missing file
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from train.record.stateful import split
 
 _SUMS = "SHA256SUMS"
 _SUFFIX = ".safetensors"
+_ASIDE = re.compile(r"\.step-\d+\.\d+(\.old)?")  # the step, and the process that wrote it
 MODEL = "model"
 """The name that the weights stand by; no other part may have it."""
 
@@ -203,7 +205,8 @@ def prune(root: Path, keep: int) -> None:
     wanted = {path.name for path in rundir.steps(root)[:keep]} | {
         link.readlink().name for link in (root / "latest", root / "best") if link.is_symlink()
     }
-    for path in (*rundir.steps(root), *root.glob(".step-*")):
+    left = [path for path in root.glob(".step-*") if _ASIDE.fullmatch(path.name)]
+    for path in (*rundir.steps(root), *left):
         if path.name not in wanted:
             shutil.rmtree(path, ignore_errors=True)
 

@@ -84,7 +84,7 @@ def _close(path: Path, error: BaseException) -> None:
     last = rundir.steps(rundir.checkpoints(path))
     result = {
         "status": "stopped" if isinstance(error, Stopped) else "failed",
-        "steps": int(last[0].name.removeprefix("step-")) if last else 0,
+        "steps": rundir.step_of(last[0]) if last else 0,
         "error": str(error) or type(error).__name__,
     }
     # The disk may be what failed; the error that is on its way says more.

@@ -37,7 +37,7 @@ def choose(config: Config, run: Path | None, resume: str | bool | None) -> Path:
             )
         return run
     if run is not None:
-        return run if (run / "run.json").exists() else _writable(run)
+        return run if (run / "run.json").exists() else _writable(_unused(run))
     if resume:
         return _newest_unfinished(RUNS / config.name)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -134,6 +134,20 @@ def _newest_unfinished(runs: Path) -> Path:
     )
 
 
+def _unused(run: Path) -> Path:
+    """The same, if it is not there, or empty but for what a start that failed leaves."""
+    try:
+        others = [p.name for p in run.iterdir() if p.name != "config.yaml" and p.name[0] != "."]
+    except OSError:  # not there, no directory, or not ours to read: said by who makes it
+        return run
+    if others:
+        raise UsageError(
+            f"the directory {run} holds {min(others)} and no run",
+            "name a new or empty directory: --run",
+        )
+    return run
+
+
 def _writable(run: Path, *, fresh: bool = False) -> Path:
     try:
         run.mkdir(parents=True, exist_ok=not fresh)
@@ -162,9 +176,18 @@ def name_of(step: int) -> str:
     return f"step-{step:08d}"
 
 
+def step_of(path: Path) -> int | None:
+    """The step that a checkpoint directory's name says; None for what has another name."""
+    digits = path.name.removeprefix("step-")
+    ours = digits.isdecimal() and digits.isascii() and path.name == name_of(int(digits))
+    return int(digits) if ours else None
+
+
 def steps(root: Path) -> list[Path]:
-    """The checkpoint directories under `root`, newest first."""
-    return sorted(root.glob("step-*"), reverse=True)
+    """The checkpoint directories under `root`, newest first; what has another name is not ours."""
+    numbered = ((step_of(path), path) for path in root.glob("step-*") if path.is_dir())
+    found = {step: path for step, path in numbered if step is not None}
+    return [found[step] for step in sorted(found, reverse=True)]
 
 
 def final_checkpoint(run: Path) -> Path:
