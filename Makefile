@@ -17,6 +17,17 @@ PYTHON     ?= python3
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# A misspelt variable would be ignored in silence, and another experiment trained.
+known := CONFIG GPUS CPUS PRECISION ACCELERATE ENGINE CUDA BASE_IMAGE APT_SNAPSHOT DATA CACHE DOCTOR RUN ARGS \
+         PYTHON SHELL MAKEFLAGS
+stray := $(firstword $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v)))))
+ifneq ($(stray),)
+near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \
+  print(nearest(sys.argv[1].upper(), sys.argv[2:]))' '$(subst ','\'',$(stray))' $(known) 2>/dev/null)
+$(error make has no variable $(stray)$(near) → see `make help`; what is for PyTorch and other libraries \
+  stands before make: $(stray)=… make)
+endif
+
 # exec: a signal to the recipe's shell must reach what it runs.
 # What nobody set is for .env to say.
 given    = $(if $(filter file default undefined,$(origin $(1))),,$(1)="$($(1))")

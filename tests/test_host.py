@@ -126,6 +126,23 @@ def test_variables_without_sense_are_one_line_before_anything_runs(words, says, 
     assert makes[-1].endswith("Error 2")  # the true code
 
 
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("GPU=2", "no variable GPU; did you mean GPUS?"),
+        ("config=configs/cifar10.yaml", "no variable config; did you mean CONFIG?"),
+        ("NCCL_DEBUG=INFO", "stands before make: NCCL_DEBUG=… make"),
+        ("it's=1", "no variable it's → see `make help`"),
+    ],
+)
+def test_a_variable_that_make_does_not_know_is_an_error(word, says, tmp_path) -> None:
+    for target in ("train", "help"):
+        code, said = make_says(tmp_path, "make", target, word)
+        assert code == 2
+        assert said.count("\n") == 0
+        assert says in said
+
+
 def test_gpus_are_of_no_concern_on_the_cpu_or_when_they_are_hidden(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", f"{smi(tmp_path / 'bin', V580, [GTX, A100])}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
