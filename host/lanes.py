@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from host.errors import UsageError
 
 
 def cutting(batch: int, *, power_of_two: bool) -> list[int]:
     """The numbers of lanes that cut a batch evenly, ascending."""
-    counts = [n for n in range(1, batch + 1) if batch % n == 0]
+    counts = _divisors(batch)
     return [n for n in counts if n & (n - 1) == 0] if power_of_two else counts
+
+
+def _divisors(number: int) -> list[int]:
+    low = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*low, *(number // n for n in low)})
 
 
 def default(batch: int) -> int:
@@ -22,7 +29,7 @@ def default(batch: int) -> int:
 
 def sharing(lanes: int) -> list[int]:
     """The numbers of processes that can share so many lanes evenly, ascending."""
-    return [count for count in range(1, lanes + 1) if lanes % count == 0]
+    return _divisors(lanes)
 
 
 def share(lanes: int, rank: int, world: int, *, batch: int, lockstep: bool) -> range:

@@ -1,4 +1,6 @@
+import itertools
 import json
+import os
 import re
 from pathlib import Path
 
@@ -139,3 +141,49 @@ def test_an_editor_that_follows_the_schema_would_refuse_what_we_refuse() -> None
     for part in schema["$defs"].values():
         assert part["additionalProperties"] is False
     assert schema["$defs"]["Optim"]["properties"]["lr"]["exclusiveMinimum"] == 0
+
+
+HOSTILE = {
+    "a list as key": ("? [a]: 1", "the key .* is no word"),
+    "a number as key": ("1: 2", "the key 1 is no word"),
+    "brackets": ("a: " + "[" * 3000 + "]" * 3000, "nests too deep"),
+    "a bomb of aliases": (
+        "a: &a [x,x,x,x,x,x,x,x,x]\n"
+        + "".join(
+            f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in itertools.pairwise("abcdefgh")
+        ),
+        "more than 10000 values",
+    ),
+    "itself": ("a: &a [*a]", "more than 10000 values"),
+    "a long text": ("name: " + "x" * 20_000_000, "larger than 64 KiB"),
+    "a wrong text": ("name: " + "x y" * 9_000, r"name = 'x y.{76}…: string should match"),
+    "a number of many digits": ("seed: " + "9" * 5000, "not valid YAML: Exceeds the limit"),
+    "an object": ('!!python/object/apply:os.system ["true"]', "could not determine a constructor"),
+    "a batch of millions": ("batch_size: 200000000\nlanes: 3", "lanes: 2 would do"),
+    "a batch of too many": ("batch_size: 3000000000", "batch_size = 3000000000: input should be"),
+    "no deviation": ("data: {std: [0.0]}", "data.std = 0.0: input should be greater than 0"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_one_line(case, tmp_path) -> None:
+    text, says = HOSTILE[case]
+    file = tmp_path / "e.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=says) as raised:
+        experiment.load(file)
+    assert len(str(raised.value)) < 1000
+
+
+def test_what_is_no_file_is_not_read(tmp_path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (Path("/dev/zero"), tmp_path / "fifo"):
+        with pytest.raises(UsageError, match="is no file"):
+            experiment.load(path)
+
+
+def test_yaml_s_merge_is_plain(tmp_path) -> None:
+    file = tmp_path / "e.yaml"
+    file.write_text("optim: &o {lr: 0.3, momentum: 0.5}\n<<: {seed: 4, epochs: 2}\nseed: 5\n")
+    found = experiment.load(file)
+    assert (found.seed, found.epochs, found.optim.lr) == (5, 2, 0.3)

@@ -18,10 +18,11 @@ from host.errors import UsageError
 from host.lanes import cutting, default
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Natural = Annotated[int, Field(ge=0, lt=2**31)]
 Schedule = Literal["cosine", "linear", "constant", "step"]
 Statistics = Annotated[list[Fraction], Field(min_length=1, max_length=4)]
+Deviation = Annotated[float, Field(gt=0, le=1)]
 
 # Marks a knob that cannot change what is learned, so that a resumed run may change it.
 FREE: JsonDict = {"free": True}
@@ -54,7 +55,7 @@ class Data(Section):
     """Scale the shorter side to this many pixels and crop the middle; null: as they are."""
     mean: Statistics | None = None
     """Mean of each channel, pixels from 0 to 1; null: measured on the training images."""
-    std: Statistics | None = None
+    std: Annotated[list[Deviation], Field(min_length=1, max_length=4)] | None = None
     """Standard deviation of each channel; null: measured on the training images."""
     image_column: str | None = None
     """Column that holds the image; null: the first image column."""

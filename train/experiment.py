@@ -12,17 +12,26 @@ from pydantic import ValidationError
 from host.errors import UsageError, nearest
 from train.config import FREE, Config, knobs
 
+_MERGED = "tag:yaml.org,2002:merge"
+_MOST = 1 << 16  # bytes of a file
+_DEEP = 20
+_SHOWN = 80  # characters of a wrong value
+_VALUES = 10_000  # aliases counted as often as they stand
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error, not a silent last one wins."""
+    """YAML in which a key is a word, and one that stands twice is an error: no silent last wins."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for key_node, _ in node.value:
+            if key_node.tag == _MERGED:  # <<: *anchor, over which the mapping's own keys win
+                continue
             word = self.construct_object(key_node, deep=True)
-            if word in seen:
+            wrong = "is no word" if not isinstance(word, str) else "stands twice"
+            if wrong == "is no word" or word in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {word} stands twice", problem_mark=key_node.start_mark
+                    problem=f"the key {_short(str(word))} {wrong}", problem_mark=key_node.start_mark
                 )
             seen.add(word)
         return super().construct_mapping(node, deep)
@@ -31,7 +40,9 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds."""
     try:
-        content = yaml.load(path.read_bytes(), _Loader)  # noqa: S506  (a SafeLoader)
+        text = _text(path)
+        _check_depth(text)
+        content = yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)
     except FileNotFoundError as error:
         near = nearest(path.stem, [p.stem for p in path.parent.glob("*.yaml")])
         raise UsageError(
@@ -43,13 +54,51 @@ def read_yaml(path: Path) -> dict[str, Any]:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UsageError(f"{path} is not valid YAML{place}: {error.problem}", "mend it") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # a number of thousands of digits, for one
         raise UsageError(f"{path} is not valid YAML: {error}", "mend it") from error
     if content is None:
         return {}
+    if not _few(content):
+        raise UsageError(
+            f"{path} holds more than {_VALUES} values", "write lines such as `seed: 1`"
+        )
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no mapping of knobs", "write lines such as `seed: 1`")
     return content
+
+
+def _text(path: Path) -> bytes:
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UsageError(f"{path} is no file", "name one, such as configs/digits.yaml")
+    with path.open("rb") as file:
+        text = file.read(_MOST + 1)
+    if len(text) > _MOST:
+        raise UsageError(f"{path} is larger than 64 KiB", "name an experiment's file")
+    return text
+
+
+def _check_depth(text: bytes) -> None:
+    """Refuse what nests deep before the rest of it is read: that takes the square of its depth."""
+    depth = 0
+    event: Any
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEP:
+            raise yaml.MarkedYAMLError(problem="it nests too deep", problem_mark=event.start_mark)
+
+
+def _few(content: Any) -> bool:
+    """Whether there are no more than `_VALUES` values: aliases of aliases make many of few."""
+    left, count = [content], 0
+    while left and count <= _VALUES:
+        value = left.pop()
+        count += 1
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, (list, set, tuple)):
+            left += value
+    return count <= _VALUES
 
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -96,7 +145,7 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
     known = [name for name, _ in knobs()]
     # Validators of unions and list items add parts that are no knob: keep the known beginning.
     sections = {name.split(".")[0] for name in known if "." in name}
-    path = [str(part) for part in first["loc"]]
+    path = [_short(str(part)) for part in first["loc"]]
     path = path[: 2 if path[0] in sections else 1]
     name, given = ".".join(path), overrides
     for part in path:
@@ -111,8 +160,13 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
         )
     text = first["msg"][0].lower() + first["msg"][1:]
     return UsageError(
-        f"{where}: {name} = {first['input']!r}: {text}{more}", f"give {name} such a value"
+        f"{where}: {name} = {_short(repr(first['input']))}: {text}{more}",
+        f"give {name} such a value",
     )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def dump(config: Config) -> str:
