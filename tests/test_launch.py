@@ -108,6 +108,10 @@ def test_bad_input_ends_before_the_launcher_starts() -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("error: unknown argument --optim.lrr; did you mean --optim.lr?")
     assert len(done.stderr.splitlines()) == 1
+    done = start(*WORDS, CPUS="40")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: 40 processes cannot share 8 lanes evenly → use 1 or 2")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow

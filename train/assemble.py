@@ -184,7 +184,7 @@ def wrap(
     unwrapped: nn.Module, config: Config, runtime: Runtime, traits: Traits
 ) -> tuple[nn.Module, Reducer]:
     """The model as it is called, and what sums over its lanes."""
-    tree = config.reproducibility == "lockstep"
+    tree = config.lockstep
     # Accelerate's evaluation mode is precision and device, without DDP.
     alone = tree or runtime.world == 1
     model: Any = runtime.accelerator.prepare_model(unwrapped, evaluation_mode=alone)
@@ -209,5 +209,5 @@ def tripwire(
     """What compares the processes' weights; None where there is one process."""
     if runtime.world == 1:
         return None
-    whole, watch = config.reproducibility == "lockstep", config.tripwire > 0
+    whole, watch = config.lockstep, config.tripwire > 0
     return Tripwire(model, optimizer, runtime, buffers=whole, watch=watch)

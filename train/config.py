@@ -208,11 +208,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _lanes_fit(self) -> "Config":
-        lockstep = self.reproducibility == "lockstep"
-        fits = cutting(self.batch_size, power_of_two=lockstep)
+        fits = cutting(self.batch_size, power_of_two=self.lockstep)
         if self.lanes not in fits:
             close = min(fits, key=lambda n: (abs(n - self.lanes), n))
-            need = f"{'be a power of two and ' * lockstep}cut the batch evenly"
+            need = f"{'be a power of two and ' * self.lockstep}cut the batch evenly"
             raise UsageError(
                 f"lanes: {self.lanes} with batch_size: {self.batch_size}, but lanes must {need}",
                 f"lanes: {close} would do",
@@ -234,6 +233,11 @@ class Config(Section):
                     "drop one of the two",
                 )
         return self
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether any number of processes is to give the same bits."""
+        return self.reproducibility == "lockstep"
 
     @property
     def portable(self) -> bool:

@@ -15,6 +15,7 @@ from typing import NoReturn, cast
 
 from host import nvidia, plan, selection
 from host.errors import LockstepError
+from host.lanes import share
 from host.machine import Machine
 from train import __main__ as command_line
 from train import cli
@@ -40,7 +41,12 @@ def main() -> int:
             verb = cast(Launched, command.verb)
             config = verb.experiment(command.options, command.knobs)
             portable = config.portable
-            planned = plan.for_machine(os.environ, verb.lanes(config), portable=portable)
+            lanes = verb.lanes(config)
+            planned = plan.for_machine(os.environ, lanes, portable=portable)
+            if lanes is not None:  # each of them would say so, after seconds
+                share(
+                    lanes, 0, planned.processes, batch=config.batch_size, lockstep=config.lockstep
+                )
             if portable:
                 variables.hold()
                 if nvidia.seen(Machine()) and planned.device == "cpu":

@@ -39,7 +39,7 @@ def new(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Module,
 def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
     seeds.seed_start(config.seed)
     # At lockstep a constructor that asks is told that this process is the only one.
-    with alone() if config.reproducibility == "lockstep" else nullcontext():
+    with alone() if config.lockstep else nullcontext():
         model = models.build(config.model, len(images.classes), images.train.shape)
     return model.to(runtime.device)
 
@@ -111,7 +111,7 @@ def first_pass(config: Config, images: ImageData, runtime: Runtime) -> str:
     """A digest of what a new model gives for the first images, with all gradients: machines that
     compute this model alike have the same. All processes ask, once it has passed `traits`.
     """
-    place = alone if config.reproducibility == "lockstep" else nullcontext
+    place = alone if config.lockstep else nullcontext
 
     def tried(count: int) -> str:
         samples, model = _samples(config, images, runtime, count), _built(config, images, runtime)
@@ -132,7 +132,7 @@ def _check_synchronised(model: nn.Module, config: Config, runtime: Runtime, samp
     name = next(names, None)
     if name is None:
         return
-    if config.reproducibility == "lockstep":
+    if config.lockstep:
         raise UsageError(
             f"{name} is a SyncBatchNorm, which looks at all processes at once",
             "use BatchNorm: at lockstep it sees a lane, on any number of processes",

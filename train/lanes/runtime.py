@@ -144,8 +144,7 @@ def start(
             raise plan.not_portable("the hardware config names GPUs")
         if portable and accelerator.mixed_precision != "no":
             raise plan.not_portable(f"{accelerator.mixed_precision.upper()} is asked for")
-        lockstep = config.reproducibility == "lockstep"
-        size = config.batch_size
+        size, lockstep = config.batch_size, config.lockstep
         lanes = range(0)
         if training:
             lanes = share(config.lanes, rank, world, batch=size, lockstep=lockstep)

@@ -38,7 +38,7 @@ def pin(config: Config) -> int:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     # Two threads sum in another order than one, so the number must not follow the machine where
     # the bits must not. Elsewhere the processes share the CPUs there are.
-    alone = portable or config.reproducibility == "lockstep"
+    alone = portable or config.lockstep
     threads = 1 if alone else limits.cpus_each()
     torch.set_num_threads(threads)
     return threads

@@ -103,10 +103,9 @@ def _timed(bench: Bench, parts: Parts, size: int, copies: int) -> float:
     waiting = agreed(bench, lambda: [[torch.zeros_like(p) for p in weights] for _ in range(copies)])
     batches = _synthetic(size, parts)
     if world > 1:  # alone first: what fails inside an exchange would leave the others waiting
-        lockstep = config.reproducibility == "lockstep"
         reducer = (
             LaneTree(parts.unwrapped, 0, 1, 1, parts.traits)
-            if lockstep
+            if config.lockstep
             else AllReduce(parts.unwrapped, 1)
         )
         # Without DDP, where that is around it.

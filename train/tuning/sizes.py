@@ -82,7 +82,7 @@ def lanes(config: Config, found: Row, said: list[str]) -> Config:
 
 def fewest(config: Config, largest: int, world: int) -> int | None:
     """The fewest lanes that fit, and that the processes can share."""
-    counts = cutting(config.batch_size, power_of_two=config.reproducibility == "lockstep")
+    counts = cutting(config.batch_size, power_of_two=config.lockstep)
     fit = [n for n in counts if n % world == 0 and config.batch_size // n <= largest]
     return min(fit, default=None)
 

@@ -149,7 +149,7 @@ def _measured(
     # The weights come from the checkpoint, whatever the training started from.
     blank = config.model.model_copy(update={"weights": None})
     seeds.seed_start(config.seed)  # a model may hold more than its checkpoints do
-    with alone() if config.reproducibility == "lockstep" else nullcontext():
+    with alone() if config.lockstep else nullcontext():
         model = models.build(blank, len(data.classes), data.train.shape)
     found.restore_model(model)
     model = runtime.accelerator.prepare_model(model.to(runtime.device), evaluation_mode=True)
