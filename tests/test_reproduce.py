@@ -239,6 +239,28 @@ def test_no_secret_is_recorded() -> None:
     assert provenance.environment(variables) == {"OMP_PROC_BIND": "true"}
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http://user:s3cret@host/", "redis://:s3cret@host", "user:s3cret@host",
+        "sv=2024-11-04&sig=s3cret%3D", "x?token=s3cret", "plain http://host/s3cret",
+    ],
+)  # fmt: skip
+def test_a_value_that_may_hold_a_secret_is_recorded_as_a_digest(value) -> None:
+    found = provenance.environment({"NCCL_FOO": value})["NCCL_FOO"]
+    assert found.startswith("sha256:")
+    assert found != provenance.environment({"NCCL_FOO": f"{value}!"})["NCCL_FOO"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "1", "X86_V4 AVX512_ICL", "{0:4}:2", "granularity=fine,compact,1,0", "/opt/lib:/usr/lib",
+     "glibc.cpu.hwcaps=-AVX2,-ERMS", "[::1]", "0-3,8", "max_split_size_mb:128", "^lo,docker0"],
+)  # fmt: skip
+def test_a_plain_value_is_recorded_as_it_is(value) -> None:
+    assert provenance.environment({"NCCL_FOO": value}) == {"NCCL_FOO": value}
+
+
 def test_the_record_names_this_code_and_these_packages() -> None:
     code = provenance.code()
     assert "train/data/loader.py" in code
