@@ -19,7 +19,7 @@ MAKEFLAGS += --no-print-directory
 
 # A misspelt variable would be ignored in silence, and another experiment trained.
 known := CONFIG GPUS CPUS PRECISION ACCELERATE ENGINE CUDA BASE_IMAGE APT_SNAPSHOT DATA CACHE DOCTOR RUN ARGS \
-         PYTHON SHELL MAKEFLAGS
+         UID GID SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU PYTHON SHELL MAKEFLAGS
 stray := $(firstword $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v)))))
 ifneq ($(stray),)
 near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \

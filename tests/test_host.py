@@ -143,6 +143,15 @@ def test_a_variable_that_make_does_not_know_is_an_error(word, says, tmp_path) ->
         assert says in said
 
 
+def test_make_knows_what_compose_asks_the_user(tmp_path) -> None:
+    ours = {"REVISION", "LOCK_SHA256", "TORCH", "INPUTS", "BASE_NAME", "CHECKOUT", "GPU_IDS"}
+    files = [path.read_text() for path in ROOT.glob("docker-compose*.yml")]
+    names = {name for text in files for name in re.findall(r"\$\{([A-Z_0-9]+)", text)} - ours
+    assert {"SHM_SIZE", "DATA"} <= names
+    code, said = make_says(tmp_path, "make", "help", *(f"{name}=1" for name in sorted(names)))
+    assert code == 0, said
+
+
 def test_gpus_are_of_no_concern_on_the_cpu_or_when_they_are_hidden(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", f"{smi(tmp_path / 'bin', V580, [GTX, A100])}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
