@@ -82,7 +82,7 @@ def test_samples_are_of_this_process(monkeypatch) -> None:
 )  # fmt: skip
 def test_lack_of_memory_is_told_from_other_errors(error, said, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("RANK", "3")
-    (tmp_path / "step-00000045").mkdir()
+    (tmp_path / "latest").symlink_to("step-00000045")
     found = failures.out_of_memory(error, Config(), tmp_path)
     if said is None:
         assert found is None
