@@ -131,7 +131,7 @@ test-slow: test-crowd test-alone  ## run the tests that take minutes
 
 # Side by side, since they wait more than they compute; and those that need a quiet machine after them.
 test-crowd: $(DEV)
-	@$(BIN)/python -m pytest -m 'slow and not container and not alone' -n 5 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -m 'slow and not container and not alone' -n 4 --dist worksteal $(ARGS)
 
 test-alone: $(DEV)
 	@$(BIN)/python -m pytest -m 'slow and not container and alone' $(ARGS)
