@@ -65,7 +65,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)  # it waits for the others
 def test_the_commands_of_the_readme_run(copy: Path) -> None:
     done = []
     for line in commands(README):
