@@ -182,7 +182,10 @@ def test_an_error_that_is_none_of_memory_ends_the_tuner(name, tmp_path) -> None:
 @pytest.mark.slow
 @pytest.mark.alone
 def test_workers_for_a_slow_decoder(name, tmp_path) -> None:
-    """Each picture takes some 5 ms to decode: the share of time that waits for data falls."""
+    """Each picture takes some 5 ms to decode: with workers, less of the time waits for data.
+
+    Whether they are worth it on so few cores is the machine's affair, and what it measures decides.
+    """
     slow_pictures(tmp_path, count=120, side=560)
     done = tuned(
         "--name", name, "--what", "workers", "--batch_size", "8", "--lanes", "2",
@@ -192,9 +195,13 @@ def test_workers_for_a_slow_decoder(name, tmp_path) -> None:
     assert done.code == 0, done.err
     folder = folder_of(done)
     found = json.loads((folder / "tune.json").read_text())["workers"]
-    assert found["best"]["workers"] >= 1
-    assert found["before"]["data_share"] > 0.3
-    assert found["best"]["data_share"] < found["before"]["data_share"] / 2
+    tried, best = found["tried"], found["best"]
+    shares = {row["workers"]: row["data_share"] for row in tried}
+    assert {0, 1, 2} <= set(shares)
+    assert min(shares[1], shares[2]) < found["before"]["data_share"] == shares[0]
+    most = max(row["samples_per_second"] for row in tried)
+    good = [row["workers"] for row in tried if row["samples_per_second"] >= 0.95 * most]
+    assert best["workers"] == min(good)
     assert experiment.load(folder / "experiment.yaml").data.workers == found["best"]["workers"]
 
 
