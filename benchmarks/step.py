@@ -35,7 +35,7 @@ from train.journal import Journal
 from train.lanes import runtime as runtimes
 from train.lanes.runtime import Runtime
 from train.learn import models, optim
-from train.parts import State
+from train.record.resume import State
 from train.tuning import bench
 
 FOREVER = 10**9

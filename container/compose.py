@@ -22,6 +22,7 @@ from host import HOME, cuda, docker, git, image, selection, settings
 from host import lines as table
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
+from host.text import any_encoding, printable
 
 _FILE = "docker-compose.yml"
 _VERBS = HOME / "train" / "verbs"
@@ -165,7 +166,7 @@ def _command(files: list[str], words: list[str], known: Mapping[str, str]) -> li
     chosen = [word for name in [_FILE, *files] for word in ("-f", name)] if files else []
     shown = [f"{name}={value}" for name, value in known.items()]
     command = ["env", *shown, "docker", "compose", *chosen, *words]
-    print(shlex.join(command), flush=True)
+    print(printable(shlex.join(command)), flush=True)
     return command
 
 
@@ -176,6 +177,7 @@ def _docker(*words: str) -> str:
 
 def main() -> int:
     """Run the words of the command line."""
+    any_encoding()
     try:
         return run(sys.argv[1:])
     except LockstepError as error:

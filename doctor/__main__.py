@@ -22,6 +22,7 @@ from doctor import bridge, checks, finding
 from host import plan, selection, settings
 from host.errors import HostError, UsageError
 from host.machine import Machine
+from host.text import any_encoding
 
 
 def main() -> int:
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("--verify", metavar="CONFIG", help="will this experiment fit this machine")
     parser.add_argument("--like", metavar="RUN", help="can this machine give the bits of that run")
     options = parser.parse_args()
+    any_encoding()
     environ = settings.read()
     wrong: list[finding.Finding] = []
     try:

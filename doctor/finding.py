@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Iterable
 
 from host.errors import HostError
+from host.text import printable
 
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31", "skip": "90"}
 
@@ -60,14 +61,14 @@ def table(findings: list[Finding], colour: bool) -> str:
         word = f"{found.status:<4}"
         if colour:
             word = f"\033[{_COLOURS[found.status]}m{word}\033[0m"
-        rows.append(f"{word}  {found.name:<{width}}  {found.seen}")
+        rows.append(f"{word}  {found.name:<{width}}  {printable(found.seen)}")
         rows += [f"{'':{width + 8}}{line}" for line in _advice(found)]
     reasons: dict[str, list[str]] = {}
     for found in findings:
         if found.status == "skip":
             reasons.setdefault(found.seen, []).append(found.name)
     word = "\033[90mskip\033[0m" if colour else "skip"
-    rows += [f"{word}  {seen}: {', '.join(names)}" for seen, names in reasons.items()]
+    rows += [f"{word}  {printable(seen)}: {', '.join(names)}" for seen, names in reasons.items()]
     count = {status: sum(f.status == status for f in findings) for status in _COLOURS}
     rows.append(", ".join(f"{number} {status}" for status, number in count.items() if number))
     return "\n".join(rows)
@@ -77,7 +78,9 @@ def lines(findings: Iterable[Finding]) -> str:
     """One line for each that is not well, as errors are printed."""
     words = {"fail": "error", "warn": "warning"}
     return "\n".join(
-        f"{words[f.status]}: {f.name}: {f.seen} → {f.fix}" for f in findings if f.status in words
+        printable(f"{words[f.status]}: {f.name}: {f.seen} → {f.fix}")
+        for f in findings
+        if f.status in words
     )
 
 
@@ -104,4 +107,5 @@ def from_json(text: str) -> list[Finding]:
 
 
 def _advice(found: Finding) -> list[str]:
-    return [line for line in (found.why, f"→ {found.fix}" if found.fix else "") if line]
+    lines = (found.why, f"→ {found.fix}" if found.fix else "")
+    return [printable(line) for line in lines if line]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from typing import Any, ClassVar, Iterable, Mapping
 
+from host.text import printable
+
 
 class LockstepError(Exception):
     """Something the user can mend: `problem` says what is wrong, `fix` what to do about it.
@@ -22,13 +24,14 @@ class LockstepError(Exception):
 
     def __init__(self, problem: str, fix: str, *, one_rank: bool = False) -> None:
         super().__init__(problem, fix)  # so that it can be sent between processes
-        self.problem = problem
-        self.fix = fix
+        # Libraries like to put line breaks into their messages.
+        self.problem = printable(" ".join(problem.split()))
+        self.fix = printable(" ".join(fix.split()))
         self.one_rank = one_rank
 
     def __str__(self) -> str:
-        """One line: libraries like to put line breaks into their messages."""
-        return " ".join(f"{self.problem} → {self.fix}".split())
+        """One line."""
+        return f"{self.problem} → {self.fix}"
 
     def line(self) -> str:
         """What is printed of it."""

@@ -13,8 +13,9 @@ from host.errors import CheckpointError
 from train.config import Config, Model, Optim
 from train.learn.models import build
 from train.learn.optim import build as build_optimizer
+from train.learn.optim import slots
 from train.learn.weights import contiguous
-from train.record import checkpoint
+from train.record import checkpoint, rundir
 from train.record.checkpoint import prune, read, weights_sha256
 from train.record.facts import Facts
 from train.record.saver import Saver
@@ -26,14 +27,19 @@ FILES = ["SHA256SUMS", "model.safetensors", "optimizer.safetensors", "state.json
 FACTS = Facts({}, ["a"], (1, 8, 8), [0.5], [0.5], None, "no", 1)
 
 
+def state_of(optimizer) -> OptimizerState:
+    name = "adamw" if isinstance(optimizer, torch.optim.AdamW) else "sgd"
+    return OptimizerState(optimizer, slots(Optim(name=name)))
+
+
 def write(root, step, model, optimizer, state):
-    parts = {"optimizer": OptimizerState(optimizer).state_dict()}
+    parts = {"optimizer": state_of(optimizer).state_dict()}
     return checkpoint.write(root, step, model.state_dict(), parts, state)
 
 
 def restore(found, model, optimizer) -> None:
     found.restore_model(model)
-    OptimizerState(optimizer).load_state_dict(found.parts["optimizer"])
+    state_of(optimizer).load_state_dict(found.parts["optimizer"])
 
 
 def learner(name: str = "sgd", steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -127,24 +133,10 @@ def test_another_model_s_weights_are_refused(saved) -> None:
         read(saved).restore_model(build(Model(name="mlp"), 10, (1, 8, 8)))
 
 
-def test_the_newest_whole_one_is_taken_and_the_damage_named(tmp_path) -> None:
-    assert checkpoint.newest(tmp_path) == (None, [])
-    for step in (1, 2, 3):
-        write(tmp_path, step, *learner(), {"step": step})
-    (tmp_path / "step-00000003" / "model.safetensors").write_bytes(b"")
-    found, damage = checkpoint.newest(tmp_path)
-    assert found.state["step"] == 2
-    assert [d.problem.split("/")[-2] for d in damage] == ["step-00000003"]
-    for step in (1, 2):
-        (tmp_path / f"step-0000000{step}" / "state.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no checkpoint under .* is whole"):
-        checkpoint.newest(tmp_path)
-
-
 def test_the_last_ones_and_the_best_are_kept(tmp_path) -> None:
     model, optimizer = learner()
     saver = Saver(tmp_path, 2, model, FACTS)
-    saver.register("optimizer", OptimizerState(optimizer))
+    saver.register("optimizer", state_of(optimizer))
     for step in range(1, 7):
         saver.save({"step": step, "best_step": min(step, 2)})
     names = sorted(p.name for p in tmp_path.iterdir())
@@ -180,7 +172,7 @@ def test_what_has_another_name_is_nobody_s_to_remove(tmp_path) -> None:
     prune(tmp_path, 2)
     names = {p.name for p in tmp_path.iterdir()}
     assert names == {*others, "latest", "step-00000008", "step-100000000", "step-100000001"}
-    assert checkpoint.newest(tmp_path)[0].state["step"] == 100_000_001
+    assert [rundir.step_of(path) for path in rundir.steps(tmp_path)] == [100_000_001, 100_000_000]
 
 
 def test_a_disk_that_refuses_leaves_the_last_one_whole(tmp_path, monkeypatch) -> None:
@@ -236,7 +228,7 @@ def test_a_new_thing_with_state_needs_a_name_and_no_more(tmp_path) -> None:
 
     def saver(*, average: Average | None) -> Saver:
         made = Saver(tmp_path, 2, model, FACTS)
-        made.register("optimizer", OptimizerState(optimizer))
+        made.register("optimizer", state_of(optimizer))
         if average:
             made.register("average", average)
         return made
@@ -290,23 +282,6 @@ def test_a_state_that_json_would_change_is_refused(tmp_path, value) -> None:
 def test_two_parts_of_one_name(tmp_path, name) -> None:
     model, optimizer = learner()
     saver = Saver(tmp_path, 2, model, FACTS)
-    saver.register("optimizer", OptimizerState(optimizer))
+    saver.register("optimizer", state_of(optimizer))
     with pytest.raises(ValueError, match=f"a part named {name} already"):
-        saver.register(name, OptimizerState(optimizer))
-
-
-def test_a_checkpoint_of_the_first_version_is_read(saved, tmp_path) -> None:
-    """It had no `parts`: the optimizer's tensors, and the scaler's state among the rest."""
-    copy = tmp_path / "step-00000100"
-    shutil.copytree(saved, copy)
-    state = json.loads((copy / "state.json").read_text())
-    del state["parts"]
-    for scaler in (None, {"scale": 2.0}):
-        (copy / "state.json").write_text(json.dumps({**state, "scaler": scaler}))
-        names = ["model.safetensors", "optimizer.safetensors", "state.json"]
-        content = {name: (copy / name).read_bytes() for name in names}
-        (copy / "SHA256SUMS").write_bytes(checkpoint._sums(content))
-        found = read(copy)
-        assert set(found.parts) == ({"optimizer", "scaler"} if scaler else {"optimizer"})
-        assert found.parts["optimizer"].keys() == read(saved).parts["optimizer"].keys()
-        assert found.state == {"step": 100, "lr": 0.1 + 0.2}
+        saver.register(name, state_of(optimizer))

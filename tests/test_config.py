@@ -178,7 +178,7 @@ def test_a_hostile_file_is_one_line(case, tmp_path) -> None:
 def test_what_is_no_file_is_not_read(tmp_path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (Path("/dev/zero"), tmp_path / "fifo"):
-        with pytest.raises(UsageError, match="is no file"):
+        with pytest.raises(UsageError, match="is no regular file"):
             experiment.load(path)
 
 

@@ -10,6 +10,7 @@ from dotenv import load_dotenv
 
 from host import launcher
 from host.errors import LockstepError, Stopped
+from host.text import any_encoding
 from train import cli
 from train.numerics import variables
 from train.process import outcome, parent
@@ -20,6 +21,7 @@ _LATER = 2.0
 def main(argv: list[str] | None = None) -> int:
     """Run a verb; returns the exit code."""
     if argv is None:
+        any_encoding()
         _begin()
     words = sys.argv[1:] if argv is None else argv
     # torchrun takes --run for the beginning of its own --run-path, unless a -- stands before it.

@@ -1,6 +1,5 @@
 """From an experiment to the parts that train it: each thing is built here, once."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from host.errors import DataError, UsageError
 from train import learner
 from train.config import Config
 from train.data import Augmenter, ImageData, load
+from train.lanes import order
 from train.lanes.allreduce import AllReduce
 from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
@@ -18,14 +18,16 @@ from train.lanes.seeds import Generators
 from train.lanes.traits import Traits
 from train.lanes.tree import LaneTree
 from train.lanes.tripwire import Tripwire
-from train.parts import Parts, State
+from train.learn import optim
+from train.parts import Parts
 from train.process.interrupt import StopFlag
 from train.process.stopwatch import Stopwatch
-from train.record import comparison
-from train.record.checkpoint import Checkpoint
+from train.record import comparison, resume
+from train.record.claim import Claim
 from train.record.facts import Facts
+from train.record.resume import State
 from train.record.saver import Saver
-from train.record.stateful import OptimizerState
+from train.record.stateful import OptimizerState, ScalerState
 
 
 def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
@@ -91,20 +93,14 @@ def resumed(
     runtime: Runtime,
     images: ImageData,
     *,
-    said: Facts,
-    checkpoints: Path,
-    found: Checkpoint | None,
+    claim: Claim,
     stop: StopFlag,
 ) -> tuple[Parts, State]:
-    """Parts and state: new from the seed, or as the checkpoint `found` left them.
-
-    Args:
-        said: what this training's checkpoints say of it.
-        checkpoints: where they go.
+    """Parts and state: new from the seed, or as the newest whole checkpoint left them.
 
     Raises:
         UsageError: there is no such model, or it does not fit the data.
-        CheckpointError: the checkpoint is of something else.
+        CheckpointError: there are checkpoints, and none is whole and of this training.
     """
     with runtime.together():
         count = samples(config, images)
@@ -112,12 +108,10 @@ def resumed(
         traits = learner.traits(config, images, runtime, model, count)
         exact = config.reproducibility != "fast"
         first_pass = learner.first_pass(config, images, runtime) if exact else None
-        saver = Saver(checkpoints, config.checkpoint.keep, model, said)
-        register(saver, optimizer, runtime)
-        state = State()
-        if found is not None:
-            saver.restore(found)
-            state = State.read(found.state)
+        said = facts(config, images, runtime)
+        saver = Saver(claim.checkpoints, config.checkpoint.keep, model, said)
+        register(saver, config, optimizer, runtime)
+    state = resume.last(claim, saver, runtime, order.steps(count, config.batch_size))
     comparison.agree_on_pass(runtime, first_pass)
     made = parts(
         config,
@@ -134,11 +128,11 @@ def resumed(
     return made, state
 
 
-def register(saver: Saver, optimizer: Optimizer, runtime: Runtime) -> None:
+def register(saver: Saver, config: Config, optimizer: Optimizer, runtime: Runtime) -> None:
     """All that has state beside the model: what stands here is saved, and goes on when resumed."""
-    saver.register("optimizer", OptimizerState(optimizer))
+    saver.register("optimizer", OptimizerState(optimizer, optim.slots(config.optim)))
     if runtime.accelerator.scaler is not None:
-        saver.register("scaler", runtime.accelerator.scaler)
+        saver.register("scaler", ScalerState(runtime.accelerator.scaler))
 
 
 def parts(

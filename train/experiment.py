@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from host import regular
 from host.errors import UsageError, nearest
 from train.config import FREE, Config, knobs
 
@@ -40,7 +41,7 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds."""
     try:
-        text = _text(path)
+        text = regular.read(path, _MOST)
         _check_depth(text)
         content = yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)
     except FileNotFoundError as error:
@@ -49,7 +50,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"there is no config file {path}{near}", "name one, such as configs/digits.yaml"
         ) from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", "check the path") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", "name an experiment's file"
+        ) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -65,16 +68,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no mapping of knobs", "write lines such as `seed: 1`")
     return content
-
-
-def _text(path: Path) -> bytes:
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise UsageError(f"{path} is no file", "name one, such as configs/digits.yaml")
-    with path.open("rb") as file:
-        text = file.read(_MOST + 1)
-    if len(text) > _MOST:
-        raise UsageError(f"{path} is larger than 64 KiB", "name an experiment's file")
-    return text
 
 
 def _check_depth(text: bytes) -> None:

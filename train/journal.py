@@ -12,8 +12,9 @@ from torch import Tensor
 
 from host.errors import DivergedError, Stopped
 from train.measure import Metrics
-from train.parts import Parts, State
+from train.parts import Parts
 from train.process.health import Health
+from train.record.resume import State
 
 # Seconds and steps of training between looks at the machine.
 _PERIOD, _STEPS = 10.0, 5

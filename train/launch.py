@@ -17,6 +17,7 @@ from host import nvidia, plan, selection
 from host.errors import LockstepError
 from host.lanes import share
 from host.machine import Machine
+from host.text import any_encoding, printable
 from train import __main__ as command_line
 from train import cli
 from train.numerics import variables
@@ -32,6 +33,7 @@ def _early(_number: int, _frame: FrameType | None) -> NoReturn:
 
 def main() -> int:
     """Launch the verb in argv."""
+    any_encoding()
     try:
         before = {number: signal.signal(number, _early) for number in _SIGNALS}
         words = sys.argv[1:]
@@ -52,7 +54,7 @@ def main() -> int:
                 if nvidia.seen(Machine()) and planned.device == "cpu":
                     print("numerics: portable computes on the CPU; --numerics native takes GPUs")
             line = supervisor.command(planned, "train", words)
-            print(shlex.join(line), flush=True)
+            print(printable(shlex.join(line)), flush=True)
             return supervisor.supervise(line)
         for number, handler in before.items():
             signal.signal(number, handler)

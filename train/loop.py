@@ -14,7 +14,8 @@ from train.lanes import order
 from train.learn import optim
 from train.learn.schedule import is_due
 from train.measure import Metrics
-from train.parts import Parts, State
+from train.parts import Parts
+from train.record.resume import State
 
 
 def train(parts: Parts, state: State) -> Metrics | None:

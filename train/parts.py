@@ -1,9 +1,8 @@
-"""What a training run is made of, and where it stands."""
+"""What a training run is made of."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
@@ -22,23 +21,6 @@ from train.process.interrupt import StopFlag
 from train.process.stopwatch import Stopwatch
 from train.record.recorder import Recorder
 from train.record.saver import Saver
-
-
-@dataclass
-class State:
-    """Where a run stands: with weights and optimizer, all that a resumed run needs."""
-
-    step: int = 0
-    seconds: float = 0.0  # of training, without evaluations and saves
-    measured: int = 0  # step of the last evaluation
-    best_step: int = 0
-    best_top1: float = -1.0
-
-    @staticmethod
-    def read(written: Mapping[str, Any]) -> "State":
-        """The state among what a checkpoint says."""
-        known = {field.name for field in fields(State)}
-        return State(**{name: value for name, value in written.items() if name in known})
 
 
 @dataclass(frozen=True)

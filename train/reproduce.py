@@ -9,6 +9,7 @@ from typing import Any
 from host import errors, plan
 from host.errors import DataError, LockstepError, NotReproduced, UsageError
 from host.plan import Plan
+from host.text import printable
 from train.config import Config
 from train.data import load as load_data
 from train.experiment import differences, dump, load, parse
@@ -54,7 +55,7 @@ def reproduce(
     # What a run sends to others while it trains is nothing to repeat.
     silent = config.model_copy(update={"wandb": config.wandb.model_copy(update={"mode": "off"})})
     rundir.write(again / "config.yaml", dump(silent))
-    print(f"training again what {run} recorded, in {again}", flush=True)
+    print(printable(f"training again what {run} recorded, in {again}"), flush=True)
     words = ["fit", "--config", str(again / "config.yaml"), "--run", str(again)]
     code = supervisor.supervise(supervisor.command(planned, "train", words))
     if code:
@@ -168,7 +169,7 @@ def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
     for attempt in before["attempts"][1:]:
         factors += [f"while it was trained, {change}" for change in attempt["changed"]]
     for factor in comparison.few(factors):
-        print(f"not as recorded: {factor}")
+        print(printable(f"not as recorded: {factor}"))
     traced, traced_again = trace.read(run), trace.read(again)
     step = trace.first_difference(traced, traced_again) if traced else None
     same = was["weights_sha256"] == is_["weights_sha256"]

@@ -5,20 +5,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from host.text import printable
 from train import assemble, loop, summary
 from train.config import Config
 from train.lanes import order
 from train.lanes import runtime as runtimes
 from train.lanes.runtime import Runtime
-from train.parts import Parts, State
+from train.parts import Parts
 from train.process import outcome
 from train.process.failures import explained
 from train.process.health import Health
 from train.process.interrupt import StopFlag
 from train.record import comparison, manifest, provenance
-from train.record.claim import Claim, claimed, last_checkpoint
+from train.record.claim import Claim, claimed
 from train.record.display import Display
 from train.record.recorder import Recorder
+from train.record.resume import State
 
 
 def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopFlag) -> None:
@@ -41,29 +43,19 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
                 ):
                     _train(config, claim, runtime, stop)
             elif runtime.main:
-                print(f"{claim.path} is finished: there is nothing left to do")
+                print(printable(f"{claim.path} is finished: there is nothing left to do"))
 
 
 def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> None:
     data = assemble.data(config, runtime, stop)
-    facts = assemble.facts(config, data, runtime)
-    found = last_checkpoint(claim, facts, runtime)
-    parts, state = assemble.resumed(
-        config,
-        runtime,
-        data,
-        said=facts,
-        checkpoints=claim.checkpoints,
-        found=found,
-        stop=stop,
-    )
+    parts, state = assemble.resumed(config, runtime, data, claim=claim, stop=stop)
     with _recorded(parts, state, claim.path) as parts:
         outcome.begun()
         metrics = loop.train(parts, state) or parts.measure()
     if runtime.main:
         result = summary.result(parts, state, metrics)
         manifest.finish(claim.path, result)
-        print(summary.closing(claim.path, result), flush=True)
+        print(printable(summary.closing(claim.path, result)), flush=True)
 
 
 @contextmanager

@@ -12,10 +12,11 @@ from host import launcher
 from host.lanes import default
 from train.lanes import order
 from train.measure import Metrics
-from train.parts import Parts, State
+from train.parts import Parts
 from train.process import memory
 from train.record import checkpoint
 from train.record.provenance import hardware
+from train.record.resume import State
 
 # Samples below which batch norm's averages are rough.
 _FEW = 8

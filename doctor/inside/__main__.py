@@ -18,6 +18,7 @@ from doctor.finding import Finding
 from doctor.inside import collectives, devices, like, speed
 from doctor.inside.verify import examine
 from host.machine import Machine
+from host.text import any_encoding
 
 _ALL = (
     devices.build,
@@ -79,6 +80,7 @@ def main(argv: list[str] | None = None) -> int:
         "--like", type=Path, metavar="RUN", help="also: can this machine give the bits of that run"
     )
     options = parser.parse_args(argv)
+    any_encoding()
     load_dotenv(Path(".env"))  # NCCL's variables among it
     found = look(options.verify, run=options.like)
     if options.json:

@@ -9,6 +9,7 @@ import multiprocessing
 import socket
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,8 +19,9 @@ import psutil
 import torch
 from fault import trainer
 
+from host.errors import CheckpointError
 from train.lanes import order
-from train.record import checkpoint, trace
+from train.record import checkpoint, rundir, trace
 
 _FORK = multiprocessing.get_context("forkserver")
 # Not train.__main__, which looks at RANK when it is imported.
@@ -131,10 +133,14 @@ def whole_checkpoint(run: Path) -> int | None:
     """The step of the newest checkpoint that can be loaded; None where none was written yet.
 
     Raises:
-        CheckpointError: some were written, and none can be loaded.
+        AssertionError: some were written, and none can be loaded.
     """
-    found, _ = checkpoint.newest(run / "checkpoints")
-    return None if found is None else int(found.state["step"])
+    paths = rundir.steps(rundir.checkpoints(run))
+    for path in paths:
+        with suppress(CheckpointError):
+            return int(checkpoint.read(path).state["step"])
+    assert not paths
+    return None
 
 
 def consumed(attempts: list[Path]) -> Counter[int]:

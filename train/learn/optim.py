@@ -66,9 +66,16 @@ def _check_fused(model: nn.Module) -> None:
             )
 
 
+def slots(config: Optim) -> set[str]:
+    """What the optimizer keeps of each parameter that it has moved, as torch names it."""
+    if config.name == "adamw":
+        return {"exp_avg", "exp_avg_sq", "step"}
+    return {"momentum_buffer"} if config.momentum else set()
+
+
 def moments(config: Optim) -> int:
     """Tensors of each weight's size that the optimizer keeps."""
-    return 2 if config.name == "adamw" else int(config.momentum > 0)
+    return len(slots(config) - {"step"})
 
 
 def lr_at(config: Optim, step: int, total: int) -> float:

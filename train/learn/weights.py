@@ -9,10 +9,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 Versions = dict[str, dict[str, int]]
+_VERSIONS = TypeAdapter(Versions)
 _KEY = "versions"
 
 
@@ -33,11 +35,19 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], Versions | None]:
 
     Raises:
         SafetensorError: it is no such file.
+        ValueError: what it says of versions is none.
     """
     tensors = load(data)
     size = int.from_bytes(data[:8], "little")
     about = json.loads(data[8 : 8 + size]).get("__metadata__") or {}
-    return tensors, json.loads(about[_KEY]) if _KEY in about else None
+    return tensors, _read_versions(about[_KEY]) if _KEY in about else None
+
+
+def _read_versions(text: str) -> Versions:
+    try:
+        return _VERSIONS.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ValueError("its header says no versions of modules") from error
 
 
 def put(model: nn.Module, tensors: Mapping[str, Tensor], versions: Versions | None) -> None:

@@ -22,18 +22,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from host.errors import CheckpointError
+from host import limits, regular
+from host.errors import CheckpointError, first_line
 from train.learn.weights import Versions, contiguous, pack, put, unpack
 from train.record import files, rundir
 from train.record.facts import Facts
-from train.record.stateful import split
+from train.record.stateful import has_nan, split
 
 _SUMS = "SHA256SUMS"
 _SUFFIX = ".safetensors"
 _ASIDE = re.compile(r"\.step-\d+\.\d+(\.old)?")  # the step, and the process that wrote it
+_FIX = "use another checkpoint of the run, such as an older step-*"
 MODEL = "model"
 """The name that the weights stand by; no other part may have it."""
 
@@ -68,14 +71,22 @@ class Checkpoint:
         """Put the weights in place.
 
         Raises:
-            CheckpointError: the model is another one.
+            CheckpointError: the model is another one, or holds what is no number.
         """
+        fix = "use the experiment it was made with"
+        learned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        for name, here in model.state_dict().items():
+            tensor = self.model.get(name, here)
+            if here.dtype != tensor.dtype:  # to be loaded, it would be rounded without a word
+                problem = f"{name} is {tensor.dtype} there, and {here.dtype} in the model"
+                raise CheckpointError(f"{self.path} holds another model: {problem}", fix)
+            # What is never used may start so and stay so.
+            if name in learned and has_nan(tensor) and not has_nan(here):
+                raise CheckpointError(f"{self.path} is damaged: {name} holds NaN", _FIX)
         try:
             put(model, self.model, self.versions)
-        except RuntimeError as error:
-            raise CheckpointError(
-                f"{self.path} holds another model: {error}", "use the experiment it was made with"
-            ) from error
+        except (RuntimeError, TypeError, AttributeError, KeyError) as error:
+            raise CheckpointError(f"{self.path} holds another model: {error}", fix) from error
 
 
 def write(
@@ -99,11 +110,14 @@ def write(
     aside = root / f".{final.name}.{os.getpid()}"
     content = {f"{MODEL}{_SUFFIX}": pack(model)}
     plain: dict[str, dict[str, Any]] = {}
+    slots: dict[str, list[str]] = {}
     for name, values in parts.items():
         tensors, plain[name] = split(name, values)
+        slots[name] = sorted(tensors)
         if tensors:
             content[f"{name}{_SUFFIX}"] = save(contiguous(tensors))
-    content[rundir.STATE] = (json.dumps({**state, "parts": plain}, indent=1) + "\n").encode()
+    said = {**state, "parts": plain, "tensors": slots}
+    content[rundir.STATE] = (json.dumps(said, indent=1, allow_nan=False) + "\n").encode()
     # Of what is in memory: a digest of what the disk gives back would vouch for a bad write.
     content[_SUMS] = _sums(content)
     try:
@@ -137,29 +151,57 @@ def read(path: Path) -> Checkpoint:
     """
     path = path.resolve()
     content = _verified(path)
-    state = json.loads(content.pop(rundir.STATE))
-    plain: dict[str, dict[str, Any]] = state.pop("parts", None) or _older(state)
-    model, versions = unpack(content.pop(f"{MODEL}{_SUFFIX}"))
-    tensors = {name.removesuffix(_SUFFIX): load(data) for name, data in content.items()}
-    parts = {name: {**values, **tensors.get(name, {})} for name, values in plain.items()}
+    name = rundir.STATE
+    try:
+        state = rundir.mapping(content.pop(name))
+        plain, slots = _parts(state)
+        step = rundir.step_of(path)
+        if step not in (None, state.get("step")):
+            raise ValueError(f"it says step {state.get('step')}")
+        name = f"{MODEL}{_SUFFIX}"
+        model, versions = unpack(content.pop(name))
+        tensors: dict[str, dict[str, Tensor]] = {part: {} for part in plain}
+        for name, data in content.items():
+            part = name.removesuffix(_SUFFIX)
+            if part not in plain:
+                raise ValueError(f"{rundir.STATE} knows nothing of it")
+            tensors[part] = load(data)
+        name = rundir.STATE
+        for part, listed in slots.items():
+            if sorted(tensors.get(part, ())) != listed:
+                raise ValueError(f"it lists other tensors of the {part} than there are")
+    except (ValueError, TypeError, AttributeError, SafetensorError) as error:
+        raise CheckpointError(f"{path / name} is damaged: {first_line(error)}", _FIX) from error
+    parts = {part: {**values, **tensors[part]} for part, values in plain.items()}
     return Checkpoint(path, model, versions, parts, state)
 
 
-def _older(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What version 0.1 wrote in place of `parts`."""
-    scaler = state.pop("scaler", None)
-    return {"optimizer": {}, **({"scaler": scaler} if scaler else {})}
+def _parts(state: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
+    """Each part's plain values, and the names of its tensors, taken out of `state`.
+
+    Raises:
+        ValueError: they are not said as `write` says them.
+    """
+    plain, slots = state.pop("parts", None), state.pop("tensors", None)
+    if not isinstance(plain, dict) or not isinstance(slots, dict) or plain.keys() != slots.keys():
+        raise ValueError("it does not say what has state, as this version writes it")
+    if not all(isinstance(values, dict) for values in plain.values()):
+        raise ValueError("it gives a part that is no mapping")
+    return plain, slots
 
 
 def _verified(path: Path) -> dict[str, bytes]:
     """A checkpoint's files by name, once all of them agree with its list of digests."""
-    fix = "use another checkpoint of the run, such as an older step-*"
     if not path.is_dir():
         raise CheckpointError(f"there is no checkpoint {path}", "name a step-* directory")
     try:
-        content = {file.name: file.read_bytes() for file in path.iterdir()}
+        present = sorted(path.iterdir())
+        _check_size(path, present)
+        content = {file.name: regular.read(file, _most(file.name)) for file in present}
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error}", fix) from error
+        raise CheckpointError(
+            f"cannot read {error.filename or path}: {error.strerror}", _FIX
+        ) from error
     listed = [
         line.split()[-1].decode(errors="replace")
         for line in content.get(_SUMS, b"").splitlines()
@@ -167,7 +209,7 @@ def _verified(path: Path) -> dict[str, bytes]:
     ]
     for name in (f"{MODEL}{_SUFFIX}", rundir.STATE, _SUMS, *listed):
         if name not in content:
-            raise CheckpointError(f"{path / name} is missing", fix)
+            raise CheckpointError(f"{path / name} is missing", _FIX)
     recorded = content.pop(_SUMS)
     found = _sums(content)
     if recorded != found:
@@ -175,29 +217,25 @@ def _verified(path: Path) -> dict[str, bytes]:
         bad = [line.split()[-1].decode() for line in found.splitlines() if line not in stated]
         raise CheckpointError(
             f"{path / (bad[0] if bad else _SUMS)} is damaged: its SHA-256 is not the recorded one",
-            fix,
+            _FIX,
         )
     return content
 
 
-def newest(root: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
-    """The newest whole checkpoint under `root`, and what is wrong with newer ones.
-
-    Raises:
-        CheckpointError: there are checkpoints, and none is whole.
-    """
-    damage: list[CheckpointError] = []
-    for path in rundir.steps(root):
-        try:
-            return read(path), damage
-        except CheckpointError as error:
-            damage.append(error)
-    if damage:
+def _check_size(path: Path, found: list[Path]) -> None:
+    """Refuse what would not fit into memory before any of it is read."""
+    size = sum(file.stat().st_size for file in found)
+    memory = limits.memory() or limits.memory_total()
+    if memory is not None and size > memory:
         raise CheckpointError(
-            f"no checkpoint under {root} is whole; {damage[0].problem}",
-            "restore one from a copy, or start again with another --run",
+            f"{path} holds {size / 2**30:.1f} GiB, and there are {memory / 2**30:.1f} of memory",
+            _FIX,
         )
-    return None, []
+
+
+def _most(name: str) -> int | None:
+    """Bytes that a file of a checkpoint may have, but for tensors."""
+    return None if name.endswith(_SUFFIX) else rundir.MOST
 
 
 def prune(root: Path, keep: int) -> None:

@@ -9,8 +9,7 @@ from host.errors import DataError, UsageError
 from train.config import Config
 from train.experiment import differences, parse
 from train.lanes.runtime import Runtime
-from train.record import checkpoint, lock, rundir
-from train.record.checkpoint import Checkpoint
+from train.record import lock, rundir
 from train.record.facts import Facts
 from train.record.recorder import check_key
 
@@ -93,31 +92,12 @@ def _check_knobs(now: Config, before: Config, what: str) -> None:
         )
 
 
-def last_checkpoint(claim: Claim, facts: Facts, runtime: Runtime) -> Checkpoint | None:
-    """The newest whole checkpoint of a run that goes on, on every process; None: from the start.
+def check_facts(run: Path, before: Facts, now: Facts) -> None:
+    """See that a checkpoint of `run` is one that this training would go on from to its bits.
 
     Raises:
-        CheckpointError: there are some, and none is whole.
-        DataError, UsageError: it is of other data, or this training would not go on to its bits.
+        DataError, UsageError: it is of other data, knobs, precision or processes.
     """
-    if not claim.continued:
-        return None
-    found = None
-    with runtime.together():
-        if runtime.main:
-            found, damage = checkpoint.newest(claim.checkpoints)
-            for error in damage:
-                print(f"warning: {error.problem}; going on from an older checkpoint", flush=True)
-            if found is not None:
-                _check_facts(claim.path, found.facts, facts)
-    path = runtime.from_main(found.path if found is not None else None)
-    with runtime.together():  # the main process has read it already
-        if path is not None and found is None:
-            found = checkpoint.read(path)
-    return found
-
-
-def _check_facts(run: Path, before: Facts, now: Facts) -> None:
     origin = f"the last checkpoint of {run}"
     _check_knobs(parse(now.config, "now"), parse(before.config, origin), f"{origin} was made")
     if before.data_sha256 != now.data_sha256:

@@ -14,6 +14,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from host.text import printable
+
 # Without a terminal, seconds between lines of training.
 _QUIET = 10.0
 
@@ -52,7 +54,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """One line, above the bar."""
-        self._console.print(text, markup=False)
+        self._console.print(printable(text), markup=False)
         sys.stdout.flush()
 
     def train(self, step: int, epoch: float, loss: float, accuracy: float, speed: float) -> None:

@@ -1,10 +1,16 @@
 """What a checkpoint says of the run that it is of, beside weights and progress."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from host.errors import CheckpointError
+
+Kind = TypeVar("Kind")
+Length = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class Facts:
 
     config: dict[str, Any]
     classes: list[str]
-    shape: tuple[int, int, int]
+    shape: tuple[Length, Length, Length]
     mean: list[float]
     std: list[float]
     data_sha256: str | None
@@ -48,6 +54,21 @@ class Facts:
                 f"{origin} does not say its {', '.join(missing)}",
                 "use one that a training has written",
             )
-        channels, height, width = written["shape"]
-        known = {name: written[name] for name in names}
-        return Facts(**{**known, "shape": (channels, height, width)})
+        return checked(Facts, {name: written[name] for name in names}, origin)
+
+
+def checked(kind: type[Kind], written: dict[str, Any], origin: str) -> Kind:
+    """What a checkpoint says, as a dataclass of the types that it declares.
+
+    Raises:
+        CheckpointError: naming what is of another type, or out of its range.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(written), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        raise CheckpointError(
+            f"{origin} says a {name} that cannot be: {first['msg']}",
+            "use another checkpoint of the run, such as an older step-*",
+        ) from error

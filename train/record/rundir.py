@@ -6,12 +6,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from host import regular
 from host.errors import CheckpointError, HostError, UsageError
 from train.config import Config
 from train.experiment import signature
 from train.record import files
 
 RUNS = Path("runs")
+MOST = 64 << 20
+"""Bytes that a JSON file of a run may have."""
 STATE = "state.json"
 """What a checkpoint says beside its tensors."""
 
@@ -74,10 +77,29 @@ def status(run: Path) -> str | None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The mapping in a JSON file; None where there is no such file, or none that can be read."""
     try:
-        content = json.loads(path.read_bytes())
+        return mapping(regular.read(path, MOST))
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) else None
+
+
+def mapping(text: bytes) -> dict[str, Any]:
+    """The mapping that JSON text holds.
+
+    Raises:
+        ValueError: it is no JSON, has other numbers than JSON knows, nests too deep, or holds
+            something else.
+    """
+    try:
+        content = json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
+    if not isinstance(content, dict):
+        raise ValueError("it holds no mapping")
+    return content
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from host.errors import CheckpointError
+from host.errors import CheckpointError, first_line
 from train.record import files
 from train.record.checkpoint import MODEL, Checkpoint, prune, write
 from train.record.facts import Facts
@@ -64,7 +64,13 @@ class Saver:
                 "use the experiment and the precision it was made with",
             )
         for name, part in self._parts.items():
-            part.load_state_dict(found.parts[name])
+            try:
+                part.load_state_dict(found.parts[name])
+            except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+                raise CheckpointError(
+                    f"{found.path} holds no state of the {name} that fits: {first_line(error)}",
+                    "use the experiment it was made with, or an older checkpoint",
+                ) from error
 
     def holds(self, step: int) -> bool:
         """Whether there is a checkpoint of `step`."""

@@ -1,15 +1,17 @@
 """Things with state, as a checkpoint keeps them: by name, tensors and plain values."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 
 class Stateful(Protocol):
-    """Anything whose state a resumed run needs; torch's GradScaler is one as it stands."""
+    """Anything whose state a resumed run needs."""
 
     def state_dict(self) -> dict[str, Any]:
         """Its state by name, one level deep: tensors, and values that JSON can hold."""
@@ -37,14 +39,23 @@ def split(name: str, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[
     return tensors, plain
 
 
+def has_nan(tensor: Tensor) -> bool:
+    """Whether any of its values is no number."""
+    wide = tensor.float() if tensor.dtype.itemsize == 1 else tensor  # no kernels for 8-bit floats
+    return bool(wide.isnan().any())
+
+
 class OptimizerState:
     """An optimizer's state in that form: `<parameter number>.<slot>`.
 
     The groups' settings come from the experiment, which is checked to be the same.
+
+    Args:
+        slots: what the optimizer keeps of each parameter that it has moved.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = optimizer
+    def __init__(self, optimizer: Optimizer, slots: Collection[str]) -> None:
+        self.optimizer, self.slots = optimizer, set(slots)
 
     def state_dict(self) -> dict[str, Any]:
         """Its slots."""
@@ -55,10 +66,49 @@ class OptimizerState:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take its slots."""
-        slots: dict[int, dict[str, Any]] = {}
+        """Take its slots.
+
+        Raises:
+            ValueError: they are not those of this optimizer and its parameters.
+        """
+        shapes = [p.shape for group in self.optimizer.param_groups for p in group["params"]]
+        slots: dict[int, dict[str, Tensor]] = {}
         for name, value in state_dict.items():
-            number, slot = name.split(".", 1)
-            slots.setdefault(int(number), {})[slot] = value
+            place, _, slot = name.partition(".")
+            if not (place.isdecimal() and int(place) < len(shapes)):
+                raise ValueError(f"{name} belongs to no parameter")
+            if not isinstance(value, Tensor) or value.shape not in (shapes[int(place)], ()):
+                raise ValueError(f"{name} is not of its parameter's shape")
+            if has_nan(value):
+                raise ValueError(f"{name} holds NaN")
+            slots.setdefault(int(place), {})[slot] = value
+        for number, values in slots.items():
+            if values.keys() != self.slots:
+                has, wants = (", ".join(sorted(names)) for names in (values, self.slots))
+                raise ValueError(f"parameter {number} has {has}, and should have {wants}")
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+
+
+class ScalerState:
+    """The state of FP16's loss scaler."""
+
+    def __init__(self, scaler: GradScaler) -> None:
+        self.scaler = scaler
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its scale, and how it changes."""
+        return self.scaler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take them.
+
+        Raises:
+            ValueError: they are not a scaler's.
+        """
+        own = self.scaler.state_dict()
+        for name in own.keys() | state_dict.keys():
+            value: Any = state_dict.get(name)
+            if name not in own or type(value) is not type(own[name]) or not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}")
+        self.scaler.load_state_dict(state_dict)

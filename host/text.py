@@ -1,0 +1,24 @@
+"""Text for people, on whatever terminal they have."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+
+def printable(text: str) -> str:
+    """The same with what would do something to a terminal, or cannot be shown, written out.
+
+    Names of files and what is in records may hold escape sequences.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def any_encoding() -> None:
+    """Have what the output's encoding lacks written out, instead of a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
