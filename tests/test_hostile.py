@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from conftest import one_line
+from conftest import DIGITS, one_line
 
 from host.errors import CheckpointError
 from train import assemble
+from train.__main__ import main
 from train.config import Config
 from train.data import load
 from train.lanes import runtime as runtimes
@@ -305,3 +306,174 @@ def test_what_starts_as_no_number_may_stay_so(tmp_path) -> None:
     saver.save({"step": 5, "best_step": 5})
     saver.restore(checkpoint.read(claim.checkpoints / "latest"))
     assert saver.model.unused.isnan().all()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A run of three steps, which has ended."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    words = ["fit", *DIGITS, "--max_steps", "3", "--checkpoint.every", "1", "--log.every", "1"]
+    assert main([*words, "--run", str(run)]) == 0
+    return run
+
+
+def put(name: str, value: object):
+    """Another value in run.json, by its dotted name."""
+
+    def damage(run: Path) -> None:
+        content = json.loads((run / "run.json").read_text())
+        place = content
+        *above, last = name.split(".")
+        for part in above:
+            place = place[int(part) if part.isdigit() else part]
+        place[last] = value
+        (run / "run.json").write_text(json.dumps(content))
+
+    return damage
+
+
+def written(name: str, text: bytes):
+    return lambda run: (run / name).write_bytes(text)
+
+
+def replaced(name: str, target: str | None):
+    """A link, or a pipe, in a file's place."""
+
+    def damage(run: Path) -> None:
+        (run / name).unlink()
+        if target is None:
+            os.mkfifo(run / name)
+        else:
+            (run / name).symlink_to(target)
+
+    return damage
+
+
+RECORDS = {
+    "attempts that are none": put("attempts", None),
+    "attempts that are words": put("attempts", ["a"]),
+    "attempts that are a number": put("attempts", 3),
+    "an attempt without its start": put("attempts", [{"world_size": 1, "changed": []}]),
+    "a start that is a number": put("attempts.0.started", 3),
+    "changes that are a word": put("attempts.0.changed", "all"),
+    "hardware that is a word": put("hardware", "GPU"),
+    "hardware of another type": put("hardware.type", ["cpu"]),
+    "a precision nobody has": put("hardware.mixed_precision", "fp3"),
+    "processes that are a word": put("world_size", "many"),
+    "a seed that is a list": put("seed", [1]),
+    "code that is a list": put("code", ["a"]),
+    "code by number": put("code", {"train/cli.py": 3}),
+    "packages by number": put("versions", {"torch": 3}),
+    "variables by number": put("environment", {"OMP_NUM_THREADS": 3}),
+    "probes that are a list": put("fingerprint", [1]),
+    "a commit that is a number": put("git.commit", 3),
+    "git that is none": put("git", None),
+    "data that is a list": put("data_sha256", [1]),
+    "a config that is a list": put("config", [1]),
+    "an image that is a word": put("image", "mine"),
+    "an id that is a mapping": put("id", {}),
+    "a kernel that is a list": put("optimizer_kernel", []),
+    "no JSON": written("run.json", b"{"),
+    "no text": written("run.json", b"\xff\xfe"),
+    "nothing at all": written("run.json", b""),
+    "a list": written("run.json", b"[]"),
+    "depth": written("run.json", DEEP.encode()),
+    "depth in a mapping": written("run.json", b'{"a":' + DEEP.encode() + b"}"),
+    "NaN": written("run.json", b'{"seed": NaN}'),
+    "a long number": written("run.json", b'{"seed": 1' + b"0" * 9999 + b"}"),
+    "a device": replaced("run.json", "/dev/zero"),
+    "a pipe": replaced("run.json", None),
+    "a large one": lambda run: sparse(run, "run.json", 70 << 20),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_that_is_damaged_is_said_to_be(tmp_path, finished, cli, name) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    (run / "result.json").unlink()
+    RECORDS[name](run)
+    kept = {path: path.lstat().st_mtime_ns for path in run.rglob("*")}
+    done = cli("fit", *DIGITS, "--max_steps", 3, "--run", run, "--resume")
+    assert done.code == 4
+    assert "run.json" in one_line(done.err)
+    shutil.copy(finished / "result.json", run)
+    done = cli("reproduce", run)
+    assert done.code == 4
+    assert "run.json" in one_line(done.err)
+    assert {p: t for p, t in kept.items() if p.is_file() and p.lstat().st_mtime_ns != t} == {}
+
+
+RESULTS = {
+    "status that is a list": b'{"status": ["finished"]}',
+    "status nobody has": b'{"status": "won"}',
+    "steps that are a word": b'{"status": "finished", "steps": "3"}',
+    "weights by number": b'{"status": "finished", "weights_sha256": 3}',
+    "metrics that are a list": b'{"status": "finished", "metrics": []}',
+    "no JSON": b"{",
+    "no text": b"\xff",
+    "depth": DEEP.encode(),
+    "a list": b"[]",
+    "NaN": b'{"steps": NaN}',
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_that_is_damaged_is_no_result(tmp_path, finished, cli, name) -> None:
+    """Nobody compares with it; a training that goes on writes it anew."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    (run / "result.json").write_bytes(RESULTS[name])
+    done = cli("reproduce", run)
+    assert done.code == 4
+    assert "result.json is damaged" in one_line(done.err)
+    assert cli("fit", *DIGITS, "--max_steps", 3, "--run", run, "--resume").code == 0
+    one, other = (json.loads((p / "result.json").read_text()) for p in (run, finished))
+    assert one["weights_sha256"] == other["weights_sha256"]
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "trace.csv"])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\xff\xfe\x00",
+        b'{"kind": "train", "step": "4"}\n',
+        b'{"kind": ["eval"], "step": 2}\n',
+        b'{"kind": "eval", "step": 1e999}\n',
+        b"[" * 100_000 + b"\n",
+        b"3,nan\n4,\xff,\xff\n",
+        b"9" * 30 + b",0x1p0,0x1p0\n",
+        b"\n\n\n",
+    ],
+)
+def test_a_tail_that_makes_no_sense_is_dropped(tmp_path, finished, cli, file, tail) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step-00000003")
+    with (run / file).open("ab") as out:
+        out.write(tail)
+    done = cli("fit", *DIGITS, "--max_steps", 3, "--run", run, "--resume")
+    assert done.code == 0, done.err
+    assert (run / "trace.csv").read_bytes() == (finished / "trace.csv").read_bytes()
+    for path in (run, finished):
+        rows = [json.loads(row) for row in (path / "metrics.jsonl").read_text().splitlines()]
+        assert [(r["kind"], r["step"]) for r in rows if r["kind"] != "health"] == [
+            ("train", 1), ("train", 2), ("train", 3), ("eval", 3),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "trace.csv"])
+@pytest.mark.parametrize("target", ["/dev/zero", None])
+def test_what_is_no_file_is_not_read(tmp_path, finished, cli, file, target) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    replaced(file, target)(run)
+    done = cli("reproduce", run)
+    assert done.code == 4
+    assert f"{file}: it is no regular file" in one_line(done.err)
+    (run / "result.json").unlink()
+    done = cli("fit", *DIGITS, "--max_steps", 3, "--run", run, "--resume")
+    assert done.code == 4
+    assert "it is no regular file" in one_line(done.err)

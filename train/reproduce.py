@@ -6,15 +6,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from host import errors, plan
-from host.errors import DataError, LockstepError, NotReproduced, UsageError
+from host import errors, plan, regular
+from host.errors import CheckpointError, DataError, LockstepError, NotReproduced, UsageError
 from host.plan import Plan
 from host.text import printable
 from train.config import Config
 from train.data import load as load_data
 from train.experiment import differences, dump, load, parse
 from train.process import supervisor
-from train.record import checkpoint, comparison, provenance, recorder, rundir, trace
+from train.record import checkpoint, comparison, documents, metrics, provenance, rundir, trace
 
 _FIX = "restore it, or add --anyway to train and compare all the same"
 
@@ -54,7 +54,7 @@ def reproduce(
     again = rundir.choose(config, None, None)
     # What a run sends to others while it trains is nothing to repeat.
     silent = config.model_copy(update={"wandb": config.wandb.model_copy(update={"mode": "off"})})
-    rundir.write(again / "config.yaml", dump(silent))
+    documents.write(again / "config.yaml", dump(silent))
     print(printable(f"training again what {run} recorded, in {again}"), flush=True)
     words = ["fit", "--config", str(again / "config.yaml"), "--run", str(again)]
     code = supervisor.supervise(supervisor.command(planned, "train", words))
@@ -64,7 +64,7 @@ def reproduce(
 
 
 def _record(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    manifest = rundir.read_json(run / "run.json")
+    manifest = documents.record(run)
     if manifest is None:
         raise UsageError(f"there is no record {run / 'run.json'}", "name a run directory")
     missing = {"config", "hardware", "code", "git", "attempts", "versions"} - manifest.keys()
@@ -73,12 +73,20 @@ def _record(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             f"{run / 'run.json'} does not say enough: it has no {', '.join(sorted(missing))}",
             "it was written by an older version; train it again",
         )
-    result = rundir.read_json(run / "result.json") or {}
+    result = documents.result(run) or {}
     if result.get("status") != "finished":
         raise UsageError(
             f"{run} has not finished: there is nothing to compare with",
             f"finish it with make train CONFIG={run / 'config.yaml'} RUN={run} ARGS=--resume",
         )
+    for path in (run / trace.NAME, run / metrics.NAME):
+        try:
+            with suppress(FileNotFoundError):
+                regular.opened(path).close()
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot read {path}: {error.strerror}", "restore it from a copy"
+            ) from error
     return manifest, result
 
 
@@ -198,7 +206,7 @@ def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
 def _other_figure(run: Path, again: Path, was: dict[str, Any], is_: dict[str, Any]) -> str | None:
     """The first figure that did not come out as it is recorded; None: all did."""
     # A record may have lost its figures on the way; those of the end stand in result.json.
-    traced = (run / recorder.NAME).exists()
+    traced = (run / metrics.NAME).exists()
     before, after = _figures(run, was, traced), _figures(again, is_, traced)
     for name in {**before, **after}:
         if before.get(name) != after.get(name):
@@ -210,7 +218,7 @@ def _figures(run: Path, result: dict[str, Any], traced: bool) -> dict[str, Any]:
     """All that was measured, by name: at the end, and in evaluations on the way."""
     found = {name: result.get(name) for name in ("steps", "samples", "best")}
     found |= result.get("metrics") or {}
-    for row in recorder.read(run / recorder.NAME) if traced else []:
+    for row in metrics.read(run) if traced else []:
         if row["kind"] == "eval":
             figures = {name: row.get(name) for name in ("loss", "top1", "top5")}
             found |= {f"{name} at step {row['step']}": value for name, value in figures.items()}

@@ -18,7 +18,7 @@ from doctor.finding import Finding, fail, ok, warn
 from host.errors import DataError, LockstepError, UsageError
 from train.experiment import parse
 from train.numerics import variables
-from train.record import rundir
+from train.record import documents
 
 _LIMIT = 300.0
 _PROBES, _OTHERS = "bits", "else as recorded"
@@ -74,7 +74,7 @@ def _others(run: Path, said: dict[str, Any]) -> Finding:
 
 
 def _record(run: Path) -> dict[str, Any]:
-    recorded = rundir.read_json(run / "run.json")
+    recorded = documents.record(run)
     if recorded is None:
         raise UsageError(f"there is no record {run / 'run.json'}", "name a run directory")
     if not recorded.get("fingerprint"):

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from host import limits, regular
 from host.errors import CheckpointError, first_line
 from train.learn.weights import Versions, contiguous, pack, put, unpack
-from train.record import files, rundir
+from train.record import documents, files, rundir
 from train.record.facts import Facts
 from train.record.stateful import has_nan, split
 
@@ -153,7 +153,7 @@ def read(path: Path) -> Checkpoint:
     content = _verified(path)
     name = rundir.STATE
     try:
-        state = rundir.mapping(content.pop(name))
+        state = documents.mapping(content.pop(name))
         plain, slots = _parts(state)
         step = rundir.step_of(path)
         if step not in (None, state.get("step")):
@@ -235,7 +235,7 @@ def _check_size(path: Path, found: list[Path]) -> None:
 
 def _most(name: str) -> int | None:
     """Bytes that a file of a checkpoint may have, but for tensors."""
-    return None if name.endswith(_SUFFIX) else rundir.MOST
+    return None if name.endswith(_SUFFIX) else documents.MOST
 
 
 def prune(root: Path, keep: int) -> None:

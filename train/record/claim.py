@@ -9,7 +9,7 @@ from host.errors import DataError, UsageError
 from train.config import Config
 from train.experiment import differences, parse
 from train.lanes.runtime import Runtime
-from train.record import lock, rundir
+from train.record import documents, lock, rundir
 from train.record.facts import Facts
 from train.record.recorder import check_key
 
@@ -74,7 +74,7 @@ def _check_experiment(config: Config, path: Path) -> None:
 
     Its config.yaml is no witness: it is what people edit.
     """
-    manifest = rundir.read_json(path / "run.json") or {}
+    manifest = documents.record(path) or {}
     if "config" in manifest:
         _check_knobs(
             config, parse(manifest["config"], str(path / "run.json")), f"{path} was started"

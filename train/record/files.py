@@ -1,6 +1,7 @@
 """Files that are whole or absent: written aside, synced, then renamed into place."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -19,12 +20,12 @@ def sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`: a reader sees the old bytes or the new, never a part."""
+def write_whole(path: Path, parts: Iterable[bytes]) -> None:
+    """Replace `path` by `parts`: a reader sees the old bytes or the new, never some of them."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with aside.open("wb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)

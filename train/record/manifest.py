@@ -11,7 +11,7 @@ from typing import Any
 from host.errors import HostError, LockstepError, Stopped
 from train.config import Config
 from train.experiment import dump
-from train.record import comparison, rundir
+from train.record import comparison, documents, rundir
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Started:
 
 def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) -> Started:
     """Write what is about to run, from `step` on; `manifest` is what `provenance` says of it."""
-    before = rundir.read_json(path / "run.json") or {}
+    before = documents.record(path) or {}
     attempts = before.get("attempts", [])
     changed = comparison.differences(before, manifest) if attempts else []
     probes = comparison.other_probes(before, manifest)
@@ -52,14 +52,14 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
         "exit_code": None,
         "attempts": [*attempts, attempt],
     }
-    rundir.write_json(path / "run.json", whole)
-    rundir.write(path / "config.yaml", dump(config))
+    documents.write_json(path / "run.json", whole)
+    documents.write(path / "config.yaml", dump(config))
     return Started(str(whole["id"]), changed)
 
 
 def finish(path: Path, result: Mapping[str, Any]) -> None:
     """Write the result of a run that came to its end."""
-    rundir.write_json(path / "result.json", {"status": "finished", **result})
+    documents.write_json(path / "result.json", {"status": "finished", **result})
     _end(path, 0)
 
 
@@ -89,16 +89,16 @@ def _close(path: Path, error: BaseException) -> None:
     }
     # The disk may be what failed; the error that is on its way says more.
     with suppress(LockstepError):
-        rundir.write_json(path / "result.json", result)
+        documents.write_json(path / "result.json", result)
         _end(path, code)
 
 
 def _end(path: Path, code: int) -> None:
-    manifest = rundir.read_json(path / "run.json")
-    if manifest is not None:
+    manifest = documents.record(path)
+    if manifest is not None and manifest.get("attempts"):
         how = {"ended": _now(), "exit_code": code}
         *earlier, last = manifest["attempts"]
-        rundir.write_json(
+        documents.write_json(
             path / "run.json", {**manifest, **how, "attempts": [*earlier, {**last, **how}]}
         )
 

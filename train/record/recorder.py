@@ -1,12 +1,11 @@
 """Figures over time: metrics.jsonl and TensorBoard always, Weights & Biases when asked."""
 
-import json
 import math
 import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,8 @@ from torch.utils.tensorboard import SummaryWriter
 from host.errors import CheckpointError, UsageError
 from train.config import Config
 from train.lanes.order import consumed
-from train.record import trace
+from train.record import metrics, trace
 from train.record.display import Display
-from train.record.files import write_whole
-
-NAME = "metrics.jsonl"
 
 
 class Recorder:
@@ -51,9 +47,9 @@ class Recorder:
         self.per_epoch, self.samples = per_epoch, samples
         with ExitStack() as stack:
             self._wandb = _start_wandb(run, run_id, config, stack)
-            path = run / NAME
+            path = run / metrics.NAME
             try:
-                _cut(path, step, measured)
+                metrics.cut(run, step, measured)
                 trace.cut(run, step)
                 self._file = stack.enter_context(path.open("a", encoding="utf-8"))
                 self._trace = stack.enter_context((run / trace.NAME).open("a", encoding="utf-8"))
@@ -142,7 +138,7 @@ class Recorder:
         }
         points = {f"{kind}/{name}": value for name, value in figures.items() if value is not None}
         try:
-            self._file.write(_line(line))
+            self._file.write(metrics.line(line))
             self._file.flush()
             for name, value in points.items():
                 self._board.add_scalar(name, value, step)
@@ -214,29 +210,3 @@ def _finite(value: float | None) -> float | None:
 
 def _netrc() -> bool:
     return Path(os.environ.get("NETRC", "~/.netrc")).expanduser().exists()
-
-
-def _cut(path: Path, step: int, measured: int) -> None:
-    """Drop what came after `step`, and a last line that a crash left half written.
-
-    An evaluation may have been written down, and no checkpoint that knows of it.
-    """
-    if path.exists():
-        records = read(path)
-        kept = [r for r in records if r["step"] <= (measured if r["kind"] == "eval" else step)]
-        write_whole(path, "".join(_line(record) for record in kept).encode())
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The whole records of a metrics.jsonl; a line that a crash left half written is none."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        with suppress(ValueError):
-            record = json.loads(line)
-            if isinstance(record, dict) and {"kind", "step"} <= record.keys():
-                found.append(record)
-    return found
-
-
-def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record, allow_nan=False) + "\n"

@@ -1,20 +1,15 @@
-"""The run directory: which one, whether it may be used, and the JSON files in it."""
+"""The run directory: which one, and whether it may be used."""
 
-import json
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from host import regular
 from host.errors import CheckpointError, HostError, UsageError
 from train.config import Config
 from train.experiment import signature
-from train.record import files
+from train.record import documents
 
 RUNS = Path("runs")
-MOST = 64 << 20
-"""Bytes that a JSON file of a run may have."""
 STATE = "state.json"
 """What a checkpoint says beside its tensors."""
 
@@ -69,61 +64,12 @@ def continued(run: Path, resume: str | bool | None) -> bool:
 
 
 def status(run: Path) -> str | None:
-    """finished, stopped or failed, as the run's result says; None before there is one."""
-    result = read_json(run / "result.json")
-    return result.get("status") if result else None
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The mapping in a JSON file; None where there is no such file, or none that can be read."""
-    try:
-        return mapping(regular.read(path, MOST))
-    except (OSError, ValueError):
-        return None
-
-
-def mapping(text: bytes) -> dict[str, Any]:
-    """The mapping that JSON text holds.
-
-    Raises:
-        ValueError: it is no JSON, has other numbers than JSON knows, nests too deep, or holds
-            something else.
+    """finished, stopped or failed, as the run's result says; None before there is one, or where it
+    is damaged: the end of a training writes it anew.
     """
-    try:
-        content = json.loads(text, parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("it nests too deep") from None
-    if not isinstance(content, dict):
-        raise ValueError("it holds no mapping")
-    return content
-
-
-def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number")
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file whole.
-
-    Raises:
-        CheckpointError: it cannot be written.
-    """
-    write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-
-
-def write(path: Path, text: str) -> None:
-    """Write a text file whole.
-
-    Raises:
-        CheckpointError: it cannot be written.
-    """
-    try:
-        files.write_whole(path, text.encode())
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot write {path}: {error.strerror}",
-            "make room or mend the disk, then add --resume",
-        ) from error
+    with suppress(CheckpointError):
+        return (documents.result(run) or {}).get("status")
+    return None
 
 
 def forget_unused(run: Path) -> None:

@@ -4,13 +4,18 @@ Figures are hexadecimal floats (C99's %a, Python's `float.hex`): a decimal one w
 as long to say the same, and invites rounding.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 
+from host import regular
 from train.record.files import write_whole
 
 NAME = "trace.csv"
 _HEAD = "step,loss,grad_norm\n"
+_LINE = re.compile(rb"([0-9]{1,18}),([-.0-9a-fpinx+]+),([-.0-9a-fpinx+]+)\n")
 
 Figures = tuple[str, str]
 
@@ -24,20 +29,27 @@ def lines(first: int, rows: Iterable[tuple[float, float]]) -> str:
 
 def cut(run: Path, step: int) -> None:
     """Make the file ready for what follows `step`: drop later steps, and half a last line."""
-    kept = [f"{n},{loss},{norm}\n" for n, (loss, norm) in read(run).items() if n <= step]
-    write_whole(run / NAME, (_HEAD + "".join(kept)).encode())
+    kept = (f"{n},{loss},{norm}\n" for n, (loss, norm) in _rows(run) if n <= step)
+    write_whole(run / NAME, (text.encode() for text in chain([_HEAD], kept)))
 
 
 def read(run: Path) -> dict[int, Figures]:
-    """Each step's figures, as written; empty where there is no trace."""
-    path = run / NAME
-    found: dict[int, Figures] = {}
-    text = path.read_text(errors="replace") if path.exists() else ""
-    for line in text.splitlines(keepends=True)[1:]:
-        parts = line.rstrip("\n").split(",")
-        if line.endswith("\n") and len(parts) == 3 and parts[0].isdigit():
-            found[int(parts[0])] = (parts[1], parts[2])
-    return found
+    """Each step's figures, as written; empty where there is no trace.
+
+    Raises:
+        OSError: there is something else than a file.
+    """
+    return dict(_rows(run))
+
+
+def _rows(run: Path) -> Iterator[tuple[int, Figures]]:
+    """A line at a time: a million steps take 50 MB on the disk, and ten times that in memory."""
+    with suppress(FileNotFoundError), regular.opened(run / NAME) as file:
+        for line in islice(file, 1, None):
+            found = _LINE.fullmatch(line)
+            if found:
+                step, loss, norm = (part.decode() for part in found.groups())
+                yield int(step), (loss, norm)
 
 
 def first_difference(one: dict[int, Figures], other: dict[int, Figures]) -> int | None:

@@ -8,12 +8,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from host import launcher
+from host import launcher, regular
 from host.errors import DataError, UsageError
 from train.config import Config
 from train.experiment import parse
 from train.numerics import variables
-from train.record import rundir
+from train.record import documents, rundir
 
 if TYPE_CHECKING:  # what imports torch is imported when it is run
     from train.lanes.runtime import Runtime
@@ -44,10 +44,10 @@ def experiment(options: argparse.Namespace, _knobs: dict[str, Any]) -> Config:
         UsageError: there is no such run.
     """
     path = _checkpoint(options)
-    said = rundir.read_json(path / rundir.STATE) or {}
     try:
+        said = documents.mapping(regular.read(path / rundir.STATE, documents.MOST))
         return _here(parse(said["config"], str(path)))
-    except (KeyError, TypeError, UsageError):  # it is damaged, which `main` says better
+    except (OSError, ValueError, KeyError, UsageError):  # it is damaged: `main` says it better
         return Config()
 
 
