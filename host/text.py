@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 
+_SHOWN = 80
+
 
 def printable(text: str) -> str:
     """The same with what would do something to a terminal, or cannot be shown, written out.
@@ -16,6 +18,11 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def short(text: str) -> str:
+    """Its beginning, where it is long."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def any_encoding() -> None:

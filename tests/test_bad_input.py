@@ -145,3 +145,12 @@ def test_settings_come_from_a_dot_env_file_and_the_environment_wins(
     cli("evaluate")
     assert os.environ["LOCKSTEP_TEST_ONE"] == "file"
     assert os.environ["LOCKSTEP_TEST_TWO"] == "environment"
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "reproduce"])
+def test_another_place_for_data_that_has_none(tmp_path, cli, verb) -> None:
+    run = tmp_path / "run"
+    assert cli("fit", *DIGITS, "--max_steps", 2, "--run", run).code == 0
+    done = cli(verb, *(["--run"] * (verb == "evaluate")), run, "--data.root", tmp_path)
+    assert done.code == 2
+    assert "--data.root does nothing with data.source: digits" in one_line(done.err)

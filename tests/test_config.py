@@ -187,3 +187,52 @@ def test_yaml_s_merge_is_plain(tmp_path) -> None:
     file.write_text("optim: &o {lr: 0.3, momentum: 0.5}\n<<: {seed: 4, epochs: 2}\nseed: 5\n")
     found = experiment.load(file)
     assert (found.seed, found.epochs, found.optim.lr) == (5, 2, 0.3)
+
+
+# Set beside what makes it do nothing: in a file, then on the command line.
+IDLE = [
+    ("optim: {name: sgd, betas: [0.9, 0.95]}", "optim.betas does nothing with optim.name: sgd"),
+    ("optim: {eps: 1.0e-6}", "optim.eps does nothing with optim.name: sgd"),
+    ("optim: {name: adamw, momentum: 0.8}", "optim.momentum does nothing with optim.name: adamw"),
+    ("optim: {name: adamw, nesterov: false}", "optim.nesterov does nothing"),
+    ("optim: {schedule: constant, final: 0.1}", "optim.final does nothing with optim"),
+    ("optim: {schedule: step, final: 0.1}", "optim.final does nothing with optim.schedule: step"),
+    ("optim: {milestones: [0.3]}", "optim.milestones does nothing with optim.schedule: cosine"),
+    ("optim: {schedule: linear, gamma: 0.5}", "optim.gamma does nothing"),
+    ("data: {root: here}", "data.root does nothing with data.source: digits"),
+    ("data: {prefetch: 8}", "data.prefetch does nothing with data.workers: 0"),
+    ("wandb: {project: mine}", "wandb.project does nothing with wandb.mode: off"),
+    ("wandb: {entity: me}", "wandb.entity does nothing with wandb.mode: off"),
+    ("model: {prefix: module.}", "model.prefix does nothing with model.weights: null"),
+    ("numerics: portable\ntf32: true", "tf32 does nothing with numerics: portable"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), IDLE)
+def test_a_knob_that_does_nothing_is_refused(tmp_path, text, said) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=f"c.yaml: {said}"):
+        experiment.load(path)
+    with pytest.raises(UsageError, match=f"the command line: {said}"):
+        experiment.load(None, yaml.safe_load(text))
+
+
+def test_what_the_command_line_turned_off_is_not_said(tmp_path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "optim: {name: adamw, betas: [0.9, 0.95], schedule: step, gamma: 0.5}\n"
+        "data: {workers: 4, prefetch: 8}\nwandb: {mode: offline, project: mine}\n"
+    )
+    off = {"optim": {"name": "sgd", "schedule": "cosine"}, "data": {"workers": 0}}
+    found = experiment.load(path, {**off, "wandb": {"mode": "off"}})
+    assert (found.optim.betas, found.optim.gamma) == ((0.9, 0.999), 0.1)
+    assert found.data.prefetch == 2
+    assert experiment.signature(found) == experiment.signature(Config())
+    # What is switched off on purpose keeps its settings.
+    assert found.wandb.project == "mine"
+    path.write_text("wandb: {mode: off, project: mine}")
+    assert experiment.load(path).wandb.project == "mine"
+    # As a run writes it, it is read again.
+    path.write_text(experiment.dump(found))
+    assert experiment.load(path) == found

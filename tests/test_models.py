@@ -1,4 +1,5 @@
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import save_file
 from torch import nn
@@ -9,6 +10,8 @@ from train.learn.models import OURS, build
 from train.learn.optim import build as build_optimizer
 from train.learn.optim import lr_at
 from train.learn.registry import AveragePool
+from train.learn.weights import contiguous
+from train.record.checkpoint import weights_sha256
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -147,3 +150,43 @@ def test_sgd_without_momentum() -> None:
     config = Config(optim=Optim(momentum=0.0))
     optimizer = build_optimizer(config, build(Model(name="mlp"), 10, (1, 8, 8)))
     assert optimizer.param_groups[0]["nesterov"] is False
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "model._orig_mod.", "net.backbone."])
+@pytest.mark.parametrize("name", ["convnet", "resnet18"])
+def test_weights_of_a_wrapped_model(tmp_path, prefix, name) -> None:
+    """As DDP, Lightning and torch.compile name them; said, and taken off where that is asked."""
+    shape = (3, 64, 64)
+    model = build(Model(name=name), 10, shape)
+    file = tmp_path / "wrapped.safetensors"
+    tensors = {f"{prefix}{n}": t for n, t in contiguous(model.state_dict()).items()}
+    safetensors.torch.save_file(tensors, file)
+    with pytest.raises(UsageError, match=f"all begin with {prefix} → add --model.prefix {prefix}"):
+        build(Model(name=name, weights=str(file)), 10, shape)
+    with pytest.raises(UsageError, match=f"add --model.prefix {prefix}"):
+        build(Model(name=name, weights=str(file), prefix="x."), 10, shape)
+    found = build(Model(name=name, weights=str(file), prefix=prefix), 10, shape)
+    assert weights_sha256(found) == weights_sha256(model)
+    with pytest.raises(UsageError, match="of another model"):
+        build(Model(name="mlp", weights=str(file)), 10, shape)
+    bare = tmp_path / "bare.safetensors"
+    safetensors.torch.save_file(contiguous(model.state_dict()), bare)
+    with pytest.raises(
+        UsageError, match=r"do not all begin with module\. → take model.prefix away"
+    ):
+        build(Model(name=name, weights=str(bare), prefix="module."), 10, shape)
+
+
+def test_whole_numbers_are_no_weights(tmp_path) -> None:
+    """A quantised file would have been taken for what it rounds to."""
+    model = build(Model(), 10, (1, 8, 8))
+    tensors = contiguous(model.state_dict())
+    tensors["0.weight"] = (100 * tensors["0.weight"]).to(torch.int8)
+    safetensors.torch.save_file(tensors, tmp_path / "q.safetensors")
+    with pytest.raises(UsageError, match=r"0\.weight does not fit"):
+        build(Model(weights=str(tmp_path / "q.safetensors")), 10, (1, 8, 8))
+
+
+def test_a_memory_format_for_no_convolution() -> None:
+    with pytest.raises(UsageError, match=r"no convolutions, so model\.channels_last does"):
+        build(Model(name="mlp", channels_last=True), 10, (1, 8, 8))

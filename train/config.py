@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
@@ -22,10 +22,21 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 Natural = Annotated[int, Field(ge=0, lt=2**31)]
 Schedule = Literal["cosine", "linear", "constant", "step"]
 Statistics = Annotated[list[Fraction], Field(min_length=1, max_length=4)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 Deviation = Annotated[float, Field(gt=0, le=1)]
+
+# YAML reads a bare `off` as false.
+Mode = Annotated[
+    Literal["off", "offline", "online"], BeforeValidator(lambda v: "off" if v is False else v)
+]
 
 # Marks a knob that cannot change what is learned, so that a resumed run may change it.
 FREE: JsonDict = {"free": True}
+
+
+def idle(knob: str, *values: str | int | None) -> JsonDict:
+    """Marks a knob that does nothing where another one has one of these values."""
+    return {"idle": {knob: list(values)}}
 
 
 class Section(BaseModel):
@@ -41,11 +52,11 @@ class Data(Section):
 
     source: str = "digits"
     """`digits` (part of scikit-learn), `folder` (images or Parquet in data.root), or a hub id."""
-    root: str | None = Field(None, json_schema_extra=FREE)
+    root: str | None = Field(None, json_schema_extra=FREE | idle("data.source", "digits"))
     """Directory of a `folder` source; for a hub id, where downloads are kept (default: HF_HOME)."""
     workers: Natural = Field(0, json_schema_extra=FREE)
     """Loader processes beside each training process; 0 loads in the training process."""
-    prefetch: Count = Field(2, json_schema_extra=FREE)
+    prefetch: Count = Field(2, json_schema_extra=FREE | idle("data.workers", 0))
     """Steps that each loader process works ahead."""
     cache: Annotated[float, Field(ge=0)] = Field(1.0, json_schema_extra=FREE)
     """GiB: images of a split that take no more are decoded once and kept in memory."""
@@ -81,6 +92,8 @@ class Model(Section):
     """One of ours (convnet, dropnet, mlp) or any classification model of torchvision."""
     weights: str | None = None
     """Start from torchvision's weights (e.g. DEFAULT) or from a model.safetensors file."""
+    prefix: str | None = Field(None, json_schema_extra=idle("model.weights", None))
+    """What all names in the weights' file begin with and the model's do not, such as `module.`."""
     stem: Literal["standard", "small"] = "standard"
     """`small`: first convolution 3×3, stride 1, no pooling after it; for images below 64 pixels."""
     channels_last: bool = False
@@ -95,6 +108,9 @@ class Model(Section):
         return Path(self.weights or "") if named else None
 
 
+_STEPS = idle("optim.schedule", "cosine", "linear", "constant")
+
+
 class Optim(Section):
     """How weights move."""
 
@@ -102,16 +118,13 @@ class Optim(Section):
     """The optimizer."""
     lr: Annotated[float, Field(gt=0)] = 0.1
     """Peak learning rate."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Decay = Field(0.9, json_schema_extra=idle("optim.name", "adamw"))
     """SGD: momentum."""
-    nesterov: bool = True
+    nesterov: bool = Field(True, json_schema_extra=idle("optim.name", "adamw"))
     """SGD: Nesterov's form of momentum."""
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
-        0.9,
-        0.999,
-    )
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), json_schema_extra=idle("optim.name", "sgd"))
     """AdamW: decay of the two moments."""
-    eps: Annotated[float, Field(gt=0)] = 1e-8
+    eps: Annotated[float, Field(gt=0)] = Field(1e-8, json_schema_extra=idle("optim.name", "sgd"))
     """AdamW: added to the denominator."""
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     """Weight decay; biases and norm layers (tensors of one dimension) have none."""
@@ -121,11 +134,11 @@ class Optim(Section):
     """Steps of linear rise to the peak."""
     schedule: Schedule = "cosine"
     """Shape of the learning rate after the warm-up."""
-    final: Fraction = 0.0
+    final: Fraction = Field(0.0, json_schema_extra=idle("optim.schedule", "constant", "step"))
     """Where cosine and linear end, as a share of the peak."""
-    milestones: list[Fraction] = [0.5, 0.75]
+    milestones: list[Fraction] = Field([0.5, 0.75], json_schema_extra=_STEPS)
     """`step` schedule: when to multiply by gamma, as shares of the run."""
-    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    gamma: Annotated[float, Field(gt=0, le=1)] = Field(0.1, json_schema_extra=_STEPS)
     """`step` schedule: the factor."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of each target that is spread over all classes."""
@@ -159,11 +172,11 @@ class Log(Section):
 class Wandb(Section):
     """Weights & Biases."""
 
-    mode: Literal["off", "offline", "online"] = Field("off", json_schema_extra=FREE)
+    mode: Mode = Field("off", json_schema_extra=FREE)
     """`offline` writes beside the run, for `wandb sync`; `online` needs WANDB_API_KEY."""
-    project: str = Field("lockstep", json_schema_extra=FREE)
+    project: str = Field("lockstep", json_schema_extra=FREE | idle("wandb.mode", "off"))
     """Project to file the run under."""
-    entity: str | None = Field(None, json_schema_extra=FREE)
+    entity: str | None = Field(None, json_schema_extra=FREE | idle("wandb.mode", "off"))
     """User or team; null: the key's own."""
 
 
@@ -195,7 +208,7 @@ class Config(Section):
     """Stop after this many steps, where that comes before the last epoch's end."""
     tripwire: Natural = Field(50, json_schema_extra=FREE)
     """Steps between comparisons of all processes' weights, bit by bit; 0: only before saves."""
-    tf32: bool = False
+    tf32: bool = Field(False, json_schema_extra=idle("numerics", "portable"))
     """Let FP32 matrix products on NVIDIA GPUs use TensorFloat-32: faster, 10 bits of mantissa."""
     data: Data = Data()
     augment: Augment = Augment()
@@ -253,6 +266,22 @@ class Config(Section):
     def eval_batch(self) -> int:
         """Samples in a forward pass of an evaluation."""
         return self.eval.batch_size or self.micro_batch
+
+
+def is_free(field: FieldInfo) -> bool:
+    """Whether a knob cannot change what is learned."""
+    return _marks(field).get("free") is True
+
+
+def idle_with(field: FieldInfo) -> tuple[str, list[Any]] | None:
+    """Another knob, and those of its values with which this one does nothing."""
+    found = _marks(field).get("idle")
+    return next(iter(found.items()), None) if isinstance(found, dict) else None  # type: ignore[return-value]
+
+
+def _marks(field: FieldInfo) -> JsonDict:
+    extra = field.json_schema_extra
+    return extra if isinstance(extra, dict) else {}
 
 
 def knobs(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -12,7 +12,7 @@ from host.plan import Plan
 from host.text import printable
 from train.config import Config
 from train.data import load as load_data
-from train.experiment import differences, dump, load, parse
+from train.experiment import changed, differences, dump, load, moved, parse
 from train.process import supervisor
 from train.record import checkpoint, comparison, documents, metrics, provenance, rundir, trace
 
@@ -34,9 +34,7 @@ def reproduce(
         LockstepError: the run cannot be reproduced, or training it again failed.
     """
     manifest, result = _record(run)
-    config = parse(manifest["config"], f"{run / 'run.json'}")
-    if root is not None:
-        config = config.model_copy(update={"data": config.data.model_copy(update={"root": root})})
+    config = moved(parse(manifest["config"], f"{run / 'run.json'}"), root)
     planned = _plan(config, manifest, cpus, gpus)
     contradictions = [
         f"the record of {run} contradicts itself: {problem}"
@@ -50,10 +48,10 @@ def reproduce(
             raise error
         print(f"warning: {error.problem}")
     # By another name: `--resume` without a value is about the user's own runs.
-    config = config.model_copy(update={"name": f"{config.name}-again"})
+    config = changed(config, "name", f"{config.name}-again")
     again = rundir.choose(config, None, None)
     # What a run sends to others while it trains is nothing to repeat.
-    silent = config.model_copy(update={"wandb": config.wandb.model_copy(update={"mode": "off"})})
+    silent = changed(config, "wandb.mode", "off")
     documents.write(again / "config.yaml", dump(silent))
     print(printable(f"training again what {run} recorded, in {again}"), flush=True)
     words = ["fit", "--config", str(again / "config.yaml"), "--run", str(again)]

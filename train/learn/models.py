@@ -1,7 +1,7 @@
 """From a model's name to a module: a few small nets of our own, or one of torchvision's."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from host import regular
 from host.errors import LockstepError, UsageError
 from train.config import Model
 from train.lanes.state import slots
@@ -82,8 +83,13 @@ def build(config: Model, classes: int, shape: Shape) -> nn.Module:
     """
     model = _made(config, classes, shape)
     if config.file is not None:
-        _load(model, config.file)
+        _load(model, config.file, config.prefix or "")
     if config.channels_last:
+        if not any(p.ndim == 4 for p in model.parameters()):
+            raise UsageError(
+                f"{config.name} has no convolutions, so model.channels_last does nothing",
+                "take it away",
+            )
         model = model.to(memory_format=torch.channels_last)
     # All of it, as after an evaluation: what a constructor left in another mode would come out of
     # the first one in this.
@@ -134,6 +140,14 @@ def _shaped(model: nn.Module, name: str, shape: Shape) -> None:
         ) from error
 
 
+def _common_prefix(given: Collection[str], own: Collection[str]) -> str:
+    """What all the names begin with before one of the model's; '' where there is no such."""
+    first = min(given, default="")
+    endings = [name for name in own if first.endswith(f".{name}")]
+    prefix = first.removesuffix(max(endings, key=len)) if endings and first not in own else ""
+    return prefix if all(name.startswith(prefix) for name in given) else ""
+
+
 def _called(name: str, classes: int, shape: Shape) -> nn.Module:
     try:
         return OURS[name](classes, shape)
@@ -150,13 +164,23 @@ def _called(name: str, classes: int, shape: Shape) -> nn.Module:
         ) from error
 
 
-def _load(model: nn.Module, path: Path) -> None:
+def _load(model: nn.Module, path: Path, prefix: str) -> None:
     try:
-        given, versions = unpack(path.read_bytes())
-    except (OSError, SafetensorError) as error:
+        given, versions = unpack(regular.read(path))
+    except (OSError, SafetensorError, ValueError) as error:
         raise UsageError(f"cannot read weights {path}: {error}", "name a whole file") from error
     own = model.state_dict()
-    strange = sorted(set(given) ^ set(own))
+    wrapped = _common_prefix(given, own)
+    if wrapped != prefix:
+        begin = f"all begin with {wrapped}" if wrapped else f"do not all begin with {prefix}"
+        fix = f"add --model.prefix {wrapped}" if wrapped else "take model.prefix away"
+        raise UsageError(f"the names in weights {path} {begin}", fix)
+    given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+    if versions is not None:
+        versions = {f"{n}.".removeprefix(prefix).rstrip("."): v for n, v in versions.items()}
+    strange = sorted(set(given) ^ set(own)) or [
+        name for name in own if own[name].is_floating_point() != given[name].is_floating_point()
+    ]
     # The head may differ: other data, other classes. Anything else is another model.
     unlike = [n for n in own if n not in strange and own[n].shape != given[n].shape]
     if strange or len({n.rsplit(".", 1)[0] for n in unlike}) > 1:

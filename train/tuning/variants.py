@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from host.errors import HostError
+from host.errors import HostError, UsageError
 from train.config import Config
 from train.tuning.loaders import SAME
 from train.tuning.trials import Row, Trials
@@ -22,7 +22,7 @@ def measured(config: Config, trials: Trials) -> list[Row]:
             notes = trials.run(own, "speed", {"PRECISION": precision})
             row |= next(note for note in notes if "seconds_per_step" in note)
             said = f"{row['samples_per_second']:9,.1f} samples/s"
-        except HostError as error:
+        except (HostError, UsageError) as error:  # what the model or portable numerics refuse, too
             row["error"] = error.problem
             said = error.problem
         words = f"  {precision:<4}  channels_last {last!s:<5}  compile {compiled!s:<5}"

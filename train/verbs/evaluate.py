@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from host import launcher, regular
 from host.errors import DataError, UsageError
 from train.config import Config
-from train.experiment import parse
+from train.experiment import moved, parse
 from train.numerics import variables
 from train.record import documents, rundir
 
@@ -83,7 +83,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
 
     path = _checkpoint(options)
     found = checkpoint.read(path)
-    trained = parse(found.facts.config, str(path))
+    trained = moved(parse(found.facts.config, str(path)), options.root)
     config = _here(trained)
     if config != trained:
         _warn(
@@ -95,7 +95,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         runtimes.start(config, training=False, precision=precision) as runtime,
     ):
         comparison.agree(config, runtime)
-        metrics = _measured(found, config, runtime, options.root)
+        metrics = _measured(found, config, runtime)
     if runtime.main:
         step = found.state["step"]
         print(
@@ -123,10 +123,8 @@ def _precision(recorded: str) -> str:
     return precision
 
 
-def _measured(
-    found: "Checkpoint", config: Config, runtime: "Runtime", root: str | None
-) -> "Metrics":
-    """The figures of a checkpoint's weights, on its data; `root` says where that is now."""
+def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metrics":
+    """The figures of a checkpoint's weights, on its data."""
     from train.data import Augmenter, load
     from train.lanes import seeds
     from train.learn import models
@@ -135,9 +133,8 @@ def _measured(
     from train.process.interrupt import StopFlag
 
     facts = found.facts
-    moved = {} if root is None else {"root": root}
     with runtime.together():
-        data = load(config.data.model_copy(update=moved), fingerprint=runtime.main)
+        data = load(config.data, fingerprint=runtime.main)
     if data.classes != facts.classes or data.train.shape != facts.shape:
         raise DataError(
             "the data has other classes or another size than the weights were trained on",

@@ -1,0 +1,7 @@
+"""An experiment's file: read, override, check, compare and write it."""
+
+from train.experiment.comparing import changed, differences, dump, signature
+from train.experiment.parsing import load, moved, parse
+from train.experiment.reading import read_yaml
+
+__all__ = ["changed", "differences", "dump", "load", "moved", "parse", "read_yaml", "signature"]

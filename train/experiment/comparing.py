@@ -1,0 +1,46 @@
+"""What two experiments differ in, and how one is written."""
+
+import hashlib
+import json
+from typing import Any
+
+import yaml
+
+from train.config import Config, is_free, knobs
+
+
+def dump(config: Config) -> str:
+    """The whole experiment as YAML, which `load` takes back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def differences(one: Config, other: Config) -> list[tuple[str, Any, Any]]:
+    """Knobs that decide the result and differ: dotted name, and both values."""
+    return [
+        (name, value(one, name), value(other, name))
+        for name, field in knobs()
+        if not is_free(field) and value(one, name) != value(other, name)
+    ]
+
+
+def value(config: Config, name: str) -> Any:
+    """A knob's, by its dotted name."""
+    found: Any = config
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def changed(config: Config, name: str, now: Any) -> Config:
+    """The same with another value of a knob."""
+    section, _, last = name.rpartition(".")
+    if not section:
+        return config.model_copy(update={last: now})
+    inner = getattr(config, section).model_copy(update={last: now})
+    return config.model_copy(update={section: inner})
+
+
+def signature(config: Config) -> str:
+    """Eight hexadecimal digits that are equal for experiments that decide the same result."""
+    values = {n: value(config, n) for n, field in knobs() if not is_free(field)}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]

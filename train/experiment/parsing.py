@@ -1,0 +1,133 @@
+"""From a mapping to an experiment: overridden, checked, and wrong knobs named."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from host.errors import UsageError, nearest
+from host.text import short
+from train.config import Config, idle_with, knobs
+from train.experiment.comparing import changed, value
+from train.experiment.reading import read_yaml
+
+
+def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Defaults < file < overrides (nested mappings), checked.
+
+    Raises:
+        UsageError: naming the first knob that is wrong or does nothing, and where it was set.
+    """
+    over, origin = overrides or {}, str(path or "defaults")
+    given = read_yaml(path) if path else {}
+    config = parse(_merge(given, over), origin, over)
+    for name, field in knobs():
+        switch, values = idle_with(field) or ("", [])
+        if switch and value(config, switch) in values:
+            config = _without(config, (name, field.default), switch, given, (origin, over))
+    return config
+
+
+def _without(
+    config: Config,
+    idle: tuple[str, Any],
+    switch: str,
+    given: Mapping[str, Any],
+    over: tuple[str, Mapping[str, Any]],
+) -> Config:
+    """The same without a knob that does nothing beside the value of another one, the switch.
+
+    What the command line sets must do something. What a file sets, too, unless the command line
+    has turned it off; then it is as if the file had not said it, and the record does not say it.
+    """
+    (name, default), (origin, overrides) = idle, over
+    where = "the command line" if _stated(overrides, name) else origin
+    now = value(config, switch)
+    # `mode: off` beside `project: mine` is a switch that somebody turned off on purpose.
+    off = now == "off" and (_stated(given, switch) or _stated(overrides, switch))
+    if _stated(overrides, name) or (
+        value(config, name) != default and not _stated(overrides, switch) and not off
+    ):
+        shown = "null" if now is None else now
+        raise UsageError(
+            f"{where}: {name} does nothing with {switch}: {shown}",
+            f"take {name} away, or set another {switch}",
+        )
+    return config if off else changed(config, name, default)
+
+
+def _stated(given: Mapping[str, Any], name: str) -> bool:
+    inner: Any = given
+    for part in name.split("."):
+        if not isinstance(inner, Mapping) or part not in inner:
+            return False
+        inner = inner[part]
+    return True
+
+
+def moved(config: Config, root: str | None) -> Config:
+    """The same with its data elsewhere; None: where it was.
+
+    Raises:
+        UsageError: its data is in no place of the user's.
+    """
+    if root is not None and config.data.source == "digits":
+        raise UsageError(
+            "--data.root does nothing with data.source: digits", "take --data.root away"
+        )
+    return config if root is None else changed(config, "data.root", root)
+
+
+def parse(
+    content: Mapping[str, Any], origin: str, overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """A checked Config from a mapping.
+
+    Args:
+        origin: where the mapping comes from, for errors.
+        overrides: the part of it that comes from the command line.
+
+    Raises:
+        UsageError: naming the first knob that is wrong, and where it was set.
+    """
+    try:
+        return Config.model_validate(content)
+    except ValidationError as error:
+        raise _explain(error, origin, overrides or {}) from error
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, now in over.items():
+        both = isinstance(now, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _merge(merged[name], now) if both else now
+    return merged
+
+
+def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) -> UsageError:
+    wrong = error.errors(include_url=False)
+    # What would follow from a knob that is wrong is not wrong itself.
+    first, *others = [e for e in wrong if e["type"] != "default_factory_not_called"]
+    more = f" (and {len(others)} more)" if others else ""
+    known = [name for name, _ in knobs()]
+    # Validators of unions and list items add parts that are no knob: keep the known beginning.
+    sections = {name.split(".")[0] for name in known if "." in name}
+    path = [short(str(part)) for part in first["loc"]]
+    path = path[: 2 if path[0] in sections else 1]
+    name, given = ".".join(path), overrides
+    for part in path:
+        given = given.get(part, {}) if isinstance(given, Mapping) else {}
+    where = "the command line" if given != {} else origin
+    if first["type"] == "extra_forbidden":
+        by_last_word = {k.rsplit(".", 1)[-1]: k for k in known}
+        near = nearest(name, [*known, *sections]) or nearest(by_last_word.get(name, ""), known)
+        return UsageError(
+            f"{where}: unknown key {name}{near}{more}",
+            "see `python -m train fit --help` for every key",
+        )
+    text = first["msg"][0].lower() + first["msg"][1:]
+    return UsageError(
+        f"{where}: {name} = {short(repr(first['input']))}: {text}{more}",
+        f"give {name} such a value",
+    )
