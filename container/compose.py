@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container import foreground, overlay
-from host import HOME, cuda, docker, git, image, selection, settings
+from host import HOME, cuda, docker, git, image, keys, selection, settings
 from host import lines as table
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
@@ -51,6 +51,11 @@ def variables(environ: Mapping[str, str], line: table.Line) -> dict[str, str]:
                 raise UsageError(
                     f"{name}={environ[name]} is no directory", "make it, or name another"
                 )
+    for name in [f"{key}_FILE" for key in keys.NAMES]:
+        if name in given:
+            given[name] = str(Path(given[name]).expanduser().absolute())
+            if not Path(given[name]).is_file():
+                raise UsageError(f"{name}={environ[name]} is no file", "name a file with the key")
     who = {"UID": str(os.getuid()), "GID": str(os.getgid())}
     if docker.rootless():  # root inside is the caller outside, who may not lock all memory
         who = {"MEMLOCK": environ.get("MEMLOCK", "65536")}

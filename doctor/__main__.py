@@ -37,9 +37,9 @@ def main() -> int:
     parser.add_argument("--like", metavar="RUN", help="can this machine give the bits of that run")
     options = parser.parse_args()
     any_encoding()
-    environ = settings.read()
     wrong: list[finding.Finding] = []
     try:
+        environ = settings.read()
         environ.update(selection.resolve(environ))
         plan.on_cpu(environ)
     except UsageError as error:

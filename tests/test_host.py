@@ -378,14 +378,15 @@ def test_settings_come_from_the_environment_and_else_from_the_env_file(
     tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr("host.settings.HOME", tmp_path)
-    (tmp_path / ".env").write_text(
-        "# mine\nDATA='/mnt/pictures'\nCUDA=cuda12\nHF_TOKEN=secret\nbroken\n"
-    )
+    (tmp_path / ".env").write_text("# mine\nDATA='/mnt/pictures'\nCUDA=cuda12\nHF_TOKEN=secret\n")
     monkeypatch.setenv("CUDA", "cuda13")
     monkeypatch.delenv("DATA", raising=False)
     found = settings.read()
     assert (found["DATA"], found["CUDA"]) == ("/mnt/pictures", "cuda13")
     assert "HF_TOKEN" not in found  # the container's, not ours
+    (tmp_path / ".env").write_text("DATA=here\nHF_TOKEN=${SECRET}\n")
+    with pytest.raises(UsageError, match=r"\.env line 2 is not NAME=value"):
+        settings.read()
 
 
 def test_where_to_train_is_said_by_the_environment_or_by_the_env_file(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -403,6 +404,18 @@ def test_a_record_that_is_damaged_is_said_to_be(tmp_path, finished, cli, name) -
     assert done.code == 4
     assert "run.json" in one_line(done.err)
     assert {p: t for p, t in kept.items() if p.is_file() and p.lstat().st_mtime_ns != t} == {}
+
+
+@pytest.mark.parametrize("count", [0, -1, 3, 64, 10**9])
+def test_a_record_of_so_many_processes_starts_none(tmp_path, finished, cli, count) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    put("world_size", count)(run)
+    before = sorted(tmp_path.rglob("*"))
+    done = cli("reproduce", run)
+    assert done.code in (2, 4)
+    assert re.search(r"processes cannot share|world_size", one_line(done.err.splitlines()[-1]))
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 RESULTS = {

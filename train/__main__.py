@@ -6,9 +6,7 @@ import time
 import traceback
 from pathlib import Path
 
-from dotenv import load_dotenv
-
-from host import launcher
+from host import dotenv, keys, launcher
 from host.errors import LockstepError, Stopped
 from host.text import any_encoding
 from train import cli
@@ -26,9 +24,10 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     # torchrun takes --run for the beginning of its own --run-path, unless a -- stands before it.
     words = [word for word in words if word != "--"]
-    # Before anything reads HF_HOME or WANDB_API_KEY; what the environment sets already stays.
-    load_dotenv(Path(".env"))
     try:
+        # Before anything reads HF_HOME or WANDB_API_KEY; what the environment sets already stays.
+        dotenv.load(Path(".env"))
+        keys.load()
         command = cli.parse(words)
         parent.end_with_launcher()
         command.run()

@@ -13,15 +13,14 @@ import sys
 from types import FrameType
 from typing import NoReturn, cast
 
-from host import nvidia, plan, selection
+from host import nvidia, selection
 from host.errors import LockstepError
-from host.lanes import share
 from host.machine import Machine
 from host.text import any_encoding, printable
 from train import __main__ as command_line
 from train import cli
 from train.numerics import variables
-from train.process import supervisor
+from train.process import plan, supervisor
 from train.verbs import Launched
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -42,14 +41,8 @@ def main() -> int:
         if command.verb.LAUNCHED:
             verb = cast(Launched, command.verb)
             config = verb.experiment(command.options, command.knobs)
-            portable = config.portable
-            lanes = verb.lanes(config)
-            planned = plan.for_machine(os.environ, lanes, portable=portable)
-            if lanes is not None:  # each of them would say so, after seconds
-                share(
-                    lanes, 0, planned.processes, batch=config.batch_size, lockstep=config.lockstep
-                )
-            if portable:
+            planned = plan.of(config, os.environ, verb.lanes(config))
+            if config.portable:
                 variables.hold()
                 if nvidia.seen(Machine()) and planned.device == "cpu":
                     print("numerics: portable computes on the CPU; --numerics native takes GPUs")

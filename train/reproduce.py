@@ -6,14 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from host import errors, plan, regular
+from host import errors, regular
 from host.errors import CheckpointError, DataError, LockstepError, NotReproduced, UsageError
 from host.plan import Plan
 from host.text import printable
 from train.config import Config
 from train.data import load as load_data
 from train.experiment import changed, differences, dump, load, moved, parse
-from train.process import supervisor
+from train.process import plan, supervisor
 from train.record import checkpoint, comparison, documents, metrics, provenance, rundir, trace
 
 _FIX = "restore it, or add --anyway to train and compare all the same"
@@ -103,11 +103,7 @@ def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int 
         where = {"CPUS": str(cpus or ""), "GPUS": str(gpus or "")}
     elif not any(where.values()):
         where["GPUS" if recorded["type"] == "cuda" else "CPUS"] = str(manifest["world_size"])
-    return plan.for_machine(
-        {**os.environ, **where, "PRECISION": precision},
-        config.lanes,
-        portable=config.portable,
-    )
+    return plan.of(config, {**os.environ, **where, "PRECISION": precision}, config.lanes)
 
 
 def _objections(

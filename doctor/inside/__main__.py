@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from dotenv import load_dotenv
-
 from doctor import finding, system
 from doctor.finding import Finding
 from doctor.inside import collectives, devices, like, speed
 from doctor.inside.verify import examine
+from host import dotenv
+from host.errors import UsageError
 from host.machine import Machine
 from host.text import any_encoding
 
@@ -81,7 +81,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     any_encoding()
-    load_dotenv(Path(".env"))  # NCCL's variables among it
+    try:
+        dotenv.load(Path(".env"))  # NCCL's variables among it
+    except UsageError as error:
+        print(error.line(), file=sys.stderr)
+        return error.code
     found = look(options.verify, run=options.like)
     if options.json:
         print(finding.to_json(found))

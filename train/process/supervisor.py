@@ -4,6 +4,7 @@ Signals reach the trainers (the launcher would leave a single one orphaned, and 
 and the trainer's exit code comes back (the launcher turns each into 1).
 """
 
+import getpass
 import os
 import signal
 import subprocess
@@ -33,15 +34,18 @@ def command(plan: Plan, module: str, words: list[str]) -> list[str]:
 
 def supervise(words: list[str]) -> int:
     """Run the launcher, pass signals on to the trainers, and return the trainer's exit code."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         note = Path(folder) / "outcome.json"
         # The trainer counts its threads itself: the 1 only spares a warning of Accelerate's.
         environ = {
             "OMP_NUM_THREADS": "1",
             **variables.STARTED,
+            "TORCHINDUCTOR_CACHE_DIR": _compiled(),
             **os.environ,
             outcome.VARIABLE: str(note),
             parent.SUPERVISOR: str(os.getpid()),
+            # What the launcher, the loaders and their libraries leave behind goes with the folder.
+            "TMPDIR": folder,
         }
         child: subprocess.Popen[bytes] | None = None
         asked: list[int] = []
@@ -71,6 +75,15 @@ def supervise(words: list[str]) -> int:
     return _code(
         code, said, killed=(limits.oom_kills() or 0) > killed, asked=bool(asked), words=words
     )
+
+
+def _compiled() -> str:
+    """Where torch's compiler keeps what it made for the next run, as it would choose by itself."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = f"uid_{os.getuid()}"
+    return str(Path(tempfile.gettempdir()) / f"torchinductor_{user}")
 
 
 def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool, words: list[str]) -> int:

@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from host import regular
 from host.errors import CheckpointError
@@ -24,7 +24,7 @@ class _Part(BaseModel):
 
 class _Attempt(_Part):
     started: str
-    world_size: int
+    world_size: Annotated[int, Field(ge=1)]
     changed: list[str]
 
 
@@ -40,7 +40,7 @@ class _Git(_Part):
 class _Record(_Part):
     id: str = ""
     seed: int = 0
-    world_size: int = 1
+    world_size: Annotated[int, Field(ge=1)] = 1
     config: dict[str, Any] = {}
     hardware: _Hardware = _Hardware(type="cpu", mixed_precision="no")
     fingerprint: dict[str, str] = {}
