@@ -19,7 +19,7 @@ MAKEFLAGS += --no-print-directory
 
 # A misspelt variable would be ignored in silence, and another experiment trained.
 known := CONFIG GPUS CPUS PRECISION ACCELERATE ENGINE CUDA BASE_IMAGE APT_SNAPSHOT DATA CACHE DOCTOR RUN ARGS \
-         UID GID SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU PYTHON SHELL MAKEFLAGS
+         UID GID SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU PYTHON SHELL MAKEFLAGS WANDB_API_KEY_FILE HF_TOKEN_FILE
 stray := $(firstword $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v)))))
 ifneq ($(stray),)
 near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \
@@ -28,9 +28,23 @@ $(error make has no variable $(stray)$(near) → see `make help`; what is for Py
   stands before make: $(stray)=… make)
 endif
 
+# Values are text: neither make nor the shell is to run what stands in one. So each is taken as it
+# was written, stands in single quotes wherever a shell reads it, and is one line.
+define break
+
+
+endef
+user := $(filter-out PYTHON SHELL MAKEFLAGS,$(known))
+set  := $(foreach v,$(user),$(if $(filter command environment,$(firstword $(origin $(v)))),$(v)))
+told := $(foreach v,$(set),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
+$(foreach v,$(set),$(if $(findstring $(break),$(value $(v))),$(error $(v) holds a line break → write it on one line)))
+$(foreach v,$(set),$(eval override $(v) := $$(value $(v))))
+quoted   = '$(subst ','\'',$($(1)))'
+unexport CONFIG RUN ARGS
+
 # exec: a signal to the recipe's shell must reach what it runs.
 # What nobody set is for .env to say.
-given    = $(if $(filter file default undefined,$(origin $(1))),,$(1)="$($(1))")
+given    = $(if $(filter file default undefined,$(origin $(1))),,$(1)=$(call quoted,$(1)))
 SETTINGS = $(call given,GPUS) $(call given,CPUS) $(call given,PRECISION) $(call given,ACCELERATE)
 HOST     = env $(if $(filter-out auto,$(CUDA)),$(call given,CUDA)) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m
 COMPOSE  = @exec $(HOST) container.compose
@@ -40,6 +54,9 @@ apart  := help doctor clean image image-twice pin-images test-container
 goals  := $(filter-out $(apart),$(MAKECMDGOALS))
 found  := $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 8)))' 2>/dev/null)
 # Without it there is no looking: local, where that was not ruled out.
+marks   = ; & | < > ( ) { } ` " ' \ $$ * ? [ ] ~ ! \#
+plain   = $(if $(strip $(foreach c,$(marks),$(findstring $(c),$(ARGS)))),$(error ARGS needs Python 3.8 for quotes \
+  and marks → install it),$(ARGS))
 bare    = $(if $(filter docker,$(ENGINE)),$(shell \
   echo 'error: make needs Python 3.8 for ENGINE=docker → install it, or `docker compose run --rm train`' >&2; \
   echo refused:6),local)
@@ -47,7 +64,11 @@ bare    = $(if $(filter docker,$(ENGINE)),$(shell \
 inside := $(wildcard /etc/lockstep-image.json)
 VENV   := $(if $(inside),/opt/venv,.venv)
 BIN    := $(VENV)/bin
-engine := $(if $(goals),$(if $(found),$(shell $(HOST) host.docker $(ENGINE) || echo refused:$$?),$(bare)),local)
+engine := $(if $(goals),$(if $(found),$(shell $(HOST) host.docker $(call quoted,ENGINE) || echo refused:$$?),$(bare)),local)
+lines  := $(patsubst requirements/%.txt,%,$(wildcard requirements/cuda*.txt))
+ifneq ($(words $(CUDA))$(filter-out auto $(lines),$(CUDA)),1)
+$(error CUDA=$(CUDA) is none of auto, $(lines) → choose one of them)
+endif
 line   := $(if $(inside),$(CUDA_LINE),$(if $(filter auto,$(CUDA)),cuda13,$(CUDA)))
 # Where nothing trains, GPUs that no line fits are no reason to refuse.
 any    := $(if $(filter train tune eval reproduce bench $(notdir $(basename $(wildcard train/verbs/*.py))),$(goals)),,any)
@@ -59,8 +80,17 @@ endif
 chosen := $(if $(and $(goals),$(found),$(filter local,$(engine)),$(GPUS)),$(shell $(HOST) host.selection || echo refused:$$?))
 SETTINGS += $(chosen)
 
+# ARGS as words that a shell takes for words. Without a Python to split them they must be plain ones.
+args   := $(if $(value ARGS),$(if $(found),$(shell ARGS=$(call quoted,ARGS) $(PYTHON) -m host.words || echo refused:$$?),$(plain)))
 # A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
 verbs  := $(filter-out __init__ fit evaluate tune reproduce,$(notdir $(basename $(wildcard train/verbs/*.py))))
+
+# What is about containers does nothing without one.
+runs   := $(filter train tune eval reproduce tensorboard $(verbs),$(goals))
+idle   := $(filter DATA CACHE BASE_IMAGE APT_SNAPSHOT SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU,$(told))
+ifneq ($(and $(filter local,$(engine)),$(runs),$(idle)),)
+$(error $(firstword $(idle)) is about containers, and this is ENGINE=local → take it away; data that is elsewhere:   ARGS="--data.root DIR")
+endif
 
 .PHONY: help doctor train tune eval reproduce $(verbs) tensorboard test test-slow test-crowd test-alone test-fault test-gpu \
         test-portable test-container bench conformance coverage ready lint format schema lock shell image \
@@ -74,7 +104,7 @@ DEV    := $(if $(docker),,$(call stamp,dev))
 # Runs a verb: in a container, or in the local environment.
 VERB    = $(if $(docker),$(COMPOSE) run --rm train,@exec env $(SETTINGS) $(BIN)/python -m train.launch)
 
-refusal := $(firstword $(filter refused:%,$(engine) $(line) $(chosen)))
+refusal := $(firstword $(filter refused:%,$(engine) $(line) $(chosen) $(args)))
 ifneq ($(refusal),)
 
 $(goals):
@@ -83,19 +113,19 @@ $(goals):
 else
 
 train: checked $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
-	$(VERB) fit --config $(CONFIG) $(if $(RUN),--run $(RUN)) $(ARGS)
+	$(VERB) fit --config $(call quoted,CONFIG) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 tune: checked $(ENV)  ## measure what CONFIG can do here, and write an experiment to use; ARGS="--what batch,workers,speed,lr"
-	$(VERB) tune --config $(CONFIG) $(ARGS)
+	$(VERB) tune --config $(call quoted,CONFIG) $(args)
 
 eval: $(ENV)  ## measure the newest weights of RUN, or of the newest run, on the validation set
-	$(VERB) evaluate $(if $(RUN),--run $(RUN)) $(ARGS)
+	$(VERB) evaluate $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 reproduce: named $(ENV)  ## train RUN again from its record and compare the bits; CPUS= and GPUS= are free
-	$(VERB) reproduce $(RUN) $(ARGS)
+	$(VERB) reproduce $(call quoted,RUN) $(args)
 
 $(verbs): $(ENV)
-	$(VERB) $@ $(if $(RUN),--run $(RUN)) $(if $(filter file default undefined,$(origin CONFIG)),,--config $(CONFIG)) $(ARGS)
+	$(VERB) $@ $(if $(RUN),--run $(call quoted,RUN)) $(if $(filter file default undefined,$(origin CONFIG)),,--config $(call quoted,CONFIG)) $(args)
 
 ifneq ($(docker),)
 
@@ -106,7 +136,7 @@ shell:
 	$(COMPOSE) run --rm dev
 
 test test-slow test-crowd test-alone test-fault test-gpu test-portable bench conformance coverage lint format schema lock:
-	$(COMPOSE) run --rm dev make $@ $(if $(ARGS),ARGS='$(subst ','\'',$(ARGS))')
+	$(COMPOSE) run --rm dev make $@ $(if $(ARGS),ARGS=$(call quoted,ARGS))
 
 else
 
@@ -125,33 +155,33 @@ shell: $(DEV)  ## a shell in the environment
 	@PATH="$(if $(inside),,$$PWD/)$(BIN):$$PATH" VIRTUAL_ENV="$(if $(inside),,$$PWD/)$(VENV)" $${SHELL:-sh}
 
 test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
-	@$(BIN)/python -m pytest -m 'not slow and not container and not gpu and not portable' -n 2 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -m 'not slow and not container and not gpu and not portable' -n 2 --dist worksteal $(args)
 
 test-slow: test-crowd test-alone  ## run the tests that take minutes
 
 # Side by side, since they wait more than they compute; and those that need a quiet machine after them.
 test-crowd: $(DEV)
-	@$(BIN)/python -m pytest -m 'slow and not container and not alone' -n 4 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -m 'slow and not container and not alone' -n 4 --dist worksteal $(args)
 
 test-alone: $(DEV)
-	@$(BIN)/python -m pytest -m 'slow and not container and alone' $(ARGS)
+	@$(BIN)/python -m pytest -m 'slow and not container and alone' $(args)
 
 # A machine with a GPU may have a torch of its own and no network: that one will do.
 has_torch = $(if $(filter test-gpu,$(goals)),$(shell $(PYTHON) -c 'import torch, pytest; print("yes")' 2>/dev/null))
 test-gpu: $(if $(has_torch),,$(DEV))  ## prove it on a GPU: bits, models, waits; benchmarks/gpu.py writes the table
 	@$(if $(has_torch),$(PYTHON),$(BIN)/python) benchmarks/gpu.py --check
-	@$(if $(has_torch),$(PYTHON),$(BIN)/python) -m pytest -m gpu tests/gpu $(ARGS)
+	@$(if $(has_torch),$(PYTHON),$(BIN)/python) -m pytest -m gpu tests/gpu $(args)
 
 # Half an hour; ARGS='-k quick' takes five minutes.
 test-portable: $(DEV)  ## train as a dozen other CPUs and on two emulated ones, and compare the bits; half an hour
 	@command -v qemu-x86_64 >/dev/null || { echo 'error: no qemu-x86_64 → apt-get install qemu-user' >&2; exit 6; }
-	@$(BIN)/python -m pytest -m portable tests/portable -n 2 --dist worksteal -rP -k 'cpus or quick' $(ARGS)
+	@$(BIN)/python -m pytest -m portable tests/portable -n 2 --dist worksteal -rP -k 'cpus or quick' $(args)
 
 test-fault: $(DEV)  ## kill and resume hundreds of times; half an hour
-	@FAULT_KILLS=200 FAULT_SCHEDULES=50 $(BIN)/python -m pytest -s tests/fault $(ARGS)
+	@FAULT_KILLS=200 FAULT_SCHEDULES=50 $(BIN)/python -m pytest -s tests/fault $(args)
 
 bench: $(ENV)  ## what the levels of reproducibility cost, side by side
-	@$(BIN)/python benchmarks/lockstep.py $(ARGS)
+	@$(BIN)/python benchmarks/lockstep.py $(args)
 
 OTHERS := .venv-peers$(if $(inside),-container)
 PEERS := $(OTHERS)/.lock-$(shell cat requirements/cuda13.txt requirements/peers.txt | cksum | cut -d' ' -f1)
@@ -165,7 +195,7 @@ conformance: $(PEERS)  ## kill and resume this trainer and others alike; who rep
 	@$(OTHERS)/bin/python benchmarks/conformance.py
 
 coverage: $(DEV)  ## run all tests and say which lines of train/ they do not reach
-	@$(BIN)/python -m pytest -m 'not container and not gpu and not portable' --cov --cov-report=term-missing $(ARGS)
+	@$(BIN)/python -m pytest -m 'not container and not gpu and not portable' --cov --cov-report=term-missing $(args)
 
 ready: $(DEV)
 
@@ -200,7 +230,7 @@ checked:
 	@$(if $(and $(found),$(filter-out 0,$(DOCTOR))),ENGINE=$(engine) $(HOST) doctor --quick,:)
 
 doctor:  ## look at driver, GPUs, engine, disks, …: what is wrong, and the command that mends it
-	@$(if $(found),ENGINE=$(ENGINE) $(HOST) doctor $(ARGS),echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
+	@$(if $(found),ENGINE=$(call quoted,ENGINE) $(HOST) doctor $(args),echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
 
 .PHONY: named
 named:
@@ -210,7 +240,7 @@ named:
 test-container:  ## build the images and test them; needs a Docker engine
 	@$(MAKE) ENGINE=local ready
 	@folder=$$(mktemp -d -t pytest-container-XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
-	  BASE_IMAGE="$(BASE_IMAGE)" $(BIN)/python -m pytest -m container -n 2 --dist loadfile --basetemp "$$folder/checkouts" $(ARGS)
+	  BASE_IMAGE=$(call quoted,BASE_IMAGE) $(BIN)/python -m pytest -m container -n 2 --dist loadfile --basetemp "$$folder/checkouts" $(args)
 
 image:  ## build the image with all that is in it, as for a cluster
 	$(COMPOSE) build train
@@ -231,13 +261,13 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo 'variables:'
-	@echo '  CONFIG=FILE      the experiment                    [$(CONFIG)]'
+	@echo '  CONFIG=FILE      the experiment                    ['$(call quoted,CONFIG)']'
 	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; CPU where there are none]'
 	@echo '  CPUS=N           N processes on the CPU instead'
 	@echo '  PRECISION=P      no, fp16 or bf16                  [no]'
 	@echo '  ACCELERATE=NAME  a file of configs/accelerate instead of these three'
-	@echo '  ENGINE=E         docker, local, or auto: Docker where an engine answers   [$(ENGINE)]'
-	@echo '  CUDA=LINE        cuda13, cuda12, or auto: the newest that fits the driver [$(CUDA)]'
+	@echo '  ENGINE=E         docker, local, or auto: Docker where an engine answers   ['$(call quoted,ENGINE)']'
+	@echo '  CUDA=LINE        cuda13, cuda12, or auto: the newest that fits the driver ['$(call quoted,CUDA)']'
 	@echo '  BASE_IMAGE=NAME  another base image, of a mirror perhaps'
 	@echo '  DATA=DIR         what stands in data/ in a container                      [data]'
 	@echo '  DOCTOR=0         train without looking at the machine first'

@@ -1,0 +1,120 @@
+"""What stands in make's variables is text: nothing in it is run, and all of it arrives."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+pytestmark = pytest.mark.slow
+
+# Each would leave a file named `ran` if make or a shell took it for anything but text.
+HOSTILE = [
+    "$(shell touch ran)", "$(eval $(shell touch ran))", "${shell touch ran}", "$$(touch ran)",
+    "$(touch ran)", "`touch ran`", "; touch ran", "& touch ran", "&& touch ran", "|| touch ran",
+    "| touch ran", "> ran", "2> ran", ">> ran", "< /dev/null touch ran", "'; touch ran; '",
+    '"; touch ran; "', "'$(touch ran)'", '"$(touch ran)"', "\\'; touch ran #", "a' 'b; touch ran",
+    "x) ; touch ran ; (", "{ touch ran; }", "(touch ran)", "!touch ran", "#; touch ran",
+    "$(file >ran,x)", "$(file > ran)", "$(if 1,$(shell touch ran))", "@touch ran", "-touch ran",
+    "%.ran: ; touch ran", "$(call quoted,$(shell touch ran))", "${IFS}touch${IFS}ran",
+    "\ttouch ran", "--eval=$(shell touch ran)", "$(origin x)$(shell touch ran)", "\\; touch ran",
+    "'\\''; touch ran; '\\''", "$(value $(shell touch ran))", "*; touch ran", "~; touch ran",
+]  # fmt: skip
+NAMES = [
+    "a b", "a  b", " a", "a ", "it's", 'say "x"', "a\\b", "a\\ b", "$x", "$$x", "${x}", "$(x)",
+    "a#b", "# a", "a;b", "a&b", "a|b", "a<b", "a>b", "a*b", "a?b", "[ab]", "{a,b}", "(a)",
+    "~", "~a", "a!b", "a=b", "a:b", "a,b", "%", "a%b", "@a", "+a",
+    "ä ö", "日本語", "🙂", "a\tb", "a\u00a0b", "`a`",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A checkout whose trainer writes down what it was told instead of training."""
+    root = tmp_path_factory.mktemp("make") / "checkout"
+    for name in ("host", "train", "requirements", "configs"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Makefile", "Dockerfile"):
+        shutil.copy(ROOT / name, root)
+    (root / ".venv" / "bin").mkdir(parents=True)
+    python = root / ".venv" / "bin" / "python"
+    python.write_text('#!/bin/sh\nprintf "%s\\0" "$@" >told\n')
+    python.chmod(0o755)
+    for path in (root / "requirements").glob("*.txt"):
+        done = subprocess.run(["cksum", path], capture_output=True, text=True, check=True)
+        (root / ".venv" / f".installed-{path.stem}-{done.stdout.split()[0]}").touch()
+    return root
+
+
+def make(place: Path, *words: str, **environ: str) -> tuple[int, str, list[str]]:
+    (place / "told").unlink(missing_ok=True)
+    own = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    done = subprocess.run(
+        ["make", *words, "ENGINE=local", "DOCTOR=0", f"PYTHON={sys.executable}"],
+        cwd=place, env=own | environ, capture_output=True, check=False,
+    )  # fmt: skip
+    told = (place / "told").read_bytes().split(b"\0")[:-1] if (place / "told").exists() else []
+    said = (done.stdout + done.stderr).decode(errors="replace")
+    return done.returncode, said, [os.fsdecode(word) for word in told]
+
+
+def left(place: Path) -> list[str]:
+    return sorted(p.name for p in place.iterdir() if p.name in ("ran", "x", "touch"))
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_nothing_in_a_value_is_run(place, value) -> None:
+    """On the command line and in the environment, as what is passed on and as what is looked at."""
+    for given in ({}, {"RUN": value, "CONFIG": value}):
+        words = ["train"] if given else ["train", f"RUN={value}", f"CONFIG={value}"]
+        code, said, told = make(place, *words, **given)
+        assert (code, left(place)) == (0, []), said
+        text = value.lstrip()  # as make does with what stands behind a =
+        assert [word.lstrip() for word in told[2:]] == ["fit", "--config", text, "--run", text]
+    for name in ("GPUS", "CPUS", "PRECISION", "CUDA", "BASE_IMAGE", "DATA", "ACCELERATE"):
+        make(place, "train", f"{name}={value}")
+        assert left(place) == [], name
+    make(place, "train", **dict.fromkeys(["GPUS", "PRECISION", "BASE_IMAGE", "DATA"], value))
+    make(place, "help", f"CONFIG={value}", f"CUDA={value}")
+    make(place, "reproduce", f"RUN={value}")
+    make(place, "train", f"ARGS={value}")
+    make(place, "train", f"UNKNOWN={value}")
+    assert left(place) == []
+    code, said, told = make(place, "train", f"ARGS={shlex.quote(value)}")
+    assert (code, told[-1]) == (0, value), said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_path_arrives_as_it_is(place, name) -> None:
+    path = f"runs/{name}/x"
+    code, said, told = make(place, "train", f"RUN={path}", f"CONFIG={path}")
+    assert code == 0, said
+    assert told[2:] == ["fit", "--config", path, "--run", path]
+    code, said, told = make(place, "train", RUN=path, CONFIG=path, ARGS=shlex.join(["--a", path]))
+    assert told[2:] == ["fit", "--config", path, "--run", path, "--a", path], said
+
+
+def test_a_line_break_is_refused(place) -> None:
+    for name in ("RUN", "CONFIG", "ARGS", "GPUS", "DATA"):
+        for given in ({}, {name: "a\ntouch ran"}):
+            words = [] if given else [f"{name}=a\ntouch ran"]
+            code, said, told = make(place, "train", *words, **given)
+            assert (code, told, left(place)) == (2, [], [])
+            assert f"{name} holds a line break" in said
+
+
+def test_an_open_quote_is_refused(place) -> None:
+    code, said, told = make(place, "train", "ARGS=--name 'a")
+    assert (code, told) == (2, [])
+    assert "error: ARGS=--name 'a: no closing quotation" in said
+
+
+@pytest.mark.parametrize("name", ["DATA", "CACHE", "BASE_IMAGE", "SHM_SIZE", "TENSORBOARD_PORT"])
+def test_what_is_about_containers_does_nothing_without_one(place, name) -> None:
+    code, said, told = make(place, "train", f"{name}=1")
+    assert (code, told) == (2, [])
+    assert f"{name} is about containers, and this is ENGINE=local" in said
