@@ -121,7 +121,7 @@ def write(
     # Of what is in memory: a digest of what the disk gives back would vouch for a bad write.
     content[_SUMS] = _sums(content)
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        files.make_directory(root)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
         for name, data in content.items():
@@ -129,7 +129,6 @@ def write(
             files.sync_file(aside / name)
         files.sync_directory(aside)
         _replace(aside, final)
-        files.sync_directory(root)
         files.point(root / "latest", final.name)
         if state.get("best_step") == step:
             files.point(root / "best", final.name)
@@ -261,6 +260,7 @@ def _replace(aside: Path, final: Path) -> None:
     if final.exists():
         final.rename(old)
     aside.rename(final)
+    files.sync_directory(final.parent)  # before the older one goes
     shutil.rmtree(old, ignore_errors=True)
 
 

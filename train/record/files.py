@@ -1,4 +1,8 @@
-"""Files that are whole or absent: written aside, synced, then renamed into place."""
+"""Files that are whole or absent: written aside, synced, then renamed into place.
+
+What was written survives a power cut on any file system that keeps what was synced, a file's bytes
+and a directory's names each by itself: no more is asked of it (POSIX).
+"""
 
 import os
 from collections.abc import Iterable
@@ -18,6 +22,19 @@ def sync_file(path: Path) -> None:
     """Make a file's bytes durable."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, durably; one that is there stays.
+
+    Raises:
+        FileExistsError: a file is in its place.
+    """
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    if not path.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_directory(made.parent)
 
 
 def write_whole(path: Path, parts: Iterable[bytes]) -> None:

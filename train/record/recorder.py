@@ -16,6 +16,7 @@ from train.config import Config
 from train.lanes.order import consumed
 from train.record import metrics, trace
 from train.record.display import Display
+from train.record.files import sync_directory
 
 
 class Recorder:
@@ -60,6 +61,7 @@ class Recorder:
             stack.callback(self._board.close)
             display.begin(step)
             self._stack = stack.pop_all()  # all is open: closing is __exit__'s business now
+        self._named = False  # whether the names of the files are durable
         self._last = (self._place(step)[0], seconds)  # samples and seconds at the last record
 
     def __enter__(self) -> "Recorder":
@@ -111,6 +113,9 @@ class Recorder:
         try:
             for file in (self._file, self._trace):
                 os.fsync(file.fileno())
+            if not self._named:
+                sync_directory(Path(self._file.name).parent)
+                self._named = True
         except OSError as error:
             raise _full(self._file.name, error) from error
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from host.errors import CheckpointError, HostError, UsageError
 from train.config import Config
 from train.experiment import signature
-from train.record import documents
+from train.record import documents, files
 
 RUNS = Path("runs")
 STATE = "state.json"
@@ -118,7 +118,9 @@ def _unused(run: Path) -> Path:
 
 def _writable(run: Path, *, fresh: bool = False) -> Path:
     try:
-        run.mkdir(parents=True, exist_ok=not fresh)
+        if fresh and run.exists():
+            raise FileExistsError
+        files.make_directory(run)
         probe = run / ".probe"
         probe.write_bytes(b"")
         probe.unlink()
