@@ -19,17 +19,17 @@ from host import regular
 from host.errors import UsageError
 
 _MOST = 1 << 20  # bytes
-# No control characters but tabs, and nothing that another parser would put something else for.
-_BARE = r"""[^'"\\$#`\0-\x08\n-\x1f]"""
+# No control characters, and nothing that another parser would put something else for.
+_BARE = r"""[^'"\\$#`\0-\x1f]"""
 _LINE = re.compile(
     rf"""[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?:
-        '(?P<single>(?:[^'\\$\0-\x08\n-\x1f]|\$(?!\{{))*)'[ \t]*(?:[ \t]\#.*)?
-        |"(?P<double>[^"\\$\0-\x08\n-\x1f]*)"[ \t]*(?:[ \t]\#.*)?
-        |(?P<bare>(?:(?!\s){_BARE}(?:{_BARE}|(?<!\s)\#)*)?)(?:(?<=[ \t])\#.*)?
+        '(?P<single>(?:[^'\\$\0-\x1f]|\$(?!\{{))*)'[ ]*(?:[ ]\#[^\r]*)?
+        |"(?P<double>[^"\\$\0-\x1f]*)"[ ]*(?:[ ]\#[^\r]*)?
+        |(?P<bare>(?:(?!\s){_BARE}(?:{_BARE}|(?<!\s)\#)*)?)(?:(?<=[ ])\#[^\r]*)?
     )""",
     re.VERBOSE,
 )
-_EMPTY = re.compile(r"[ \t]*(#.*)?")
+_EMPTY = re.compile(r"[ \t]*(#[^\r]*)?")
 
 
 def read(path: Path) -> dict[str, str]:

@@ -37,6 +37,34 @@ def test_every_combination_is_valid(checkout, overlay) -> None:
         assert (done.code, done.said) == (0, "")
 
 
+def test_each_service_gets_the_keys_it_needs(checkout) -> None:
+    (checkout.path / ".env").write_text(
+        "WANDB_API_KEY=canary1\nHF_TOKEN=canary2\nHTTPS_PROXY=http://u:canary3@h\nMINE=canary4\n"
+    )
+    key = checkout.path.parent / "key"
+    key.write_text("canary5")
+    said = {"http_proxy": "http://u:canary6@h", "WANDB_API_KEY_FILE": str(key)}
+    services = rendered(checkout, None, **said)["services"]
+    (checkout.path / ".env").unlink()
+    found = {n: {*re.findall(r"canary\d", json.dumps(s))} for n, s in services.items()}
+    assert found["tensorboard"] == set()
+    assert found["evaluate"] == {"canary2", "canary3", "canary4"}
+    assert found["train"] == found["dev"] == {"canary1", "canary2", "canary3", "canary4"}
+    assert services["train"]["environment"]["WANDB_API_KEY_FILE"] == "/run/secrets/wandb_api_key"
+
+
+def test_a_line_of_env_that_is_taken_is_taken_alike(checkout) -> None:
+    """What host/dotenv.py reads, Compose reads so; what it refuses they may read otherwise."""
+    from test_dotenv import TAKEN
+
+    for text, value in TAKEN.items():
+        (checkout.path / ".env").write_bytes(text.encode())
+        services = rendered(checkout, None)["services"]
+        # Compose writes a $ twice where it would be read again.
+        assert services["train"]["environment"]["A"].replace("$$", "$") == value, text
+    (checkout.path / ".env").unlink()
+
+
 @pytest.mark.parametrize(
     ("overlay", "environ", "asked"),
     [

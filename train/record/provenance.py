@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +16,10 @@ from host import HOME, git, limits
 from train.config import Config
 from train.lanes.runtime import Runtime
 from train.learn import optim
+from train.record import environment
 
 _DECIDES = ("host", "train")
 _IMAGE = Path("/etc/lockstep-image.json")
-# Beginnings of the names of variables that libraries read when they choose how to compute.
-_NUMERIC = (
-    "ACCELERATE_",
-    "ATEN_",
-    "CUBLAS",
-    "CUDA_",
-    "CUDNN_",
-    "DNNL_",
-    "FSDP_",
-    "GLIBC_TUNABLES",
-    "GLOO_",
-    "GOMP_",
-    "KMP_",
-    "MKL_",
-    "NCCL_",
-    "NPY_",
-    "NVIDIA_TF32",
-    "OMP_",
-    "ONEDNN_",
-    "OPENBLAS_",
-    "PYTHONHASHSEED",
-    "PYTORCH_",
-    "TORCHINDUCTOR_",
-    "TORCH_",
-)
-_PLAIN = re.compile(r"(?!.*://)[\^\w.,:;=+/* \[\]{}()-]*", re.ASCII)
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 
 
 def describe(
@@ -71,7 +44,7 @@ def describe(
         "fingerprint": _fingerprint(config, runtime),
         "first_pass": first_pass,
         "optimizer_kernel": optim.kernel(config),
-        "environment": environment(os.environ),
+        "environment": environment.recorded(os.environ),
         "git": {"commit": commit, "diff_sha256": different},
         "code": code(),
         "lock_sha256": lock_sha256(),
@@ -108,23 +81,6 @@ def hardware(runtime: Runtime) -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
     }
-
-
-def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables that may change how libraries compute; never a secret.
-
-    A value that is no plain word, number or path may hold one (an address with a password or a
-    signature), and stands as the beginning of its SHA-256: enough to compare.
-    """
-    return {
-        name: value if _PLAIN.fullmatch(value) else _digest(value)
-        for name, value in sorted(variables.items())
-        if name.startswith(_NUMERIC) and not _SECRET.search(name)
-    }
-
-
-def _digest(value: str) -> str:
-    return f"sha256:{hashlib.sha256(os.fsencode(value)).hexdigest()[:16]}"
 
 
 def versions() -> dict[str, str | None]:
