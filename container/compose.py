@@ -106,7 +106,8 @@ def run(words: list[str]) -> int:
     if commit and service != "dev":
         known[git.VARIABLE] = commit
     name = foreground.name(service)
-    how = ["--name", name, *([] if foreground.terminal() else ["-T"])]
+    how = ["--name", name, "--env", f"LOCKSTEP_CONTAINER={name}"]
+    how += [] if foreground.terminal() else ["-T"]
     at = words.index("run") + 1
     return foreground.run(_command(files, [*words[:at], *how, *words[at:]], known), name)
 

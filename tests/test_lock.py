@@ -48,6 +48,29 @@ def test_a_second_writer_is_told_who_the_first_is(tmp_path) -> None:
     assert not (tmp_path / lock.NAME).exists()
 
 
+def test_a_writer_in_a_container_is_told_by_its_name(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv(lock.CONTAINER, "lockstep-train-1")
+    with holder(tmp_path, 30) as child:
+        with (
+            pytest.raises(
+                UsageError, match=r"by the container lockstep-train-1 on .* since"
+            ) as said,
+            lock.hold(tmp_path, patience=0),
+        ):
+            pass
+        child.kill()
+    assert "docker stop lockstep-train-1, and it saves" in said.value.fix
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{", b"\xff", b"null", b'{"pid": 1}', b"x" * 99999])
+def test_a_holder_that_cannot_be_read_is_another_process(tmp_path, text) -> None:
+    with holder(tmp_path, 30) as child:
+        (tmp_path / lock.NAME).write_bytes(text)
+        with pytest.raises(UsageError, match="by another process"), lock.hold(tmp_path, patience=0):
+            pass
+        child.kill()
+
+
 def test_one_that_is_about_to_go_is_waited_for(tmp_path) -> None:
     with holder(tmp_path, 1), lock.hold(tmp_path, patience=20):
         assert json.loads((tmp_path / lock.NAME).read_text())["pid"] == os.getpid()

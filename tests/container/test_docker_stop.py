@@ -55,6 +55,25 @@ def test_a_run_goes_on_after_docker_stop_and_docker_kill(checkout, how, cpus) ->
     assert checkout.read(f"{run}/result.json")["weights_sha256"] == reference["weights_sha256"]
 
 
+def test_a_container_that_was_left_alone_is_named(checkout) -> None:
+    """kill -9 of make leaves it training; who starts again is told how to stop it."""
+    run = "runs/alone"
+    words = ("make", "train", f"RUN={run}", f"ARGS={' '.join(WORDS[3:])}")
+    process = checkout.start(*words, ENGINE="docker", CPUS="1")
+    wait_for(checkout, run, process)
+    (known,) = checkout.containers()
+    name = docker("inspect", "--format", "{{.Name}}", known).strip().lstrip("/")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    again = checkout.run(*words, ENGINE="docker", CPUS="1")
+    assert again.code == 2
+    assert f"{run} is being written by the container {name} on " in again.said
+    assert f"docker stop {name}" in again.said
+    assert checkout.containers() == [known]
+    docker("stop", name)
+    assert checkout.read(f"{run}/result.json")["status"] == "stopped"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_to_make_reaches_the_trainer(checkout, number) -> None:
     """What a scheduler, systemd or a closing terminal sends to the command in the foreground."""

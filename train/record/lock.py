@@ -15,9 +15,12 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from host import docker, regular
 from host.errors import HostError, UsageError
 
 NAME = ".lock"
+CONTAINER = "LOCKSTEP_CONTAINER"
+"""A container's name, which it is told: a process number inside is of no use outside."""
 # A holder that was just orphaned has this long to save and go.
 PATIENCE = 5.0
 
@@ -38,6 +41,9 @@ def hold(run: Path, patience: float = PATIENCE) -> Iterator[None]:
     try:
         since = datetime.now().isoformat(sep=" ", timespec="seconds")
         about = {"pid": os.getpid(), "host": platform.node(), "since": since}
+        # Who was told no name has that of the host, by which Docker knows it as well.
+        container = os.environ.get(CONTAINER) or (platform.node() if docker.INSIDE.exists() else "")
+        about |= {"container": container} if container else {}
         with suppress(OSError):  # a full disk: the lock holds without its holder's name
             os.ftruncate(handle, 0)
             os.write(handle, json.dumps(about).encode())
@@ -71,12 +77,12 @@ def _acquire(path: Path, deadline: float) -> int:
                     " trainings could write it at once",
                     "mount it with locks (for Lustre: -o flock), or choose another --run",
                 ) from error
-            holder = _holder(path)
+            holder, stop = _holder(path)
             os.close(handle)
             if time.monotonic() > deadline:
                 raise UsageError(
                     f"{path.parent} is being written by {holder}",
-                    "wait for it, stop it (kill -TERM, and it saves), or choose another --run",
+                    f"wait for it, stop it ({stop}, and it saves), or choose another --run",
                 ) from None
             time.sleep(0.2)
             continue
@@ -94,9 +100,13 @@ def _named(path: Path, handle: int) -> bool:
         return False
 
 
-def _holder(path: Path) -> str:
+def _holder(path: Path) -> tuple[str, str]:
+    """Who holds it, and how that is asked to save and go."""
     try:
-        about = json.loads(path.read_text())
-        return f"process {about['pid']} on {about['host']} since {about['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+        about = json.loads(regular.read(path, 1 << 12))
+        if about.get("container"):
+            name = f"the container {about['container']} on {about['host']} since {about['since']}"
+            return name, f"docker stop {about['container']}"
+        return f"process {about['pid']} on {about['host']} since {about['since']}", "kill -TERM"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "another process", "kill -TERM"
