@@ -52,9 +52,7 @@ def test_a_writer_in_a_container_is_told_by_its_name(tmp_path, monkeypatch) -> N
     monkeypatch.setenv(lock.CONTAINER, "lockstep-train-1")
     with holder(tmp_path, 30) as child:
         with (
-            pytest.raises(
-                UsageError, match=r"by the container lockstep-train-1 on "
-            ) as said,
+            pytest.raises(UsageError, match=r"by the container lockstep-train-1 on ") as said,
             lock.hold(tmp_path, patience=0),
         ):
             pass

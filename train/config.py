@@ -208,6 +208,8 @@ class Config(Section):
     """Stop after this many steps, where that comes before the last epoch's end."""
     tripwire: Natural = Field(50, json_schema_extra=FREE)
     """Steps between comparisons of all processes' weights, bit by bit; 0: only before saves."""
+    watchdog: Natural = Field(900, json_schema_extra=FREE)
+    """Seconds without progress until a run ends; at a tenth it says what it waits for; 0: never."""
     tf32: bool = Field(False, json_schema_extra=idle("numerics", "portable"))
     """Let FP32 matrix products on NVIDIA GPUs use TensorFloat-32: faster, 10 bits of mantissa."""
     data: Data = Data()

@@ -16,6 +16,7 @@ from train.process import outcome
 from train.process.failures import explained
 from train.process.health import Health
 from train.process.interrupt import StopFlag
+from train.process.watchdog import watching
 from train.record import comparison, manifest, provenance
 from train.record.claim import Claim, claimed
 from train.record.display import Display
@@ -51,7 +52,8 @@ def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> No
     parts, state = assemble.resumed(config, runtime, data, claim=claim, stop=stop)
     with _recorded(parts, state, claim.path) as parts:
         outcome.begun()
-        metrics = loop.train(parts, state) or parts.measure()
+        with watching(runtime, claim.path, config.watchdog):
+            metrics = loop.train(parts, state) or parts.measure()
     if runtime.main:
         result = summary.result(parts, state, metrics)
         manifest.finish(claim.path, result)

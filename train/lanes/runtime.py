@@ -7,7 +7,8 @@ up and compares it with what was asked for, because the launchers do not.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -26,6 +27,14 @@ from train.lanes.settings import pin, settings
 from train.numerics.probes import fingerprint
 
 T = TypeVar("T")
+_FOREVER = timedelta(days=365)
+
+
+@dataclass
+class Pulse:
+    """Counts what processes have agreed on: while it grows, they get on."""
+
+    count: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ class Runtime:
         lanes: the lane numbers this process works through at each step.
         control: a CPU process group for small decisions; None when alone.
         settings: those of torch that are pinned.
+        pulse: grows with each agreement, on one process as well.
     """
 
     accelerator: Accelerator
@@ -49,6 +59,7 @@ class Runtime:
     lanes: range
     control: dist.ProcessGroup | None
     settings: dict[str, Any]
+    pulse: Pulse = field(default_factory=Pulse)
 
     @property
     def main(self) -> bool:
@@ -68,11 +79,12 @@ class Runtime:
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` holds on any process; each process gets the same answer."""
-        if self.control is None:
-            return flag
-        vote = torch.tensor(int(flag))
-        dist.all_reduce(vote, dist.ReduceOp.MAX, group=self.control)
-        return bool(vote)
+        if self.control is not None:
+            vote = torch.tensor(int(flag))
+            dist.all_reduce(vote, dist.ReduceOp.MAX, group=self.control)
+            flag = bool(vote)
+        self.pulse.count += 1
+        return flag
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -86,6 +98,7 @@ class Runtime:
             errors: list[LockstepError | None] = [None] * self.world
             dist.all_gather_object(errors, error, group=self.control)
             error = next((e for e in errors if e is not None), None)
+        self.pulse.count += 1
         if error is not None:
             error.one_rank = False  # now all know: the main process says it for all
             raise error
@@ -123,14 +136,18 @@ def start(
         UsageError: the number of processes does not fit the lanes.
     """
     _refuse_engines()
+    _check_meeting()
     # Where nobody named the hardware, the experiment does.
     portable = config.portable
     use_cpu = (portable and not _launched()) or _use_cpu()
     threads = pin(config)
     try:
-        handlers: list[Any] = [_buckets(config)]
+        # The watchdog says more than a library whose patience ends: it is to be the first.
+        patience = timedelta(seconds=config.watchdog + 600) if config.watchdog else _FOREVER
+        group = InitProcessGroupKwargs(timeout=patience)
         if _share_gpu() and not use_cpu:
-            handlers.append(InitProcessGroupKwargs(backend="gloo"))
+            group.backend = "gloo"
+        handlers: list[Any] = [_buckets(config), group]
         accelerator = Accelerator(cpu=use_cpu, mixed_precision=precision, kwargs_handlers=handlers)
     except ValueError as error:
         raise HostError(str(error), "choose another precision, such as PRECISION=no") from error
@@ -151,7 +168,9 @@ def start(
         # Accelerate takes the thread count from its own guess when it starts gloo.
         torch.set_num_threads(threads)
         # Small decisions must not wait for the GPU, as a group over NCCL would.
-        control: Any = dist.new_group(backend="gloo") if world > 1 else None
+        control: Any = None
+        if world > 1:
+            control = dist.new_group(backend="gloo", timeout=patience)
         yield Runtime(accelerator, rank, world, portable, threads, lanes, control, settings())
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.
@@ -182,6 +201,17 @@ def _refuse_engines() -> None:
             raise HostError(
                 f"the hardware config asks for {engine}, which this trainer does not do",
                 "use one of configs/accelerate",
+            )
+
+
+def _check_meeting() -> None:
+    """Refuse to be one of several that were not told where to meet."""
+    if (launcher.world() or 1) > 1:
+        missing = [n for n in ("RANK", "MASTER_ADDR", "MASTER_PORT") if n not in os.environ]
+        if missing:
+            raise HostError(
+                f"WORLD_SIZE={launcher.world()} without {' and '.join(missing)}",
+                "start with make, accelerate launch or torchrun, which set them all; or unset it",
             )
 
 

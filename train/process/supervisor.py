@@ -139,9 +139,10 @@ def _wait(child: subprocess.Popen[bytes], asked: list[int], note: Path) -> int:
     """Wait for the launcher; where it was asked to stop before training began, not for long.
 
     A trainer that dies of the signal while it starts leaves the others waiting for it, and there
-    is nothing yet that they could save.
+    is nothing yet that they could save. One that has said its error may hang in a disk that does
+    not answer: not even a kill ends it, and the launcher would wait for it.
     """
-    patience = 10
+    patience, farewell = 10, 180
     trainers: list[psutil.Process] = []
     while True:
         with suppress(psutil.NoSuchProcess):
@@ -149,12 +150,14 @@ def _wait(child: subprocess.Popen[bytes], asked: list[int], note: Path) -> int:
         try:
             code = child.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
-            patience -= bool(asked) and not note.exists()
+            said = outcome.read(note)
+            patience -= bool(asked) and not said.begun
+            farewell -= said.error is not None
         else:
             # A signal to every process ends the launcher at once, while trainers still save.
             psutil.wait_procs(trainers, timeout=30)
             return code
-        if patience == 0:
+        if 0 in (patience, farewell):
             for process in [*psutil.Process(child.pid).children(recursive=True), child]:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
