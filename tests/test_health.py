@@ -6,9 +6,10 @@ import time
 
 import pytest
 import torch
-from conftest import DIGITS, slow_pictures
+from conftest import DIGITS, one_line, slow_pictures
+from pynvml import NVMLError
 
-from host.errors import UsageError
+from host.errors import HostError, UsageError
 from train.config import Config
 from train.process import failures, health
 from train.process.health import Health
@@ -93,6 +94,77 @@ def test_lack_of_memory_is_told_from_other_errors(error, said, tmp_path, monkeyp
     assert "process 3" in found.problem
     assert "--lanes 16 (other bits)" in found.fix
     assert "step-00000045 is whole: add --resume" in found.fix
+
+
+ADVICE = (
+    "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace"
+    " below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1."
+)
+
+
+# As people reported them: huggingface/accelerate#1192, sgl-project/sglang#9151,
+# NVIDIA/nccl#1410, pytorch/pytorch#170045, pytorch/pytorch#111187; NVML's and Xid's own words.
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            f"CUDA error: uncorrectable ECC error encountered{ADVICE}",
+            "CUDA error: uncorrectable ECC error encountered",
+        ),
+        (f"CUDA error: unspecified launch failure{ADVICE}", "unspecified launch failure"),
+        (f"CUDA error: the launch timed out and was terminated{ADVICE}", "the launch timed out"),
+        (
+            f"CUDA error: an illegal memory access was encountered{ADVICE}",
+            "an illegal memory access",
+        ),
+        (f"CUDA error: unknown error{ADVICE}", "CUDA error: unknown error"),
+        (
+            "NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, unhandled cuda error (run with"
+            " NCCL_DEBUG=INFO for details), NCCL version 2.18.6\nncclUnhandledCudaError: Call to CUDA function failed."
+            "\nLast error:\nCuda failure 999 'unknown error'",
+            "Cuda failure 999 'unknown error'",
+        ),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_EXECUTION_FAILED"),
+        (
+            "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`",
+            "CUBLAS_STATUS_EXECUTION_FAILED",
+        ),
+        ("GPU is lost", "GPU is lost"),
+        (
+            "Unable to determine the device handle for GPU 0000:65:00.0: GPU is lost.  Reboot the system",
+            "GPU is lost",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", [RuntimeError, torch.AcceleratorError, NVMLError])
+def test_a_gpu_that_failed_is_named_with_the_last_checkpoint(
+    tmp_path, monkeypatch, text, said, kind
+) -> None:
+    monkeypatch.setenv("RANK", "9")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    (tmp_path / "step-00000045").mkdir()
+    (tmp_path / "latest").symlink_to("step-00000045")
+
+    class Raised(kind):  # NVML's own kind makes its text of a number
+        def __str__(self) -> str:
+            return text
+
+    with pytest.raises(HostError) as raised, failures.explained(Config(), tmp_path):
+        raise Raised(text) if kind is not NVMLError else Raised(15)
+    assert raised.value.code == 6
+    assert "process 9: GPU 1 failed: " in raised.value.problem
+    assert said in raised.value.problem
+    assert "consider" not in raised.value.problem
+    assert "step-00000045 is whole: add --resume" in raised.value.fix
+    one_line(raised.value.line())
+
+
+def test_an_index_out_of_range_is_no_broken_gpu() -> None:
+    text = f"CUDA error: device-side assert triggered{ADVICE}"
+    with pytest.raises(UsageError, match="an index that does not exist") as raised:
+        with failures.explained(Config()):
+            raise torch.AcceleratorError(text)
+    assert "CUDA_LAUNCH_BLOCKING=1" in raised.value.fix
 
 
 def test_what_the_compiler_cannot_do_is_told_from_what_the_model_does(monkeypatch) -> None:

@@ -179,3 +179,15 @@ def test_bf16_on_the_cpu_trains(cli, monkeypatch, tmp_path) -> None:
         json.loads((tmp_path / "r/run.json").read_text())["hardware"]["mixed_precision"] == "bf16"
     )
     assert json.loads((tmp_path / "r/result.json").read_text())["metrics"]["top1"] > 0.3
+
+
+@pytest.mark.parametrize("there", [{}, {"RANK": "1"}, {"RANK": "0", "MASTER_ADDR": "localhost"}])
+def test_several_that_were_not_told_where_to_meet(there, monkeypatch) -> None:
+    """Accelerate's error for it reads as if the precision were wrong."""
+    for name, value in {"WORLD_SIZE": "2", **there}.items():
+        monkeypatch.setenv(name, value)
+    for name in {"RANK", "MASTER_ADDR", "MASTER_PORT"} - there.keys():
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(HostError, match="WORLD_SIZE=2 without .*MASTER_PORT"):
+        with runtimes.start(Config()):
+            pass

@@ -23,6 +23,12 @@ _GPU_FULL = (
     "Cuda failure 2 'out of memory'",
 )
 _CPU_FULL = ("can't allocate memory", "std::bad_alloc", "could not create a memory object")
+# How CUDA, its libraries and NVML say that a GPU is gone, broken or in a state that nothing mends.
+_GPU_FAILED = re.compile(
+    r"CUDA (driver )?error: |CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)"
+    r"|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)|GPU is lost"
+    r"|unhandled cuda error|fallen off the bus"
+)
 _COMPILER = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "torch._dynamo.exc")
 
 
@@ -38,7 +44,7 @@ def explained(config: Config, checkpoints: Path | None = None) -> Iterator[None]
     except LockstepError:
         raise
     except Exception as error:
-        known: LockstepError | None = out_of_memory(error, config, checkpoints)
+        known = out_of_memory(error, config, checkpoints) or gpu_failed(error, checkpoints)
         if isinstance(error, RuntimeError):  # a broken pipe may be a logger's
             known = known or lost(error) or unused(error)
         known = known or uncompiled(error, config)
@@ -106,12 +112,45 @@ def out_of_memory(
     asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", text)
     wanted = f"; it asked for {asked.group(1)}" if asked else ""
     more = f"--lanes {2 * config.lanes} (other bits), PRECISION=bf16, or a smaller --batch_size"
-    last = checkpoints / "latest" if checkpoints else None
-    whole = last.parent / last.readlink() if last and last.is_symlink() else None
-    resume = f"; {whole} is whole: add --resume" if whole else ""
     return OutOfMemory(
         f"process {launcher.rank()} ran out of {_gpu_memory() if gpu else 'memory'}{wanted}",
-        f"{more}; `make tune` finds what fits{resume}",
+        f"{more}; `make tune` finds what fits{_resume(checkpoints)}",
+        one_rank=True,
+    )
+
+
+def _resume(checkpoints: Path | None) -> str:
+    """How to go on, where there is a checkpoint."""
+    last = checkpoints / "latest" if checkpoints else None
+    whole = last.parent / last.readlink() if last and last.is_symlink() else None
+    return f"; {whole} is whole: add --resume" if whole else ""
+
+
+def gpu_failed(error: BaseException, checkpoints: Path | None = None) -> LockstepError | None:
+    """What an error says that means that a GPU failed, or was misled; None for other errors.
+
+    Memory is `out_of_memory`'s, which is asked first.
+    """
+    text = str(error)
+    failed = _GPU_FAILED.search(text)
+    if failed is None:
+        return None
+    # The line that says it: below stands advice that torch gives for every one. NCCL says more.
+    cause = text[failed.start() :].splitlines()[0].strip()
+    more = re.search(r"Cuda failure .*", text)
+    cause += f", {more.group()}" if more and more.group() not in cause else ""
+    who = f"process {launcher.rank()}: GPU {launcher.local_rank()}"
+    if "device-side assert" in text:
+        return UsageError(
+            f"{who} was given an index that does not exist (device-side assert): a label, or one"
+            " that the model makes",
+            "run it with CUDA_LAUNCH_BLOCKING=1 and --debug to see where",
+            one_rank=True,
+        )
+    return HostError(
+        f"{who} failed: {cause}",
+        "look at `nvidia-smi` and `sudo dmesg | grep -iE 'nvrm|xid'`; leave that GPU out (GPUS=…),"
+        f" or reboot{_resume(checkpoints)}",
         one_rank=True,
     )
 
