@@ -101,6 +101,12 @@ ADVICE = (
     " below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1."
 )
 
+NCCL = (
+    "NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, unhandled cuda error"
+    " (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.6\nncclUnhandledCudaError: Call to"
+    " CUDA function failed.\nLast error:\nCuda failure 999 'unknown error'"
+)
+
 
 # As people reported them: huggingface/accelerate#1192, sgl-project/sglang#9151,
 # NVIDIA/nccl#1410, pytorch/pytorch#170045, pytorch/pytorch#111187; NVML's and Xid's own words.
@@ -118,12 +124,7 @@ ADVICE = (
             "an illegal memory access",
         ),
         (f"CUDA error: unknown error{ADVICE}", "CUDA error: unknown error"),
-        (
-            "NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, unhandled cuda error (run with"
-            " NCCL_DEBUG=INFO for details), NCCL version 2.18.6\nncclUnhandledCudaError: Call to CUDA function failed."
-            "\nLast error:\nCuda failure 999 'unknown error'",
-            "Cuda failure 999 'unknown error'",
-        ),
+        (NCCL, "Cuda failure 999 'unknown error'"),
         ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_EXECUTION_FAILED"),
         (
             "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`",
@@ -161,9 +162,9 @@ def test_a_gpu_that_failed_is_named_with_the_last_checkpoint(
 
 def test_an_index_out_of_range_is_no_broken_gpu() -> None:
     text = f"CUDA error: device-side assert triggered{ADVICE}"
-    with pytest.raises(UsageError, match="an index that does not exist") as raised:
-        with failures.explained(Config()):
-            raise torch.AcceleratorError(text)
+    expected = pytest.raises(UsageError, match="an index that does not exist")
+    with expected as raised, failures.explained(Config()):
+        raise torch.AcceleratorError(text)
     assert "CUDA_LAUNCH_BLOCKING=1" in raised.value.fix
 
 

@@ -188,6 +188,6 @@ def test_several_that_were_not_told_where_to_meet(there, monkeypatch) -> None:
         monkeypatch.setenv(name, value)
     for name in {"RANK", "MASTER_ADDR", "MASTER_PORT"} - there.keys():
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(HostError, match="WORLD_SIZE=2 without .*MASTER_PORT"):
-        with runtimes.start(Config()):
-            pass
+    expected = pytest.raises(HostError, match=r"WORLD_SIZE=2 without .*MASTER_PORT")
+    with expected, runtimes.start(Config()):
+        pass
