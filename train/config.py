@@ -62,12 +62,16 @@ class Data(Section):
     """GiB: images of a split that take no more are decoded once and kept in memory."""
     holdout: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of samples held out for validation where the source has no such split."""
-    size: Count | None = None
+    size: Annotated[int, Field(ge=1, le=1 << 14)] | None = None
     """Scale the shorter side to this many pixels and crop the middle; null: as they are."""
     mean: Statistics | None = None
     """Mean of each channel, pixels from 0 to 1; null: measured on the training images."""
     std: Annotated[list[Deviation], Field(min_length=1, max_length=4)] | None = None
     """Standard deviation of each channel; null: measured on the training images."""
+    max_pixels: Count = Field(89_478_485, json_schema_extra=FREE | idle("data.source", "digits"))
+    """Pixels that an image may have before it is scaled; Pillow only warns of more than these."""
+    outside: bool = Field(False, json_schema_extra=FREE | idle("data.source", "digits"))
+    """Let what lies in a folder (Parquet, README.md, a saved set) name files that lie elsewhere."""
     image_column: str | None = None
     """Column that holds the image; null: the first image column."""
     label_column: str | None = None

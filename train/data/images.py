@@ -64,6 +64,12 @@ class Split:
         try:
             return self.pictures.decoded(numbers)
         except Exception as error:  # whatever a decoder makes of bytes it does not understand
+            if len(numbers) == 1 and isinstance(error, Image.DecompressionBombError):
+                raise DataError(
+                    f"image {numbers[0]} has more pixels than data.max_pixels allows",
+                    "scale it down, or raise --data.max_pixels",
+                    one_rank=True,
+                ) from error
             if len(numbers) == 1:
                 raise DataError(
                     f"image {numbers[0]} cannot be read: {first_line(error)}",

@@ -2,11 +2,14 @@
 
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import datasets.config
+import PIL.Image
 import torch
 from datasets import (
     ClassLabel,
@@ -22,8 +25,10 @@ from torch import Tensor
 
 from host.errors import DataError, first_line
 from train.config import Data
+from train.data import folder
 from train.data.pictures import Labelled, kept_and_held
 
+_CLASSES = 1 << 20
 _HELD_OUT = ("validation", "valid", "val", "dev", "test")
 
 
@@ -33,13 +38,19 @@ class Rows:
 
     table: Dataset
     column: str
+    max_pixels: int
 
     def __len__(self) -> int:
         return len(self.table)
 
     def decoded(self, numbers: list[int]) -> list[Any]:
         """As Pillow's pictures. Raises whatever a decoder makes of damaged bytes."""
-        pictures: list[Any] = self.table[numbers][self.column]
+        # Pillow refuses what has more than twice its limit, and only warns below that; loader
+        # processes have a limit of their own.
+        PIL.Image.MAX_IMAGE_PIXELS = self.max_pixels // 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)
+            pictures: list[Any] = self.table[numbers][self.column]
         return pictures
 
     def encoded(self) -> Iterator[bytes]:
@@ -58,10 +69,13 @@ def splits(config: Data) -> tuple[Labelled, Labelled, list[str]]:
     """
     train, held = _two_splits(open_tables(config), config.holdout)
     image, label = _columns(train, config)
+    if config.source == "folder" and not config.outside:
+        for table in (train, held):
+            folder.check_rows(Path(config.root or ""), table, image)
     classes, train_labels, held_labels = _labels(train, held, label)
     return (
-        Labelled(Rows(train, image), train_labels),
-        Labelled(Rows(held, image), held_labels),
+        Labelled(Rows(train, image, config.max_pixels), train_labels),
+        Labelled(Rows(held, image, config.max_pixels), held_labels),
         classes,
     )
 
@@ -78,7 +92,7 @@ def open_tables(config: Data) -> DatasetDict:
     if not sys.stderr.isatty():
         disable_progress_bars()
     if config.source == "folder":
-        return _folder(config.root)
+        return _folder(config)
     if config.source.count("/") > 1 or config.source.startswith((".", "/")):
         raise DataError(
             f"data.source {config.source} is a path",
@@ -95,17 +109,21 @@ def open_tables(config: Data) -> DatasetDict:
         ) from error
 
 
-def _folder(root: str | None) -> DatasetDict:
+def _folder(config: Data) -> DatasetDict:
+    root = config.root
     if root is None:
         raise DataError("data.source is folder, but data.root is not set", "add --data.root DIR")
     path = Path(root)
     if not path.is_dir():
         raise DataError(f"there is no directory {root}", "set --data.root to where the data is")
+    folder.check(path, outside=config.outside)
     try:
         if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
             found = load_from_disk(root)
         else:
-            found = load_dataset(root)
+            # Under its state: what was read of another state must not be taken for this one.
+            kept = Path(datasets.config.HF_DATASETS_CACHE) / "folders" / folder.state(path)[:16]
+            found = load_dataset(root, cache_dir=str(kept))
     except Exception as error:
         raise DataError(
             f"{root} holds no data set ({_named(error)})",
@@ -165,7 +183,14 @@ def _labels(train: Dataset, held: Dataset, column: str) -> tuple[list[str], Tens
     if isinstance(kind, ClassLabel):
         classes = list(kind.names)
     else:
-        classes = [str(n) for n in range(int(both[0].max()) + 1)]
+        highest = int(both[0].max())
+        if highest >= _CLASSES:
+            raise DataError(
+                f"training sample {int(both[0].argmax())} has label {highest}: classes are numbered"
+                f" from 0, and {_CLASSES} of them are the most",
+                "number them, or name another column with --data.label_column",
+            )
+        classes = [str(n) for n in range(highest + 1)]
     for name, labels in zip(("training", "validation"), both, strict=True):
         outside = ((labels < 0) | (labels >= len(classes))).nonzero().flatten()
         if len(outside):
