@@ -388,6 +388,7 @@ RECORDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_that_is_damaged_is_said_to_be(tmp_path, finished, cli, name) -> None:
