@@ -66,10 +66,10 @@ VENV   := $(if $(inside),/opt/venv,.venv)
 BIN    := $(VENV)/bin
 engine := $(if $(goals),$(if $(found),$(shell $(HOST) host.docker $(call quoted,ENGINE) || echo refused:$$?),$(bare)),local)
 lines  := $(patsubst requirements/%.txt,%,$(wildcard requirements/cuda*.txt))
-ifneq ($(words $(CUDA))$(filter-out auto $(lines),$(CUDA)),1)
+ifneq ($(and $(goals),$(CUDA),$(or $(filter-out auto $(lines),$(CUDA)),$(word 2,$(CUDA)))),)
 $(error CUDA=$(CUDA) is none of auto, $(lines) → choose one of them)
 endif
-line   := $(if $(inside),$(CUDA_LINE),$(if $(filter auto,$(CUDA)),cuda13,$(CUDA)))
+line   := $(if $(inside),$(CUDA_LINE),$(if $(filter auto,$(CUDA)),cuda13,$(or $(CUDA),cuda13)))
 # Where nothing trains, GPUs that no line fits are no reason to refuse.
 any    := $(if $(filter train tune eval reproduce bench $(notdir $(basename $(wildcard train/verbs/*.py))),$(goals)),,any)
 ifneq ($(and $(goals),$(found),$(filter local,$(engine))),)
@@ -230,6 +230,7 @@ checked:
 	@$(if $(and $(found),$(filter-out 0,$(DOCTOR))),ENGINE=$(engine) $(HOST) doctor --quick,:)
 
 doctor:  ## look at driver, GPUs, engine, disks, …: what is wrong, and the command that mends it
+	@$(if $(filter refused:%,$(args)),exit $(args:refused:%=%),:)
 	@$(if $(found),ENGINE=$(call quoted,ENGINE) $(HOST) doctor $(args),echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
 
 .PHONY: named

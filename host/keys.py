@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import MutableMapping
 
@@ -11,6 +12,12 @@ from host.errors import UsageError
 
 NAMES = ("WANDB_API_KEY", "HF_TOKEN")
 _MOST = 1 << 12  # bytes
+
+
+def _is_null(file: Path) -> bool:
+    """Whether it is the null device: a container's own is another file than the host's."""
+    kind = file.stat()
+    return stat.S_ISCHR(kind.st_mode) and kind.st_rdev == Path(os.devnull).stat().st_rdev
 
 
 def load(environ: MutableMapping[str, str] = os.environ) -> None:
@@ -28,7 +35,7 @@ def load(environ: MutableMapping[str, str] = os.environ) -> None:
         file = Path(named).expanduser()
         try:
             # Compose puts the null device where there is no key.
-            key = b"" if file.samefile(os.devnull) else regular.read(file, _MOST)
+            key = b"" if _is_null(file) else regular.read(file, _MOST)
             text = key.decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             said = getattr(error, "strerror", None) or "it is no key"

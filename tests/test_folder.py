@@ -140,12 +140,25 @@ def test_rows_with_their_bytes_may_be_called_anything(root, tmp_path) -> None:
     "files",
     ["../secret.png", "/etc/*", "http://127.0.0.1:9/x.parquet", "[a.png, '../*.png']",
      "[{split: train, path: ../secret.png}]", "[{split: train, path: ['https://127.0.0.1:9/x']}]",
-     "~/x.parquet", "hf://datasets/a/b/x.parquet"],
+     "~/x.parquet", "hf://datasets/a/b/x.parquet", "file:/etc/passwd", "local:/etc/passwd"],
 )  # fmt: skip
 def test_a_description_that_names_files_elsewhere(root, files) -> None:
-    text = f"---\nconfigs:\n- config_name: default\n  data_files: {files}\n---\n# Mine\n"
-    (root / "README.md").write_text(text)
-    refused(root, r"README\.md names .*, which lies outside of")
+    text = f"configs:\n- config_name: default\n  data_files: {files}\n"
+    for head in ("---\n", "\n\n---\n", "---\npretty_name: a---b\n"):
+        (root / "README.md").write_text(f"{head}{text}---\n# Mine\n")
+        refused(root, r"README\.md names .*, which lies outside of")
+    (root / "README.md").unlink()
+    (root / ".huggingface.yaml").write_text(text)
+    refused(root, r"\.huggingface\.yaml names .*, which lies outside of")
+
+
+def test_what_would_be_read_is_looked_at_whoever_named_it(root, tmp_path) -> None:
+    from train.data import folder
+
+    folder.check_files(root, [f"{root}/train/dark/0.png"])
+    for name in (str(tmp_path / "secret.png"), f"{root}/../secret.png", "http://host/x", "x.png"):
+        with pytest.raises(DataError, match="which lies outside of it"):
+            folder.check_files(root, [name])
 
 
 def test_a_description_of_its_own_files_is_taken(root) -> None:
@@ -157,7 +170,9 @@ def test_a_description_of_its_own_files_is_taken(root) -> None:
     assert read(root).sha256 == before.sha256
 
 
-@pytest.mark.parametrize("text", ["---\n[" + "[" * 5000, "---\n: :\n---"])
+@pytest.mark.parametrize(
+    "text", ["---\n[" + "[" * 5000 + "\n---\n", "---\n: :\n---\n", "---\na: 2024-02-30\n---\n"]
+)
 def test_a_description_that_makes_no_sense(root, text) -> None:
     (root / "README.md").write_text(text)
     refused(root, r"README\.md|holds no data set")
@@ -188,7 +203,9 @@ def test_a_saved_set_of_splits_elsewhere(root, split) -> None:
     refused(place, r"dataset_dict\.json names .*, which lies outside of")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, "\xff", '{"splits": 3}', "{}"])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "[" * 100_000, '{"_data_files": 5}', "\xff", '{"splits": 3}', "{}"]
+)
 @pytest.mark.parametrize("name", ["dataset_dict.json", "train/state.json"])
 def test_a_saved_set_that_is_damaged(root, name, text) -> None:
     place = saved(root)

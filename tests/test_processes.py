@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -141,3 +143,17 @@ def test_accelerate_launch_as_people_call_it(tmp_path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert result(tmp_path / "a")["weights_sha256"] == trained(tmp_path / "b", 2)["weights_sha256"]
+
+
+def test_nothing_is_left_in_tmpdir(tmp_path) -> None:
+    """Launchers, loaders and loggers leave folders behind; a compiler's cache is to stay."""
+    place = Path(tempfile.mkdtemp(dir="/tmp"))
+    environ = os.environ | {"TMPDIR": str(place), "CPUS": "2"}
+    words = ["fit", *DIGITS, "--max_steps", "3", "--data.workers", "1", "--run", tmp_path / "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "train.launch", *map(str, words)],
+        cwd=ROOT, env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in place.iterdir() if "torchinductor" not in path.name] == []
+    shutil.rmtree(place)

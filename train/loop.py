@@ -94,6 +94,7 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
     for lane in runtime.lanes:
         batch = next(batches)
         parts.generators.seed_lane(config.seed, step, lane)
+        runtime.pulse.count += 1
         report = torch.zeros(2, device=runtime.device)
         with reducer.lane(sync=lane == runtime.lanes[-1] and size == batch_size):
             if len(batch):

@@ -12,7 +12,7 @@ from host.plan import Plan
 from host.text import printable
 from train.config import Config
 from train.data import load as load_data
-from train.experiment import changed, differences, dump, load, moved, parse
+from train.experiment import changed, differences, dump, moved, parse, read_yaml, settled
 from train.process import plan, supervisor
 from train.record import checkpoint, comparison, documents, metrics, provenance, rundir, trace
 
@@ -34,7 +34,7 @@ def reproduce(
         LockstepError: the run cannot be reproduced, or training it again failed.
     """
     manifest, result = _record(run)
-    config = moved(parse(manifest["config"], f"{run / 'run.json'}"), root)
+    config = settled(moved(parse(manifest["config"], f"{run / 'run.json'}"), root))
     planned = _plan(config, manifest, cpus, gpus)
     contradictions = [
         f"the record of {run} contradicts itself: {problem}"
@@ -149,12 +149,13 @@ def _contradictions(
     found = []
     others: dict[str, Config] = {}
     if (run / "config.yaml").exists():
-        others["config.yaml"] = load(run / "config.yaml")
+        path = run / "config.yaml"
+        others[path.name] = settled(parse(read_yaml(path), str(path)))
     last = None
     with suppress(LockstepError):  # checkpoints may be gone: the record must do without
         last = checkpoint.read(rundir.final_checkpoint(run))
     if last is not None and last.state["step"] == result["steps"]:
-        others["its checkpoint"] = parse(last.state["config"], str(last.path))
+        others["its checkpoint"] = settled(parse(last.facts.config, str(last.path)))
         if checkpoint.tensors_sha256(last.model) != result["weights_sha256"]:
             found.append("result.json gives another weights_sha256 than its checkpoint has")
     for name, other in others.items():

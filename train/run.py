@@ -16,12 +16,12 @@ from train.process import outcome
 from train.process.failures import explained
 from train.process.health import Health
 from train.process.interrupt import StopFlag
-from train.process.watchdog import watching
 from train.record import comparison, manifest, provenance
 from train.record.claim import Claim, claimed
 from train.record.display import Display
 from train.record.recorder import Recorder
 from train.record.resume import State
+from train.record.watchdog import watching
 
 
 def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopFlag) -> None:

@@ -107,15 +107,17 @@ def test_a_disk_that_stands_still(tmp_path, disk) -> None:
 
 
 def test_what_is_slow_is_let_be(tmp_path, reference) -> None:
-    """Evaluations that take longer than the warning's time, a batch at a time."""
+    """Steps and evaluations that take many times their time, and a pause longer than the limit."""
     run = tmp_path / "run"
     words = [*LONG, "--eval.batch_size", 8, "--run", run, "--resume"]
     attempt = start(tmp_path / "0", 1, words)
-    process, deadline = attempt.ranks[0], time.monotonic() + 120
+    under_way(attempt, run)
+    process, deadline, paused = attempt.ranks[0], time.monotonic() + 120, False
     while process.is_alive():  # a fifth of a CPU
         assert time.monotonic() < deadline
         os.kill(process.pid, signal.SIGSTOP)
-        time.sleep(0.4)
+        time.sleep(0.4 if paused else LIMIT + 2)
+        paused = True
         os.kill(process.pid, signal.SIGCONT)
         time.sleep(0.1)
     assert process.exitcode == 0, attempt.output()

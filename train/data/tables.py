@@ -19,6 +19,7 @@ from datasets import (
     Value,
     disable_progress_bars,
     load_dataset,
+    load_dataset_builder,
     load_from_disk,
 )
 from torch import Tensor
@@ -116,14 +117,22 @@ def _folder(config: Data) -> DatasetDict:
     path = Path(root)
     if not path.is_dir():
         raise DataError(f"there is no directory {root}", "set --data.root to where the data is")
-    folder.check(path, outside=config.outside)
+    saved = (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists()
+    folder.check(path, saved=saved, outside=config.outside)
     try:
-        if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
+        if saved:
             found = load_from_disk(root)
         else:
             # Under its state: what was read of another state must not be taken for this one.
             kept = Path(datasets.config.HF_DATASETS_CACHE) / "folders" / folder.state(path)[:16]
-            found = load_dataset(root, cache_dir=str(kept))
+            builder = load_dataset_builder(root, cache_dir=str(kept))
+            if not config.outside:
+                files = builder.config.data_files or {}
+                folder.check_files(path, [name for names in files.values() for name in names])
+            builder.download_and_prepare()
+            found = builder.as_dataset()
+    except DataError:
+        raise
     except Exception as error:
         raise DataError(
             f"{root} holds no data set ({_named(error)})",

@@ -1,7 +1,17 @@
 """An experiment's file: read, override, check, compare and write it."""
 
 from train.experiment.comparing import changed, differences, dump, signature
-from train.experiment.parsing import load, moved, parse
+from train.experiment.parsing import load, moved, parse, settled
 from train.experiment.reading import read_yaml
 
-__all__ = ["changed", "differences", "dump", "load", "moved", "parse", "read_yaml", "signature"]
+__all__ = [
+    "changed",
+    "differences",
+    "dump",
+    "load",
+    "moved",
+    "parse",
+    "read_yaml",
+    "settled",
+    "signature",
+]

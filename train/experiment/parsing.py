@@ -66,6 +66,15 @@ def _stated(given: Mapping[str, Any], name: str) -> bool:
     return True
 
 
+def settled(config: Config) -> Config:
+    """The same with the defaults of all knobs that do nothing: older records may say others."""
+    for name, field in knobs():
+        switch, values = idle_with(field) or ("", [])
+        if switch and value(config, switch) in values and value(config, switch) != "off":
+            config = changed(config, name, field.default)
+    return config
+
+
 def moved(config: Config, root: str | None) -> Config:
     """The same with its data elsewhere; None: where it was.
 
@@ -114,7 +123,7 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
     # Validators of unions and list items add parts that are no knob: keep the known beginning.
     sections = {name.split(".")[0] for name in known if "." in name}
     path = [short(str(part)) for part in first["loc"]]
-    path = path[: 2 if path[0] in sections else 1]
+    path = path[: 2 if path[:1] and path[0] in sections else 1]
     name, given = ".".join(path), overrides
     for part in path:
         given = given.get(part, {}) if isinstance(given, Mapping) else {}

@@ -32,7 +32,7 @@ _FOREVER = timedelta(days=365)
 
 @dataclass
 class Pulse:
-    """Counts what processes have agreed on: while it grows, they get on."""
+    """Counts lanes, and what processes have agreed on: while it grows, a process gets on."""
 
     count: int = 0
 
@@ -48,7 +48,7 @@ class Runtime:
         lanes: the lane numbers this process works through at each step.
         control: a CPU process group for small decisions; None when alone.
         settings: those of torch that are pinned.
-        pulse: grows with each agreement, on one process as well.
+        pulse: grows with each lane and each agreement, on one process as well.
     """
 
     accelerator: Accelerator
@@ -142,8 +142,10 @@ def start(
     use_cpu = (portable and not _launched()) or _use_cpu()
     threads = pin(config)
     try:
-        # The watchdog says more than a library whose patience ends: it is to be the first.
-        patience = timedelta(seconds=config.watchdog + 600) if config.watchdog else _FOREVER
+        # The watchdog says more than a library whose patience ends: it is to be the first. It does
+        # not watch what comes before the first step, such as the hashing of all data.
+        patience = timedelta(seconds=max(1800, config.watchdog + 600))
+        patience = patience if config.watchdog else _FOREVER
         group = InitProcessGroupKwargs(timeout=patience)
         if _share_gpu() and not use_cpu:
             group.backend = "gloo"

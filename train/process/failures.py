@@ -13,7 +13,7 @@ from host.errors import HostError, LockstepError, LostPeers, OutOfMemory, UsageE
 from train.config import Config
 
 # How gloo and NCCL say that a process is gone.
-_GONE = ("closed by peer", "Connection reset", "Broken pipe")
+_GONE = ("closed by peer", "Connection reset", "Broken pipe", "Timed out waiting")
 # How CUDA, its libraries, torch's CPU allocator, C++ and oneDNN say that memory lacks.
 _GPU_FULL = (
     "CUDA out of memory",
@@ -23,11 +23,15 @@ _GPU_FULL = (
     "Cuda failure 2 'out of memory'",
 )
 _CPU_FULL = ("can't allocate memory", "std::bad_alloc", "could not create a memory object")
-# How CUDA, its libraries and NVML say that a GPU is gone, broken or in a state that nothing mends.
+# How CUDA, its libraries and NVML say that something went wrong on a GPU.
 _GPU_FAILED = re.compile(
-    r"CUDA (driver )?error: |CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)"
-    r"|CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED)|GPU is lost"
-    r"|unhandled cuda error|fallen off the bus"
+    r"CUDA (driver )?error: |CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)|CUBLAS_STATUS_"
+    r"|GPU is lost|unhandled cuda error|fallen off the bus"
+)
+# Those that a GPU says when it is gone, broken or in a state that nothing mends.
+_GPU_BROKEN = re.compile(
+    r"ECC|is lost|off the bus|launch failure|launch timed out|unknown error|illegal memory access"
+    r"|EXECUTION_FAILED|unhandled cuda error|hardware"
 )
 _COMPILER = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "torch._dynamo.exc")
 
@@ -44,10 +48,10 @@ def explained(config: Config, checkpoints: Path | None = None) -> Iterator[None]
     except LockstepError:
         raise
     except Exception as error:
-        known = out_of_memory(error, config, checkpoints) or gpu_failed(error, checkpoints)
+        known: LockstepError | None = out_of_memory(error, config, checkpoints)
         if isinstance(error, RuntimeError):  # a broken pipe may be a logger's
             known = known or lost(error) or unused(error)
-        known = known or uncompiled(error, config)
+        known = known or uncompiled(error, config) or gpu_failed(error, checkpoints)
         if known is None:
             raise
         raise known from error
@@ -145,6 +149,12 @@ def gpu_failed(error: BaseException, checkpoints: Path | None = None) -> Lockste
             f"{who} was given an index that does not exist (device-side assert): a label, or one"
             " that the model makes",
             "run it with CUDA_LAUNCH_BLOCKING=1 and --debug to see where",
+            one_rank=True,
+        )
+    if not _GPU_BROKEN.search(cause):
+        return HostError(
+            f"{who} refused: {cause}",
+            "look for lack of its memory (`nvidia-smi`), and at `make doctor`; --debug shows where",
             one_rank=True,
         )
     return HostError(

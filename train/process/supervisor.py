@@ -23,6 +23,9 @@ from host.plan import Plan
 from train.numerics import variables
 from train.process import outcome, parent
 
+# A socket's path has 107 characters, and multiprocessing's name in TMPDIR up to 40.
+_LONG = 65
+
 
 def command(plan: Plan, module: str, words: list[str]) -> list[str]:
     """The command that starts a module of ours as planned."""
@@ -44,9 +47,11 @@ def supervise(words: list[str]) -> int:
             **os.environ,
             outcome.VARIABLE: str(note),
             parent.SUPERVISOR: str(os.getpid()),
-            # What the launcher, the loaders and their libraries leave behind goes with the folder.
-            "TMPDIR": folder,
         }
+        # What the launcher, the loaders and their libraries leave behind goes with the folder; not
+        # where its name would be too long for the sockets that they make in it.
+        if len(folder) < _LONG:
+            environ["TMPDIR"] = folder
         child: subprocess.Popen[bytes] | None = None
         asked: list[int] = []
 
@@ -150,9 +155,8 @@ def _wait(child: subprocess.Popen[bytes], asked: list[int], note: Path) -> int:
         try:
             code = child.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
-            said = outcome.read(note)
-            patience -= bool(asked) and not said.begun
-            farewell -= said.error is not None
+            patience -= bool(asked) and not note.exists()
+            farewell -= outcome.read(note).error is not None
         else:
             # A signal to every process ends the launcher at once, while trainers still save.
             psutil.wait_procs(trainers, timeout=30)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from host.errors import DataError, UsageError
 from train.config import Config
-from train.experiment import differences, parse
+from train.experiment import differences, parse, settled
 from train.lanes.runtime import Runtime
 from train.record import documents, lock, rundir
 from train.record.facts import Facts
@@ -82,7 +82,7 @@ def _check_experiment(config: Config, path: Path) -> None:
 
 
 def _check_knobs(now: Config, before: Config, what: str) -> None:
-    other = differences(now, before)
+    other = differences(now, settled(before))
     if other:
         said = ", ".join(f"{name} ({was}, and now {value})" for name, value, was in other)
         raise UsageError(

@@ -11,7 +11,7 @@ from host.errors import CheckpointError
 from train.record import files
 
 MOST = 64 << 20
-"""Bytes that a JSON file of a run may have."""
+"""Bytes that a JSON file of a run may have, but for results: they hold a matrix of all classes."""
 _FIX = "restore it from a copy, or train into another --run"
 RECORD, RESULT = "run.json", "result.json"
 
@@ -79,12 +79,12 @@ def result(run: Path) -> dict[str, Any] | None:
     Raises:
         CheckpointError: it is damaged.
     """
-    return _checked(run / RESULT, _Result)
+    return _checked(run / RESULT, _Result, most=1 << 32)
 
 
-def _checked(path: Path, kind: type[_Part]) -> dict[str, Any] | None:
+def _checked(path: Path, kind: type[_Part], most: int = MOST) -> dict[str, Any] | None:
     try:
-        content = mapping(regular.read(path, MOST))
+        content = mapping(regular.read(path, most))
         kind.model_validate(content)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -74,11 +74,12 @@ def ending(path: Path, *, main: bool) -> Iterator[None]:
         yield
     except BaseException as error:
         if main and (path / "run.json").exists():  # else it did not even start
-            _close(path, error)
+            close(path, error)
         raise
 
 
-def _close(path: Path, error: BaseException) -> None:
+def close(path: Path, error: BaseException) -> None:
+    """Leave word that a run ended so."""
     code = error.code if isinstance(error, LockstepError) else 1
     code = 130 if isinstance(error, KeyboardInterrupt) else code
     last = rundir.steps(rundir.checkpoints(path))

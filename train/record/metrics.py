@@ -27,6 +27,7 @@ def read(run: Path) -> Iterator[dict[str, Any]]:
         for row in file:
             with suppress(ValueError, RecursionError):
                 record = json.loads(row)
+                line(record)  # has no number that JSON has not
                 if (
                     isinstance(record, dict)
                     and isinstance(record.get("kind"), str)

@@ -15,7 +15,7 @@ from host import nvidia
 from host.errors import HostError
 from host.machine import Machine
 from train import experiment
-from train.config import Config
+from train.config import Config, Data
 from train.tuning import loaders, rates, sizes, variants
 from train.tuning.trials import Trials
 
@@ -41,6 +41,8 @@ def tune(file: Path | None, config: Config, what: list[str]) -> Path:
         best = found["workers"]["best"]
         chosen = {"workers": best["workers"], "prefetch": best["prefetch"]}
         data = tuned.data.model_copy(update=chosen)
+        if not data.workers:  # nobody works ahead
+            data = data.model_copy(update={"prefetch": Data().prefetch})
         tuned = tuned.model_copy(update={"data": data})
         said.append(loaders.about(found["workers"]))
     variables = ""

@@ -11,7 +11,6 @@ import platform
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,9 +20,11 @@ from typing import Any
 import psutil
 import torch.distributed as dist
 
+from host import launcher
 from host.errors import HostError
 from train.lanes.runtime import Runtime
 from train.process import outcome
+from train.record import manifest
 
 _OTHERS, _DISK = "the others", "the disk"
 # Where the main thread is, by a part of a file's path; the first that is in its stack counts.
@@ -91,11 +92,18 @@ class Watchdog:
             thread.join(timeout=1)
 
     def _watch(self) -> None:
-        seen, since, said = self.runtime.pulse.count, time.monotonic(), False
+        seen, since, said, last = self.runtime.pulse.count, time.monotonic(), "", time.monotonic()
         while not self._done.wait(self._period):
             now = time.monotonic()
+            if (
+                now - last > 3 * self._period
+            ):  # all of it was paused: a frozen container, kill -STOP
+                since += now - last
+                self._heard = {rank: then + now - last for rank, then in self._heard.items()}
+            last = now
             if self.runtime.pulse.count != seen:
-                seen, since, said = self.runtime.pulse.count, now, False
+                seen, since = self.runtime.pulse.count, now
+                said = said if said.endswith(_ELSE) else ""  # what computes long does so again
             idle, rank = now - since, self.runtime.rank
             if idle < self.limit / _SHARE:
                 continue
@@ -104,9 +112,9 @@ class Watchdog:
             if idle >= self.limit:
                 self._end(idle, now, speaks=speaks)
             if not said:
-                said = True
+                said = self._cause(now)
                 if speaks:
-                    text = f"warning: no step for {idle:.0f} s: {self._cause(now)};"
+                    text = f"warning: no step for {idle:.0f} s: {said};"
                     text += f" the run ends after {self.limit} s (watchdog)"
                     print(text, file=sys.stderr, flush=True)
 
@@ -133,8 +141,11 @@ class Watchdog:
         return _Word(count, platform.node(), self._waits())
 
     def _waits(self) -> str:
-        frame = sys._current_frames().get(self._main)
-        files = [each.filename for each in traceback.extract_stack(frame, limit=60)]
+        # Names alone: what `traceback` makes of a stack reads the files, of a disk that may hang.
+        frame, files = sys._current_frames().get(self._main), []
+        while frame is not None:
+            files.append(frame.f_code.co_filename)
+            frame = frame.f_back
         for part, what in _PLACES:
             if any(part in file for file in files):
                 return what if what != "data" else f"data{self._loaders()}"
@@ -176,10 +187,13 @@ class Watchdog:
         )
         if speaks:
             print(error.line(), file=sys.stderr, flush=True)
+        if speaks or launcher.local_rank() == 0:  # to each machine's launcher
             outcome.ended(error)
         if not hangs:
             with suppress(OSError), stacks.open("w") as file:
                 faulthandler.dump_traceback(file, all_threads=True)
+            if self.runtime.main:
+                manifest.close(self.run, error)
         os._exit(error.code)
 
 

@@ -1,0 +1,71 @@
+"""What is printed does nothing to a terminal, and is printed on any."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import DIGITS, ROOT, one_line
+
+from doctor import finding
+from host.errors import UsageError
+from host.text import printable
+
+RED, TITLE, CURSOR = "\x1b[31m", "\x1b]0;mine\x07", "\x9b2J"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain → text", "plain → text"),
+        ("日本語 ä 🙂", "日本語 ä 🙂"),
+        (f"{RED}red", "\\x1b[31mred"),
+        (f"{TITLE}", "\\x1b]0;mine\\x07"),
+        (CURSOR, "\\x9b2J"),
+        ("a\rb\x00\x7f", "a\\rb\\x00\\x7f"),
+        ("two\nlines", "two\nlines"),
+        ("turned \u202e round", "turned \\u202e round"),
+        ("not UTF-8: \udcff", "not UTF-8: \\udcff"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_written_out(text, shown) -> None:
+    assert printable(text) == shown
+    assert printable(shown) == shown
+
+
+def test_an_error_is_one_line_of_text() -> None:
+    line = one_line(UsageError(f"{RED}a\nb", f"c{TITLE}").line())
+    assert line == "error: \\x1b[31ma b → c\\x1b]0;mine\\x07"
+
+
+@pytest.mark.parametrize("hostile", [RED, TITLE, CURSOR, "\u202e", "\r"])
+def test_names_of_files_are_text(tmp_path, cli, hostile) -> None:
+    name = f"a{hostile}b"
+    done = cli("fit", "--config", tmp_path / f"{name}.yaml")
+    assert done.code == 2
+    assert hostile not in one_line(done.err)
+    done = cli("fit", *DIGITS, "--max_steps", 2, "--run", tmp_path / name)
+    assert done.code == 0
+    assert hostile not in (done.out + done.err).replace("\r\n", "\n")
+    assert (tmp_path / name / "result.json").exists()
+    done = cli("fit", *DIGITS, f"--{name}", 1)
+    assert hostile not in one_line(done.err)
+    (tmp_path / name / "run.json").write_text("{")
+    assert hostile not in one_line(cli("reproduce", tmp_path / name).err)
+
+
+def test_what_the_doctor_found_is_text() -> None:
+    rows = [finding.warn("disk", f"{RED}seen", f"why{TITLE}", f"fix {CURSOR}")]
+    for text in (finding.table(rows, False), finding.lines(rows)):
+        assert not {"\x1b", "\x07", "\x9b"} & set(text)
+
+
+@pytest.mark.parametrize("words", [["-m", "train", "--help"], ["-m", "doctor"]])
+def test_a_terminal_that_knows_ascii_alone(words) -> None:
+    environ = os.environ | {"PYTHONIOENCODING": "ascii", "ENGINE": "local"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environ, capture_output=True, check=False
+    )
+    assert done.returncode in (0, 6), done.stderr
+    assert b"Traceback" not in done.stderr
+    assert done.stdout.isascii()
