@@ -69,7 +69,7 @@ lines  := $(patsubst requirements/%.txt,%,$(wildcard requirements/cuda*.txt))
 ifneq ($(and $(goals),$(CUDA),$(or $(filter-out auto $(lines),$(CUDA)),$(word 2,$(CUDA)))),)
 $(error CUDA=$(CUDA) is none of auto, $(lines) → choose one of them)
 endif
-line   := $(if $(inside),$(CUDA_LINE),$(if $(filter auto,$(CUDA)),cuda13,$(or $(CUDA),cuda13)))
+line   := $(if $(inside),$(CUDA_LINE),$(firstword $(filter $(lines),$(CUDA)) cuda13))
 # Where nothing trains, GPUs that no line fits are no reason to refuse.
 any    := $(if $(filter train tune eval reproduce bench $(notdir $(basename $(wildcard train/verbs/*.py))),$(goals)),,any)
 ifneq ($(and $(goals),$(found),$(filter local,$(engine))),)
