@@ -71,6 +71,7 @@ def test_a_container_that_was_left_alone_is_named(checkout) -> None:
     assert f"docker stop {name}" in again.said
     assert checkout.containers() == [known]
     docker("stop", name)
+    process.communicate(timeout=60)  # Compose, which outlives make, has its output
     assert checkout.read(f"{run}/result.json")["status"] == "stopped"
 
 
