@@ -95,9 +95,7 @@ class Watchdog:
         seen, since, said, last = self.runtime.pulse.count, time.monotonic(), "", time.monotonic()
         while not self._done.wait(self._period):
             now = time.monotonic()
-            if (
-                now - last > 3 * self._period
-            ):  # all of it was paused: a frozen container, kill -STOP
+            if now - last > 3 * self._period:  # all of it was paused, as by docker pause
                 since += now - last
                 self._heard = {rank: then + now - last for rank, then in self._heard.items()}
             last = now
