@@ -433,6 +433,7 @@ RESULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_that_is_damaged_is_no_result(tmp_path, finished, cli, name) -> None:
     """Nobody compares with it; a training that goes on writes it anew."""
@@ -447,6 +448,7 @@ def test_a_result_that_is_damaged_is_no_result(tmp_path, finished, cli, name) ->
     assert one["weights_sha256"] == other["weights_sha256"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["metrics.jsonl", "trace.csv"])
 @pytest.mark.parametrize(
     "tail",
