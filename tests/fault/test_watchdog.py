@@ -108,9 +108,11 @@ def test_a_disk_that_stands_still(tmp_path, disk) -> None:
 
 
 def test_what_is_slow_is_let_be(tmp_path, reference) -> None:
-    """Steps and evaluations that take many times their time, and a pause longer than the limit."""
+    """Steps and evaluations that take many times their time, and a pause that is longer than the
+    time after which it would be said.
+    """
     run = tmp_path / "run"
-    words = [*LONG, "--eval.batch_size", 8, "--run", run, "--resume"]
+    words = [*WORDS, "--watchdog", 40, "--eval.batch_size", 8, "--run", run, "--resume"]
     attempt = start(tmp_path / "0", 1, words)
     under_way(attempt, run)
     process, deadline, paused = attempt.ranks[0], time.monotonic() + 120, False
@@ -118,7 +120,7 @@ def test_what_is_slow_is_let_be(tmp_path, reference) -> None:
         assert time.monotonic() < deadline
         with suppress(ProcessLookupError):  # it may have come to its end since
             os.kill(process.pid, signal.SIGSTOP)
-            time.sleep(0.4 if paused else LIMIT + 2)
+            time.sleep(0.4 if paused else 7)
             paused = True
             os.kill(process.pid, signal.SIGCONT)
         time.sleep(0.1)
