@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 _SHOWN = 80
+# A path made of an address has one slash left.
+_USER = re.compile(r"(\w:/{1,2})[^\s/@]+@")
+_QUERY = re.compile(r"(\w:/{1,2}[^\s?'\"]*)\?[^\s'\"]+")
 
 
 def printable(text: str) -> str:
     """The same with what would do something to a terminal, or cannot be shown, written out.
 
-    Names of files and what is in records may hold escape sequences.
+    Names of files and what is in records may hold escape sequences; addresses, a password or a
+    signature.
     """
+    text = without_secrets(text)
     if text.isprintable():
         return text
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def without_secrets(text: str) -> str:
+    """The same without what stands before the @ of an address, and behind its ?."""
+    return _QUERY.sub(r"\1?…", _USER.sub(r"\1…@", text))
 
 
 def short(text: str) -> str:

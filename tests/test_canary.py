@@ -54,6 +54,21 @@ def test_no_canary_is_in_a_run(tmp_path) -> None:
     assert {name: hits for name, hits in found.items() if hits} == {}
 
 
+@pytest.mark.parametrize("knob", ["data.root", "data.source", "config", "run"])
+def test_no_canary_of_an_argument_is_said(tmp_path, knob) -> None:
+    """An address is nothing that a knob takes: it is refused, without its password."""
+    address = f"https://me:{canary(1)}@host/x?sig={canary(2)}"
+    words = ["--config", "configs/digits.yaml", "--max_steps", "1", "--run", str(tmp_path / "run")]
+    words += ["--data.source", "folder"] if knob == "data.root" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "train.launch", "fit", *words, f"--{knob}", address],
+        cwd=tmp_path if knob == "run" else ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert re.findall(r"canary\d+", done.stdout + done.stderr) == []
+    assert done.returncode in (2, 3), done.stderr
+
+
 def test_the_canaries_can_be_found(tmp_path: Path) -> None:
     """A control: the pattern is that of the test above."""
     assert re.findall(rb"canary\d+", f"x{canary(7)}y".encode()) == [canary(7).encode()]

@@ -33,6 +33,21 @@ def test_what_a_terminal_would_obey_is_written_out(text, shown) -> None:
     assert printable(shown) == shown
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://:pw@host:1/x", "redis://…@host:1/x"),
+        ("at 'https://u:p@h/x?sig=1&y=2', or", "at 'https://…@h/x?…', or"),
+        ("https:/u:p@h/x", "https:/…@h/x"),
+        ("https://host/x", "https://host/x"),
+        ("me@host and a? b", "me@host and a? b"),
+        ("https://host/a@b", "https://host/a@b"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(text, shown) -> None:
+    assert printable(text) == shown == printable(shown)
+
+
 def test_an_error_is_one_line_of_text() -> None:
     line = one_line(UsageError(f"{RED}a\nb", f"c{TITLE}").line())
     assert line == "error: \\x1b[31ma b → c\\x1b]0;mine\\x07"

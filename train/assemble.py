@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from host.errors import DataError, UsageError
+from host.text import printable
 from train import learner
 from train.config import Config
 from train.data import Augmenter, ImageData, load
@@ -37,7 +38,8 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
         DataError: the data cannot be had, or is not what the experiment says.
     """
     if runtime.main and "/" in config.data.source:
-        print(f"looking for {config.data.source}, in the cache and on the hub", flush=True)
+        source = printable(config.data.source)
+        print(f"looking for {source}, in the cache and on the hub", flush=True)
     # To hash a data set that is too large for memory is to read all of it: once, and not for speed.
     hashed = runtime.main and config.reproducibility != "fast"
     with runtime.together(), stop.breaks():  # a download may take hours

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from host import HOME, git, limits
+from host.text import without_secrets
 from train.config import Config
 from train.lanes.runtime import Runtime
 from train.learn import optim
@@ -31,7 +32,7 @@ def describe(
     """The manifest of a run that is about to start, ready for JSON. Holds no secrets."""
     commit, different = git.state()
     return {
-        "command": ["python", "-m", "train", *sys.argv[1:]],
+        "command": ["python", "-m", "train", *map(without_secrets, sys.argv[1:])],
         "seed": config.seed,
         "world_size": runtime.world,
         "lanes": config.lanes,
