@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from host.errors import UsageError
 from host.lanes import cutting, default
+from train.knobs import FREE, Section, idle, named
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
@@ -29,22 +29,6 @@ Deviation = Annotated[float, Field(gt=0, le=1)]
 Mode = Annotated[
     Literal["off", "offline", "online"], BeforeValidator(lambda v: "off" if v is False else v)
 ]
-
-# Marks a knob that cannot change what is learned, so that a resumed run may change it.
-FREE: JsonDict = {"free": True}
-
-
-def idle(knob: str, *values: str | int | None) -> JsonDict:
-    """Marks a knob that does nothing where another one has one of these values."""
-    return {"idle": {knob: list(values)}}
-
-
-class Section(BaseModel):
-    """A group of knobs; unknown keys are errors, not silence."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 class Data(Section):
@@ -274,29 +258,9 @@ class Config(Section):
         return self.eval.batch_size or self.micro_batch
 
 
-def is_free(field: FieldInfo) -> bool:
-    """Whether a knob cannot change what is learned."""
-    return _marks(field).get("free") is True
-
-
-def idle_with(field: FieldInfo) -> tuple[str, list[Any]] | None:
-    """Another knob, and those of its values with which this one does nothing."""
-    found = _marks(field).get("idle")
-    return next(iter(found.items()), None) if isinstance(found, dict) else None  # type: ignore[return-value]
-
-
-def _marks(field: FieldInfo) -> JsonDict:
-    extra = field.json_schema_extra
-    return extra if isinstance(extra, dict) else {}
-
-
-def knobs(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def knobs() -> Iterator[tuple[str, FieldInfo]]:
     """Every knob under its dotted name."""
-    for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield from knobs(field.annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", field
+    return named(Config)
 
 
 def schema() -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 import yaml
 
-from train.config import Config, is_free, knobs
+from train.config import Config, knobs
+from train.knobs import is_free
 
 
 def dump(config: Config) -> str:

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from host.errors import UsageError, nearest
 from host.text import short
-from train.config import Config, idle_with, knobs
+from train.config import Config, knobs
 from train.experiment.comparing import changed, value
 from train.experiment.reading import read_yaml
+from train.knobs import idle_with
 
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:

@@ -1,14 +1,11 @@
 """Checkpoints: safetensors and JSON, no pickle; whole or absent; verified before they are read.
 
-    step-00000100/
-        model.safetensors       weights and buffers
-        optimizer.safetensors   the optimizer's tensors, named <parameter number>.<slot>
-        …                       the tensors of each other thing with state, by its name
-        state.json              everything else, the resolved experiment included
-        SHA256SUMS              a digest of each file; `sha256sum -c SHA256SUMS` checks by hand
-
-Loading libraries do not notice a flipped bit. The list of digests is therefore rebuilt from the
-files and compared byte by byte, which also covers the list itself, missing files and added ones.
+step-00000100/
+model.safetensors       weights and buffers
+optimizer.safetensors   the optimizer's tensors, named <parameter number>.<slot>
+…                       the tensors of each other thing with state, by its name
+state.json              everything else, the resolved experiment included
+SHA256SUMS              a digest of each file; `sha256sum -c SHA256SUMS` checks by hand
 """
 
 import hashlib
@@ -26,19 +23,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from host import limits, regular
 from host.errors import CheckpointError, first_line
 from train.learn.weights import Versions, contiguous, pack, put, unpack
 from train.record import documents, files, rundir
 from train.record.facts import Facts
 from train.record.stateful import has_nan, split
+from train.record.verification import FIX, MODEL, SUFFIX, SUMS, sums, verified
 
-_SUMS = "SHA256SUMS"
-_SUFFIX = ".safetensors"
 _ASIDE = re.compile(r"\.step-\d+\.\d+(\.old)?")  # the step, and the process that wrote it
-_FIX = "use another checkpoint of the run, such as an older step-*"
-MODEL = "model"
-"""The name that the weights stand by; no other part may have it."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +74,7 @@ class Checkpoint:
                 raise CheckpointError(f"{self.path} holds another model: {problem}", fix)
             # What is never used may start so and stay so.
             if name in learned and has_nan(tensor) and not has_nan(here):
-                raise CheckpointError(f"{self.path} is damaged: {name} holds NaN", _FIX)
+                raise CheckpointError(f"{self.path} is damaged: {name} holds NaN", FIX)
         try:
             put(model, self.model, self.versions)
         except (RuntimeError, TypeError, AttributeError, KeyError) as error:
@@ -108,18 +100,18 @@ def write(
     """
     final = root / rundir.name_of(step)
     aside = root / f".{final.name}.{os.getpid()}"
-    content = {f"{MODEL}{_SUFFIX}": pack(model)}
+    content = {f"{MODEL}{SUFFIX}": pack(model)}
     plain: dict[str, dict[str, Any]] = {}
     slots: dict[str, list[str]] = {}
     for name, values in parts.items():
         tensors, plain[name] = split(name, values)
         slots[name] = sorted(tensors)
         if tensors:
-            content[f"{name}{_SUFFIX}"] = save(contiguous(tensors))
+            content[f"{name}{SUFFIX}"] = save(contiguous(tensors))
     said = {**state, "parts": plain, "tensors": slots}
     content[rundir.STATE] = (json.dumps(said, indent=1, allow_nan=False) + "\n").encode()
     # Of what is in memory: a digest of what the disk gives back would vouch for a bad write.
-    content[_SUMS] = _sums(content)
+    content[SUMS] = sums(content)
     try:
         files.make_directory(root)
         shutil.rmtree(aside, ignore_errors=True)
@@ -149,7 +141,7 @@ def read(path: Path) -> Checkpoint:
         CheckpointError: naming the file that is missing or damaged.
     """
     path = path.resolve()
-    content = _verified(path)
+    content = verified(path)
     name = rundir.STATE
     try:
         state = documents.mapping(content.pop(name))
@@ -157,11 +149,11 @@ def read(path: Path) -> Checkpoint:
         step = rundir.step_of(path)
         if step not in (None, state.get("step")):
             raise ValueError(f"it says step {state.get('step')}")
-        name = f"{MODEL}{_SUFFIX}"
+        name = f"{MODEL}{SUFFIX}"
         model, versions = unpack(content.pop(name))
         tensors: dict[str, dict[str, Tensor]] = {part: {} for part in plain}
         for name, data in content.items():
-            part = name.removesuffix(_SUFFIX)
+            part = name.removesuffix(SUFFIX)
             if part not in plain:
                 raise ValueError(f"{rundir.STATE} knows nothing of it")
             tensors[part] = load(data)
@@ -170,7 +162,7 @@ def read(path: Path) -> Checkpoint:
             if sorted(tensors.get(part, ())) != listed:
                 raise ValueError(f"it lists other tensors of the {part} than there are")
     except (ValueError, TypeError, AttributeError, SafetensorError) as error:
-        raise CheckpointError(f"{path / name} is damaged: {first_line(error)}", _FIX) from error
+        raise CheckpointError(f"{path / name} is damaged: {first_line(error)}", FIX) from error
     parts = {part: {**values, **tensors[part]} for part, values in plain.items()}
     return Checkpoint(path, model, versions, parts, state)
 
@@ -189,54 +181,6 @@ def _parts(state: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, 
     return plain, slots
 
 
-def _verified(path: Path) -> dict[str, bytes]:
-    """A checkpoint's files by name, once all of them agree with its list of digests."""
-    if not path.is_dir():
-        raise CheckpointError(f"there is no checkpoint {path}", "name a step-* directory")
-    try:
-        present = sorted(path.iterdir())
-        _check_size(path, present)
-        content = {file.name: regular.read(file, _most(file.name)) for file in present}
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot read {error.filename or path}: {error.strerror}", _FIX
-        ) from error
-    listed = [
-        line.split()[-1].decode(errors="replace")
-        for line in content.get(_SUMS, b"").splitlines()
-        if line.strip()
-    ]
-    for name in (f"{MODEL}{_SUFFIX}", rundir.STATE, _SUMS, *listed):
-        if name not in content:
-            raise CheckpointError(f"{path / name} is missing", _FIX)
-    recorded = content.pop(_SUMS)
-    found = _sums(content)
-    if recorded != found:
-        stated = set(recorded.splitlines())
-        bad = [line.split()[-1].decode() for line in found.splitlines() if line not in stated]
-        raise CheckpointError(
-            f"{path / (bad[0] if bad else _SUMS)} is damaged: its SHA-256 is not the recorded one",
-            _FIX,
-        )
-    return content
-
-
-def _check_size(path: Path, found: list[Path]) -> None:
-    """Refuse what would not fit into memory before any of it is read."""
-    size = sum(file.stat().st_size for file in found)
-    memory = limits.memory() or limits.memory_total()
-    if memory is not None and size > memory:
-        raise CheckpointError(
-            f"{path} holds {size / 2**30:.1f} GiB, and there are {memory / 2**30:.1f} of memory",
-            _FIX,
-        )
-
-
-def _most(name: str) -> int | None:
-    """Bytes that a file of a checkpoint may have, but for tensors."""
-    return None if name.endswith(_SUFFIX) else documents.MOST
-
-
 def prune(root: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints and the best, and what dead writers left."""
     wanted = {path.name for path in rundir.steps(root)[:keep]} | {
@@ -246,12 +190,6 @@ def prune(root: Path, keep: int) -> None:
     for path in (*rundir.steps(root), *left):
         if path.name not in wanted:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _sums(content: Mapping[str, bytes]) -> bytes:
-    """The list that `sha256sum` would print of these files."""
-    digests = ((hashlib.sha256(content[name]).hexdigest(), name) for name in sorted(content))
-    return "".join(f"{digest}  {name}\n" for digest, name in digests).encode()
 
 
 def _replace(aside: Path, final: Path) -> None:

@@ -8,10 +8,11 @@ from torch import nn
 
 from host.errors import CheckpointError, first_line
 from train.record import files
-from train.record.checkpoint import MODEL, Checkpoint, prune, write
+from train.record.checkpoint import Checkpoint, prune, write
 from train.record.facts import Facts
 from train.record.rundir import name_of
 from train.record.stateful import Stateful
+from train.record.verification import MODEL
 
 
 class Saver:

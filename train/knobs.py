@@ -1,0 +1,49 @@
+"""What a knob can be marked with, and a section of knobs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.config import JsonDict
+from pydantic.fields import FieldInfo
+
+# Marks a knob that cannot change what is learned, so that a resumed run may change it.
+FREE: JsonDict = {"free": True}
+
+
+def idle(knob: str, *values: str | int | None) -> JsonDict:
+    """Marks a knob that does nothing where another one has one of these values."""
+    return {"idle": {knob: list(values)}}
+
+
+class Section(BaseModel):
+    """A group of knobs; unknown keys are errors, not silence."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+def is_free(field: FieldInfo) -> bool:
+    """Whether a knob cannot change what is learned."""
+    return _marks(field).get("free") is True
+
+
+def idle_with(field: FieldInfo) -> tuple[str, list[Any]] | None:
+    """Another knob, and those of its values with which this one does nothing."""
+    found = _marks(field).get("idle")
+    return next(iter(found.items()), None) if isinstance(found, dict) else None  # type: ignore[return-value]
+
+
+def _marks(field: FieldInfo) -> JsonDict:
+    extra = field.json_schema_extra
+    return extra if isinstance(extra, dict) else {}
+
+
+def named(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every knob of a section and of those in it, under its dotted name."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from named(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
