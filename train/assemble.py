@@ -32,7 +32,7 @@ from train.record.stateful import OptimizerState, ScalerState
 
 
 def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
-    """Both splits, with the fingerprint where the level asks for it.
+    """Both splits.
 
     Raises:
         DataError: the data cannot be had, or is not what the experiment says.
@@ -40,14 +40,11 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
     if runtime.main and "/" in config.data.source:
         source = printable(config.data.source)
         print(f"looking for {source}, in the cache and on the hub", flush=True)
-    # To hash a data set that is too large for memory is to read all of it: once, and not for speed.
-    hashed = runtime.main and config.reproducibility != "fast"
     with runtime.together(), stop.breaks():  # a download may take hours
-        images = load(config.data, fingerprint=hashed)
-    mark, sha256 = runtime.from_main((images.mark(), images.sha256))
+        images = load(config.data)
+    mark = runtime.from_main(images.mark())
     with runtime.together():
-        # Where it is large, the main process alone has read all of it.
-        if images.mark() != mark or (images.sha256 or sha256) != sha256:
+        if images.mark() != mark:
             raise DataError(
                 f"process {runtime.rank} has other data than process 0",
                 "copy the same data to all machines, or name a place that all of them see",

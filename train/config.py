@@ -31,13 +31,17 @@ Mode = Annotated[
 ]
 
 
+_LOCAL = ("digits", "idx", "cifar10", "cifar100", "synthetic")  # sources without picture files
+_NO_FILES = idle("data.source", *_LOCAL)
+
+
 class Data(Section):
     """What is learned from."""
 
     source: str = "digits"
-    """`digits` (part of scikit-learn), `folder` (images or Parquet in data.root), or a hub id."""
+    """digits, folder, idx, cifar10, cifar100, synthetic, a hub id, or my_package.data:function."""
     root: str | None = Field(None, json_schema_extra=FREE | idle("data.source", "digits"))
-    """Directory of a `folder` source; for a hub id, where downloads are kept (default: HF_HOME)."""
+    """Where the data lies (default for idx, cifar: data); of a hub id: where downloads are kept."""
     workers: Natural = Field(0, json_schema_extra=FREE)
     """Loader processes beside each training process; 0 loads in the training process."""
     prefetch: Count = Field(2, json_schema_extra=FREE | idle("data.workers", 0))
@@ -52,13 +56,23 @@ class Data(Section):
     """Mean of each channel, pixels from 0 to 1; null: measured on the training images."""
     std: Annotated[list[Deviation], Field(min_length=1, max_length=4)] | None = None
     """Standard deviation of each channel; null: measured on the training images."""
-    max_pixels: Count = Field(89_478_485, json_schema_extra=FREE | idle("data.source", "digits"))
-    """Pixels that an image may have before it is scaled; Pillow only warns of more than these."""
-    outside: bool = Field(False, json_schema_extra=FREE | idle("data.source", "digits"))
-    """Let what lies in a folder (Parquet, README.md, a saved set) name files that lie elsewhere."""
-    image_column: str | None = None
-    """Column that holds the image; null: the first image column."""
-    label_column: str | None = None
+    channels: Literal[1, 3] | None = None
+    """1: grey, 3: colour; null: 3 where any image has colour."""
+    background: Annotated[int, Field(ge=0, le=255)] = Field(255, json_schema_extra=_NO_FILES)
+    """Grey value that shows where an image is transparent: 0 is black, 255 white."""
+    white: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, json_schema_extra=_NO_FILES)
+    """Value of white in images of more than 8 bits, such as 4095; null: their format's highest."""
+    on_bad: Literal["error", "skip"] = Field("error", json_schema_extra=_NO_FILES)
+    """What to do about images that cannot be read: `skip` trains without them, and lists them."""
+    max_pixels: Count = Field(89_478_485, json_schema_extra=_NO_FILES)
+    """Pixels that an image may have before it is scaled; one with more cannot be read."""
+    cache_dir: str | None = Field(None, json_schema_extra=FREE | _NO_FILES)
+    """Where is kept what was found out about the images; null: ~/.cache/lockstep."""
+    outside: bool = Field(False, json_schema_extra=FREE | _NO_FILES)
+    """Let what lies in a folder (Parquet, lists, README.md) name files that lie elsewhere."""
+    image_column: str | None = Field(None, json_schema_extra=_NO_FILES)
+    """Column that holds the image or its file's name; null: the first that is called so."""
+    label_column: str | None = Field(None, json_schema_extra=_NO_FILES)
     """Column that holds the class; null: the first class-label column, or `label`."""
 
 

@@ -66,7 +66,9 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
     config, runtime, run = parts.config, parts.runtime, None
     with runtime.together():
         if runtime.main:
-            described = provenance.describe(config, runtime, parts.data.sha256, parts.first_pass)
+            described = provenance.describe(
+                config, runtime, parts.data.described(), parts.first_pass
+            )
             run = manifest.start(config, described, path, state.step)
     if run is None:
         yield parts

@@ -1,6 +1,7 @@
 """The few lines that a run opens and closes with."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from host import launcher
 from host.lanes import default
+from train.data.pictures import some
 from train.lanes import order
 from train.measure import Metrics
 from train.parts import Parts
@@ -34,8 +36,12 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     kind = f"{config.reproducibility}{portable}, seed {config.seed}"
     count = f"{world} process{'es' * (world > 1)}"
     share = f"{world} × {each} × {config.micro_batch} (processes × accumulation × micro-batch)"
+    _, height, width = data.train.shape
+    colour = "grey" if data.train.shape[0] == 1 else "colour"
+    left = f"; left out: {_counted(data.left_out)}" if data.left_out else ""
     lines = [
-        f"{config.data.source}: {images}, {len(data.classes)} classes",
+        f"{config.data.source}: {images}, {width}×{height} {colour}{left}",
+        f"{len(data.classes)} classes: {some(data.classes)}",
         f"{config.model.name}: {millions:.2f} M parameters, {kind}",
         f"{count} on {where['device']}{precision}: batch {config.batch_size} = {share}",
         f"going on after step {step} in {path}" if step else f"writing to {path}",
@@ -43,9 +49,22 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     return "\n".join(lines)
 
 
+def _counted(left_out: dict[str, str]) -> str:
+    """How many files, and why."""
+    reasons = Counter(left_out.values())
+    return ", ".join(f"{count:,} ({why})" for why, count in reasons.most_common(3))
+
+
 def doubts(parts: Parts) -> Iterator[str]:
     """What may go worse than it could, told before the first step."""
     config, runtime, images = parts.config, parts.runtime, parts.data
+    yield from images.doubts
+    if images.skipped:
+        count = len(images.train) + len(images.validation) + len(images.skipped)
+        yield (
+            f"{len(images.skipped):,} of {count:,} pictures cannot be used, and are skipped:"
+            f" {some(images.skipped)}; run.json lists them"
+        )
     found = memory.fit(
         config,
         len(images.classes),

@@ -99,15 +99,15 @@ def _look(run: Path) -> dict[str, Any]:
     with runtimes.start(
         config, training=False, precision=recorded["hardware"]["mixed_precision"]
     ) as runtime:
-        sha256, first, why = None, None, None
+        about, first, why = None, None, None
         try:
-            data = load(config.data, fingerprint=True)
-            sha256, first = data.sha256, learner.first_pass(config, data, runtime)
+            data = load(config.data)
+            about, first = data.described(), learner.first_pass(config, data, runtime)
         except DataError as error:
             why = f"(the model's first pass was not tried: {error.problem})"
-        now = provenance.describe(config, runtime, sha256, first)
+        now = provenance.describe(config, runtime, about, first)
     now["world_size"] = recorded["world_size"]
-    if sha256 is None:
+    if about is None:
         now["data_sha256"] = recorded["data_sha256"]
     bits, others = comparison.compared(recorded, now)
     return {

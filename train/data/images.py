@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from host.errors import DataError, first_line
-from train.data.pictures import Pictures
+from host.errors import DataError
+from train.data.decode import BadPicture, Pixels, Reading, decode, to_channels
+from train.data.pictures import Arrays, Encoded
+
+_LONGEST = 16  # sides, of what is scaled
 
 
 @dataclass(frozen=True)
@@ -18,16 +20,19 @@ class Split:
     """Images with their classes.
 
     Attributes:
-        pictures: what the images are decoded from.
+        pictures: what the images are made from.
         labels: int64 [N].
         shape: (C, H, W) of each image.
+        resize: whether pictures are scaled and cropped to it.
+        reading: how they are decoded.
         resident: uint8 [N, C, H, W] where the split is small enough to keep, else None.
     """
 
-    pictures: Pictures
+    pictures: Encoded | Arrays
     labels: Tensor
     shape: tuple[int, int, int]
     resize: bool
+    reading: Reading
     resident: Tensor | None = None
 
     def __len__(self) -> int:
@@ -42,63 +47,68 @@ class Split:
         """uint8 [B, C, H, W] of the samples with these numbers, int64 [B].
 
         Raises:
-            DataError: an image cannot be decoded, or is not of the split's shape.
+            DataError: a picture cannot be read any more, or is not of the split's shape.
         """
         if self.resident is not None:
             return self.resident[numbers]
         out = torch.empty((len(numbers), *self.shape), dtype=torch.uint8)
-        for place, picture in enumerate(self._decode(numbers.tolist())):
-            pixels = _pixels(picture, self.shape, self.resize)
-            if pixels.shape != self.shape:
-                _, h, w = self.shape
+        pixels = out.numpy()
+        for place, number in enumerate(numbers.tolist()):
+            image = to_shape(self._decoded(number), self.shape, resize=self.resize)
+            if image.shape != self.shape:
+                _, height, width = image.shape
                 raise DataError(
-                    f"image {numbers[place]} has {pixels.shape[2]}×{pixels.shape[1]} pixels, the"
-                    f" first one {w}×{h}",
-                    f"set --data.size, for instance {min(h, w)}",
+                    f"{self.pictures.name(number)} has {width}×{height} pixels now, and not"
+                    f" {self.shape[2]}×{self.shape[1]}",
+                    "put it back; data must not change while it is trained on",
                     one_rank=True,
                 )
-            out[place] = torch.from_numpy(pixels)
+            pixels[place] = image
         return out
 
-    def _decode(self, numbers: list[int]) -> list[Image.Image]:
+    def _decoded(self, number: int) -> Pixels:
+        if isinstance(self.pictures, Arrays):
+            return self.pictures.pixels[number].permute(1, 2, 0).numpy()
         try:
-            return self.pictures.decoded(numbers)
-        except Exception as error:  # whatever a decoder makes of bytes it does not understand
-            if len(numbers) == 1 and isinstance(error, Image.DecompressionBombError):
-                raise DataError(
-                    f"image {numbers[0]} has more pixels than data.max_pixels allows",
-                    "scale it down, or raise --data.max_pixels",
-                    one_rank=True,
-                ) from error
-            if len(numbers) == 1:
-                raise DataError(
-                    f"image {numbers[0]} cannot be read: {first_line(error)}",
-                    "mend or remove it",
-                    one_rank=True,
-                ) from error
-            return [picture for number in numbers for picture in self._decode([number])]
+            return decode(self.pictures.read(number), self.reading).pixels
+        except (BadPicture, OSError) as error:
+            raise DataError(
+                f"{self.pictures.name(number)} cannot be read any more: {error}",
+                "put it back; data must not change while it is trained on",
+                one_rank=True,
+            ) from error
 
 
-def _pixels(
-    picture: Image.Image, shape: tuple[int, int, int], resize: bool
-) -> np.ndarray[Any, Any]:
-    """uint8 [C, H, W] of a decoded picture; with `resize`, scaled and cropped to `shape`."""
+def to_shape(pixels: Pixels, shape: tuple[int, int, int], *, resize: bool) -> Pixels:
+    """uint8 [C, H, W] of what was decoded; with `resize`, scaled and cropped to `shape`."""
     channels, height, width = shape
-    picture = picture.convert("L" if channels == 1 else "RGB")
-    if resize:
+    pixels = to_channels(pixels, channels)
+    if resize and pixels.shape[:2] != (height, width):
+        picture = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+        picture = _middle(picture, _LONGEST * min(picture.size))
         scale = height / min(picture.size)
         picture = picture.resize(
             [max(height, round(side * scale)) for side in picture.size], Image.Resampling.BILINEAR
         )
         left, top = (picture.width - width) // 2, (picture.height - height) // 2
-        picture = picture.crop((left, top, left + width, top + height))
-    pixels = np.asarray(picture)
-    pixels = pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-    return np.array(pixels, order="C")  # a copy: Pillow's own buffer is read-only
+        pixels = np.asarray(picture.crop((left, top, left + width, top + height)))
+        pixels = pixels[..., None] if channels == 1 else pixels
+    return pixels.transpose(2, 0, 1)
+
+
+def _middle(picture: Image.Image, most: int) -> Image.Image:
+    """Its middle, no longer than `most`: one of a pixel's width would be scaled to gigabytes."""
+    width, height = (min(side, most) for side in picture.size)
+    if (width, height) == picture.size:
+        return picture
+    left, top = (picture.width - width) // 2, (picture.height - height) // 2
+    return picture.crop((left, top, left + width, top + height))
 
 
 def keep(split: Split, most: float) -> Split:
     """The split with its images decoded into memory, where they take no more than `most` bytes."""
+    if isinstance(split.pictures, Arrays) and split.pictures.pixels.shape[1:] == split.shape:
+        return replace(split, resident=split.pictures.pixels)
     return split if split.nbytes > most else replace(split, resident=torch.cat([*decoded(split)]))
 
 

@@ -1,25 +1,21 @@
 """From ranges of stream positions to batches on the device, loaded ahead by workers."""
 
 import math
-import signal
 from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from host.errors import DataError
 from train.config import Config
 from train.data.images import Split
+from train.data.workers import load
 from train.lanes import order
-from train.process import parent
 
 _BLOCK = 4 << 20  # bytes of pixels of the lanes that are handed over together, unless one has more
-# Seconds that loader processes go on after a SIGTERM; torchrun and Accelerate give 30 to save in.
-_GRACE = 40
 
 
 @dataclass(frozen=True)
@@ -133,10 +129,11 @@ def lane_blocks(
     """
     blocks = _Blocks(split, config, lanes, first_step, total)
     ahead = config.data.prefetch * len(blocks.runs)
-    loaded = _load(_Stream(split, config.seed), blocks, config.data.workers, ahead, device)
+    pin = device.type == "cuda"
+    loaded = load(_Stream(split, config.seed), blocks, config.data.workers, ahead, pin=pin)
     with closing(loaded):
         for bounds, batch in zip(blocks.bounds(), loaded, strict=True):
-            yield batch, [stop - start for start, stop in bounds]
+            yield batch.to(device), [stop - start for start, stop in bounds]
 
 
 def eval_batches(
@@ -151,55 +148,8 @@ def eval_batches(
     # What is in memory is at hand sooner than a worker is started.
     workers = 0 if split.resident is not None else config.data.workers
     ahead = config.data.prefetch
-    batches = _load(_InOrder(split, config.eval_batch), starts, workers, ahead, device)
+    pin = device.type == "cuda"
+    batches = load(_InOrder(split, config.eval_batch), starts, workers, ahead, pin=pin)
     with closing(batches):
-        yield from zip(starts, batches, strict=True)
-
-
-def _load(
-    dataset: Dataset[Batch | DataError],
-    sampler: Any,
-    workers: int,
-    ahead: int,
-    device: torch.device,
-) -> Generator[Batch, None, None]:
-    """Items of `dataset` on `device`; workers load `ahead` items each ahead."""
-    loader = DataLoader(
-        dataset,
-        batch_size=None,
-        sampler=sampler,
-        num_workers=workers,
-        prefetch_factor=ahead if workers else None,
-        pin_memory=device.type == "cuda",
-        # Nothing of ours draws from it; but a worker's seeds then follow from nothing unrecorded.
-        generator=torch.Generator().manual_seed(0),
-        worker_init_fn=_become_worker,
-    )
-    items = iter(loader)
-    try:
-        for item in items:
-            if isinstance(item, DataError):
-                raise item
-            yield item.to(device)
-    except (OSError, EOFError) as error:
-        if not workers:
-            raise
-        # A worker that died while it handed over a tensor; torch knows of the others.
-        raise RuntimeError(f"DataLoader worker is gone: {error or 'end of file'}") from error
-    finally:
-        # It would do so when it is collected; but an error's traceback may hold it until the
-        # process ends, which waits for its workers first.
-        if workers:
-            with suppress(RuntimeError):  # one that dies now was on its way out
-                items._shutdown_workers()  # type: ignore[attr-defined]
-
-
-def _become_worker(_worker: int) -> None:
-    # Ctrl-C, scancel or a stopping service reach every process; workers end when their trainer
-    # does, whichever way it ends. SIGTERM is also how that asks for it, as a last resort: it is
-    # heeded when a stop has long had its time.
-    for number in (signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
-    parent.signal_on_death(signal.SIGKILL)
-    torch.set_num_threads(1)
+        for start, batch in zip(starts, batches, strict=True):
+            yield start, batch.to(device)

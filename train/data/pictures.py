@@ -1,38 +1,113 @@
 """Pictures as they are stored, with their classes, and which of them are held out."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from PIL.Image import Image
 from torch import Tensor
 
 from host.errors import DataError
 from train.lanes import order
 
+_NAMED = 3  # of many, in a message
 
-class Pictures(Protocol):
-    """Where pictures are read from, by number."""
+
+class Encoded(Protocol):
+    """Files of pictures, by number."""
 
     def __len__(self) -> int: ...
 
-    def decoded(self, numbers: list[int]) -> list[Image]:
-        """Those with these numbers. Raises whatever a decoder makes of damaged bytes."""
+    def name(self, number: int) -> str:
+        """What a user knows it by: a file's name, or a row's place."""
 
-    def encoded(self) -> Iterator[bytes]:
-        """The bytes of each, as stored."""
+    def read(self, number: int) -> bytes:
+        """Its bytes. Raises OSError."""
+
+    def state(self) -> str | None:
+        """Names them all as they are on this machine: other bytes, other state. None where that
+        cannot be told without reading them.
+        """
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Pictures that are pixels already: uint8 [N, C, H, W]."""
+
+    pixels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def name(self, number: int) -> str:
+        """What a user knows it by."""
+        return f"sample {number}"
 
 
 @dataclass(frozen=True)
 class Labelled:
     """Pictures and the number of each one's class, int64 [N]."""
 
-    pictures: Pictures
+    pictures: Encoded | Arrays
     labels: Tensor
 
 
-def kept_and_held(count: int, holdout: float) -> tuple[Tensor, Tensor]:
-    """Numbers of `count` samples to train on, and of those held out for validation, each in order.
+@dataclass(frozen=True)
+class Found:
+    """What a source holds.
+
+    Attributes:
+        classes: their names, in label order.
+        left_out: files that are no data, and why, by name.
+        bad: pictures that are known to be damaged before they are read, and why, by name.
+    """
+
+    train: Labelled
+    validation: Labelled
+    classes: list[str]
+    left_out: dict[str, str] = field(default_factory=dict)
+    bad: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some of the files, in an order of their own."""
+
+    files: Encoded
+    numbers: Tensor
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def name(self, number: int) -> str:
+        """What a user knows it by."""
+        return self.files.name(int(self.numbers[number]))
+
+    def read(self, number: int) -> bytes:
+        """Its bytes. Raises OSError."""
+        return self.files.read(int(self.numbers[number]))
+
+    def state(self) -> str | None:
+        """Names them all as they are on this machine."""
+        whole = self.files.state()
+        if whole is None:
+            return None
+        return hashlib.sha256(whole.encode() + self.numbers.numpy().tobytes()).hexdigest()
+
+
+def choose(labelled: Labelled, numbers: Tensor) -> Labelled:
+    """Those with these numbers, int64 [M]."""
+    pictures, labels = labelled.pictures, labelled.labels[numbers]
+    if isinstance(pictures, Arrays):
+        return Labelled(Arrays(pictures.pixels[numbers]), labels)
+    if isinstance(pictures, Chosen):
+        return Labelled(Chosen(pictures.files, pictures.numbers[numbers]), labels)
+    return Labelled(Chosen(pictures, numbers), labels)
+
+
+def halves(labelled: Labelled, holdout: float) -> tuple[Labelled, Labelled]:
+    """Those to train on, and the share of them that is held out for validation, each in order.
 
     The rule does not follow the experiment's seed: another seed is another run on the same split,
     and its accuracy is comparable.
@@ -40,6 +115,7 @@ def kept_and_held(count: int, holdout: float) -> tuple[Tensor, Tensor]:
     Raises:
         DataError: one of them is empty.
     """
+    count = len(labelled.labels)
     shuffled = order.permutation(0, 0, count)
     held = round(holdout * count)
     if not 0 < held < count:
@@ -47,4 +123,14 @@ def kept_and_held(count: int, holdout: float) -> tuple[Tensor, Tensor]:
             f"a holdout of {holdout} leaves {held} of {count} samples for validation",
             "choose another data.holdout",
         )
-    return shuffled[held:].sort().values, shuffled[:held].sort().values
+    kept, out = shuffled[held:].sort().values, shuffled[:held].sort().values
+    return choose(labelled, kept), choose(labelled, out)
+
+
+def some(names: Iterable[object], root: Path | None = None) -> str:
+    """A few of many names, for a message."""
+    listed = sorted(str(name) for name in names)
+    if root is not None:
+        listed = [str(Path(name).relative_to(root)) for name in listed]
+    more = f" and {len(listed) - _NAMED:,} more" if len(listed) > _NAMED else ""
+    return ", ".join(listed[:_NAMED]) + more

@@ -5,19 +5,28 @@ Raises DataError throughout, with what is wrong and how to mend it.
 
 import hashlib
 import math
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
 
+import numpy as np
 import torch
 
-from host.errors import DataError
+from host.errors import DataError, UsageError
+from host.text import printable
 from train.config import Data
-from train.data import digits
-from train.data.images import Split, decoded, keep
-from train.data.pictures import Labelled, Pictures
+from train.data import cache, twins
+from train.data.images import Split, keep
+from train.data.pictures import Arrays, Found, Labelled, choose, some
+from train.data.scan import COLOUR, Scan, reading, scan
+from train.data.sources import cifar, digits, folder, idx, own, synthetic
 
-PIXELS = 1 << 30
-"""Bytes: the fingerprint of a split is of its pixels up to here, and of encoded files above."""
 _AT_ONCE = 1 << 21  # pixels
+_DARK = 0.25  # share of white below which 16-bit pictures hold fewer bits than they could
+_LISTED = 1000  # names in a record
+_SPLITS = ("training", "validation")
 
 
 @dataclass(frozen=True)
@@ -27,8 +36,10 @@ class ImageData:
     Attributes:
         classes: their names, in label order.
         mean, std: of each channel, pixels from 0 to 1.
-        sha256: over pixels (or encoded bytes, where they are many) and labels of both splits;
-            None where it was not asked for.
+        sha256: over the bytes of all pictures, their labels and the classes.
+        left_out: files that are no data, and why, by name.
+        skipped: pictures that cannot be read, and why, by name.
+        doubts: what else a person should know of it.
     """
 
     train: Split
@@ -36,18 +47,27 @@ class ImageData:
     classes: list[str]
     mean: list[float]
     std: list[float]
-    sha256: str | None
+    sha256: str
+    left_out: dict[str, str]
+    skipped: dict[str, str]
+    doubts: list[str]
 
     def mark(self) -> str:
-        """SHA-256 over what is known of it without reading it all: sizes, classes, labels, and the
-        statistics of some of the images.
-        """
-        digest = hashlib.sha256()
-        for split in (self.train, self.validation):
-            digest.update(f"{len(split)} {split.shape}".encode())
-            digest.update(split.labels.numpy().tobytes())
-        digest.update(f"{self.classes} {self.mean} {self.std}".encode())
-        return digest.hexdigest()
+        """SHA-256 over all that enters the model before it is varied."""
+        about = f"{self.sha256} {self.train.shape} {self.mean} {self.std}"
+        return hashlib.sha256(about.encode()).hexdigest()
+
+    def described(self) -> dict[str, Any]:
+        """What there is, and what was left out and why, for a run's record."""
+        return {
+            "sha256": self.sha256,
+            "training": len(self.train),
+            "validation": len(self.validation),
+            "shape": list(self.train.shape),
+            "left_out": _listed(self.left_out),
+            "skipped": _listed(self.skipped),
+            "doubts": self.doubts,
+        }
 
     @property
     def resident(self) -> int:
@@ -56,42 +76,181 @@ class ImageData:
         return sum(split.resident.nbytes for split in splits if split.resident is not None)
 
 
-def load(config: Data, *, fingerprint: bool = True) -> ImageData:
-    """Both splits of the source that the experiment names.
-
-    Args:
-        fingerprint: whether to read a data set that is too large to keep for its hash.
-    """
-    if config.source == "digits":
-        found = digits.splits(config)
-    else:
-        from train.data import tables  # `datasets` takes longer to load than digits do to train
-
-        found = tables.splits(config)
-    labelled, held, classes = found
-    shape = _shape(labelled.pictures, config.size)
-    train, validation = (_split(each, shape, config) for each in (labelled, held))
-    mean, std = _statistics(train, config)
-    resident = train.resident is not None and validation.resident is not None
-    sha256 = _fingerprint(train, validation) if fingerprint or resident else None
-    return ImageData(train, validation, classes, mean, std, sha256)
+def _listed(names: dict[str, str]) -> dict[str, Any]:
+    """How many, and why, of the first ones by name."""
+    first = sorted(names.items())[:_LISTED]
+    return {"count": len(names), "why": {printable(name): why for name, why in first}}
 
 
-def _split(labelled: Labelled, shape: tuple[int, int, int], config: Data) -> Split:
-    split = Split(labelled.pictures, labelled.labels, shape, resize=config.size is not None)
-    return keep(split, config.cache * 2**30)
+def load(config: Data) -> ImageData:
+    """Both splits of the source that the experiment names."""
+    found = _find(config)
+    scans = [_scan(split, config) for split in (found.train, found.validation)]
+    skipped = found.bad | dict(_bad(found, scans))
+    if skipped and config.on_bad == "error":
+        total = len(found.train.labels) + len(found.validation.labels) + len(found.bad)
+        raise DataError(
+            f"{len(skipped):,} of {total:,} pictures cannot be used: {_by_reason(skipped)}",
+            "mend or remove them, or train without them: --data.on_bad skip",
+        )
+    splits, scans = _whole(found, scans, skipped)
+    _check_wide(splits, scans, config)
+    shape = _shape(splits, scans, config)
+    made = [
+        Split(each.pictures, each.labels, shape, config.size is not None, reading(config))
+        for each in splits
+    ]
+    sha256 = _fingerprint(splits, scans, found.classes)
+    train, validation = (keep(split, config.cache * 2**30) for split in made)
+    mean, std = _statistics(train, config, sha256)
+    doubts = [*twins.doubts(splits, scans)]
+    return ImageData(
+        train, validation, found.classes, mean, std, sha256, found.left_out, skipped, doubts
+    )
 
 
-def _shape(pictures: Pictures, size: int | None) -> tuple[int, int, int]:
-    try:
-        (first,) = pictures.decoded([0])
-    except Exception as error:
-        raise DataError(f"image 0 cannot be read: {error}", "mend or remove it") from error
-    channels = 1 if first.mode in ("1", "L", "I;16") else 3
-    return (channels, size, size) if size else (channels, first.height, first.width)
+def _by_reason(bad: dict[str, str]) -> str:
+    """The most frequent reasons, each with some of its pictures."""
+    names: dict[str, list[str]] = {}
+    for name, why in bad.items():
+        names.setdefault(why, []).append(name)
+    common = sorted(names.items(), key=lambda each: -len(each[1]))
+    more = f"; and {len(common) - 3} other reasons" if len(common) > 3 else ""
+    return "; ".join(f"{some(each)} ({why})" for why, each in common[:3]) + more
 
 
-def _statistics(split: Split, config: Data) -> tuple[list[float], list[float]]:
+def _find(config: Data) -> Found:
+    known = {
+        "digits": digits,
+        "synthetic": synthetic,
+        "idx": idx,
+        "cifar10": cifar,
+        "cifar100": cifar,
+        "folder": folder,
+    }
+    if config.source in known:
+        return known[config.source].splits(config)  # type: ignore[no-any-return]
+    if own.named(config.source):
+        return own.splits(config)
+    from train.data.sources import tables  # `datasets` takes longer to load than digits to train
+
+    return tables.splits(config)
+
+
+def _scan(labelled: Labelled, config: Data) -> Scan | None:
+    pictures = labelled.pictures
+    return None if isinstance(pictures, Arrays) else scan(pictures, config)
+
+
+def _bad(found: Found, scans: list[Scan | None]) -> Iterator[tuple[str, str]]:
+    for split, seen in zip((found.train, found.validation), scans, strict=True):
+        if seen is not None:
+            yield from ((split.pictures.name(number), why) for number, why in seen.bad.items())
+
+
+def _whole(
+    found: Found, scans: list[Scan | None], skipped: dict[str, str]
+) -> tuple[list[Labelled], list[Scan | None]]:
+    """The splits without what cannot be read."""
+    splits, whole = [], []
+    for split, seen in zip((found.train, found.validation), scans, strict=True):
+        if seen is None or not seen.bad:
+            splits.append(split)
+            whole.append(seen)
+            continue
+        good = np.setdiff1d(np.arange(len(split.labels)), [*seen.bad])
+        splits.append(choose(split, torch.from_numpy(good)))
+        whole.append(seen.only(good))
+    for name, before, after in zip(_SPLITS, (found.train, found.validation), splits, strict=True):
+        if not len(after.labels):
+            raise DataError(
+                f"no picture of the {name} split can be used: {_by_reason(skipped)}", "mend them"
+            )
+        gone = set(before.labels.unique().tolist()) - set(after.labels.unique().tolist())
+        if gone and name == "training":
+            lost = some(found.classes[place] for place in gone)
+            raise DataError(
+                f"no training picture can be used of {lost}: {_by_reason(skipped)}",
+                "mend some of them",
+            )
+    return splits, whole
+
+
+def _check_wide(splits: list[Labelled], scans: list[Scan | None], config: Data) -> None:
+    """See that pictures of more than eight bits use them."""
+    peaks = [seen.peaks for seen in scans if seen is not None]
+    wide = np.concatenate([each[~np.isnan(each)] for each in peaks]) if peaks else np.zeros(0)
+    if not len(wide):
+        if config.white is not None:
+            raise UsageError(
+                "data.white is set, and no picture has more than 8 bits", "take it away"
+            )
+        return
+    highest = float(wide.max())
+    if highest > 1:
+        split, seen = next(
+            (s, n)
+            for s, n in zip(splits, scans, strict=True)
+            if n and np.nanmax(n.peaks) == highest
+        )
+        value = round(highest * (config.white or 1))
+        raise DataError(
+            f"{split.pictures.name(int(np.nanargmax(seen.peaks)))} has the value {value}, above"
+            f" data.white ({config.white})",
+            f"set --data.white {value} or more",
+        )
+    if highest < _DARK and config.white is None:
+        value = round(highest * 65535)
+        raise DataError(
+            f"{len(wide):,} pictures have 16 bits, and none is brighter than {100 * highest:.1f} %"
+            f" of white ({value} of 65535): they would be nearly black",
+            f"say which value is white, such as --data.white {_next_white(value)}, or 65535 if they"
+            " are meant so",
+        )
+
+
+def _next_white(value: int) -> int:
+    """The highest number of as many bits."""
+    return int((1 << max(8, value.bit_length())) - 1)
+
+
+def _shape(splits: list[Labelled], scans: list[Scan | None], config: Data) -> tuple[int, int, int]:
+    sizes: Counter[tuple[int, int]] = Counter()
+    examples: dict[tuple[int, int], str] = {}
+    channels = config.channels or 1
+    for split, seen in zip(splits, scans, strict=True):
+        if isinstance(split.pictures, Arrays):
+            _, own_channels, *size = split.pictures.pixels.shape
+            found = np.array([size])
+            counts, firsts = np.array([len(split.labels)]), np.array([0])
+            coloured = own_channels == 3
+        else:
+            assert seen is not None
+            found, firsts, counts = np.unique(
+                seen.sizes, axis=0, return_index=True, return_counts=True
+            )
+            coloured = bool((seen.kinds == COLOUR).any())
+        channels = config.channels or max(channels, 3 if coloured else 1)
+        for pair, first, count in zip(found.tolist(), firsts, counts, strict=True):
+            sizes[tuple(pair)] += int(count)
+            examples.setdefault(tuple(pair), split.pictures.name(int(first)))
+    if config.size is not None:
+        return channels, config.size, config.size
+    if len(sizes) > 1:
+        listed = ", ".join(
+            f"{w}×{h} ({count:,}, such as {examples[h, w]})"
+            for (h, w), count in sizes.most_common(3)
+        )
+        smallest = min(min(size) for size in sizes)
+        raise DataError(
+            f"pictures have {len(sizes):,} sizes: {listed}",
+            f"set --data.size, for instance {smallest}",
+        )
+    (height, width) = next(iter(sizes))
+    return channels, height, width
+
+
+def _statistics(split: Split, config: Data, sha256: str) -> tuple[list[float], list[float]]:
     channels = split.shape[0]
     for name, given in (("mean", config.mean), ("std", config.std)):
         if given is not None and len(given) != channels:
@@ -100,6 +259,38 @@ def _statistics(split: Split, config: Data) -> tuple[list[float], list[float]]:
             )
     if config.mean is not None and config.std is not None:
         return config.mean, config.std
+    mean, std = _kept(split, config, sha256)
+    blank = [place for place, each in enumerate(std) if each == 0]
+    if blank and config.std is None:
+        raise DataError(
+            f"channel {blank[0]} has the same value in all training pictures,"
+            f" {round(255 * mean[blank[0]])} of 255, so there is nothing to see in it",
+            "look at the pictures (a shape in the alpha channel alone may need --data.background"
+            " 0); if it is meant so, give --data.mean and --data.std",
+        )
+    return config.mean or mean, config.std or std
+
+
+def _kept(split: Split, config: Data, sha256: str) -> tuple[list[float], list[float]]:
+    """Mean and deviation, from the cache where the pictures would have to be decoded for it."""
+    if split.resident is not None:
+        return _measured(split)
+    about = f"1 {sha256} {split.shape} {split.reading} {version('pillow')} {version('simplejpeg')}"
+    key = f"statistics-{hashlib.sha256(about.encode()).hexdigest()[:32]}"
+    root = cache.folder(config)
+    known = cache.read(root, key)
+    if known is None:
+        with cache.held(root, key):
+            known = cache.read(root, key)
+            if known is None:
+                mean, std = _measured(split)
+                cache.write(root, key, {"mean": np.array(mean), "std": np.array(std)})
+                return mean, std
+    return known["mean"].tolist(), known["std"].tolist()
+
+
+def _measured(split: Split) -> tuple[list[float], list[float]]:
+    channels = split.shape[0]
     # Integer sums: the same whatever the order. Ten thousand images are plenty.
     stride = max(1, len(split) // 10_000)
     total = torch.zeros(channels, dtype=torch.int64)
@@ -114,21 +305,20 @@ def _statistics(split: Split, config: Data) -> tuple[list[float], list[float]]:
         pixels += block.numel() // channels
     mean = [int(t) / pixels / 255 for t in total]
     spread = [int(q) / pixels / 255**2 - m * m for q, m in zip(squares, mean, strict=True)]
-    # Rounded: eight digits say it all and print alike everywhere. A blank channel has no spread.
-    std = [round(max(s, 0.0) ** 0.5, 8) or 1.0 for s in spread]
-    return config.mean or [round(m, 8) for m in mean], config.std or std
+    # Rounded: eight digits say it all and print alike everywhere.
+    return [round(m, 8) for m in mean], [round(max(s, 0.0) ** 0.5, 8) for s in spread]
 
 
-def _fingerprint(*splits: Split) -> str:
-    digest = hashlib.sha256()
-    for split in splits:
-        digest.update(f"{len(split)} {split.shape}\n".encode())
+def _fingerprint(splits: list[Labelled], scans: list[Scan | None], classes: list[str]) -> str:
+    digest = hashlib.sha256(f"{classes}\n".encode())
+    for split, seen in zip(splits, scans, strict=True):
+        digest.update(f"{len(split.labels)}\n".encode())
         digest.update(split.labels.numpy().tobytes())
-        # By size, and not by where they are kept: data.cache must not change it.
-        if split.nbytes <= PIXELS:
-            for pixels in decoded(split):
-                digest.update(pixels.numpy().tobytes())
+        if isinstance(split.pictures, Arrays):
+            pixels = split.pictures.pixels
+            digest.update(f"{tuple(pixels.shape)}\n".encode())
+            digest.update(pixels.contiguous().numpy().data)
         else:
-            for encoded in split.pictures.encoded():
-                digest.update(encoded)
+            assert seen is not None
+            digest.update(np.ascontiguousarray(seen.digests).data)
     return digest.hexdigest()

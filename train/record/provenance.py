@@ -26,7 +26,7 @@ _IMAGE = Path("/etc/lockstep-image.json")
 def describe(
     config: Config,
     runtime: Runtime,
-    data_sha256: str | None = None,
+    data: dict[str, Any] | None = None,
     first_pass: str | None = None,
 ) -> dict[str, Any]:
     """The manifest of a run that is about to start, ready for JSON. Holds no secrets."""
@@ -50,7 +50,8 @@ def describe(
         "code": code(),
         "lock_sha256": lock_sha256(),
         "image": image(),
-        "data_sha256": data_sha256,
+        "data_sha256": None if data is None else data["sha256"],
+        "data": data,
         "versions": versions(),
     }
 

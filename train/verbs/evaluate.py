@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from host import launcher, regular
 from host.errors import DataError, UsageError
-from train.config import Config
+from train.config import Config, Data
 from train.experiment import moved, parse
 from train.numerics import variables
 from train.record import documents, rundir
@@ -134,14 +134,13 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
 
     facts = found.facts
     with runtime.together():
-        data = load(config.data, fingerprint=runtime.main)
+        data = load(_as_trained(config, facts.shape[0]))
     if data.classes != facts.classes or data.train.shape != facts.shape:
         raise DataError(
             "the data has other classes or another size than the weights were trained on",
             "name the right data with --data.root",
         )
-    # A large data set that was trained on at `fast` was not hashed.
-    if runtime.main and facts.data_sha256 not in (None, data.sha256):
+    if runtime.main and facts.data_sha256 != data.sha256:
         _warn("the data is not what the weights were trained on")
     # The weights come from the checkpoint, whatever the training started from.
     blank = config.model.model_copy(update={"weights": None})
@@ -152,6 +151,11 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
     model = runtime.accelerator.prepare_model(model.to(runtime.device), evaluation_mode=True)
     augmenter = Augmenter(config.augment, facts.mean, facts.std, runtime.device)
     return evaluate(model, data, augmenter, runtime, config, stop=StopFlag())
+
+
+def _as_trained(config: Config, channels: int) -> Data:
+    """The data, in colour or grey as it was trained on: what is there now may be grey alone."""
+    return config.data.model_copy(update={"channels": channels})
 
 
 def _warn(text: str) -> None:

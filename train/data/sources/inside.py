@@ -1,4 +1,4 @@
-"""A folder of the user's: what lies in it is read, and nothing that it only points to.
+"""A folder of tables: what lies in it is read, and nothing that it only points to.
 
 Files in it may name others: a data set's README.md, the state of a saved one, rows of a Parquet
 file. What others have made would so have this machine's files read, or fetch what it names.
@@ -37,25 +37,30 @@ def check(root: Path, *, saved: bool, outside: bool) -> None:
         DataError: links in it would be left out, or it names what it may not.
     """
     lost, folders = [], []
-    for name in _all(root):
+    for name in names(root):
         if os.path.islink(name):
             lost += [] if os.path.exists(name) else [name]
             folders += [name] if os.path.isdir(name) and not saved else []
-    for names, how in (
+    for paths, how in (
         (lost, "lead nowhere"),
         (folders, "lead to folders, which are not followed"),
     ):
-        if names:
-            count = f"{len(names)} link{'s' * (len(names) > 1)}"
+        if paths:
+            count = f"{len(paths)} link{'s' * (len(paths) > 1)}"
             raise DataError(
-                f"{count} in {root} {how}, such as {Path(min(names)).relative_to(root)}",
+                f"{count} in {root} {how}, such as {Path(min(paths)).relative_to(root)}",
                 "put files or folders in their place: they would be left out without a word",
             )
     if not outside:
-        for file, named in _saved(root) if saved else _described(root):
+        for file, named in _saved(root) if saved else described(root):
             # A scheme need not have slashes: file:, local:.
             if re.match(r"[\w+.-]+:|/|~", named) or "::" in named or ".." in Path(named).parts:
                 raise DataError(f"{file} names {named}, which lies outside of {root}", _FIX)
+
+
+def is_saved(root: Path) -> bool:
+    """Whether it is what `save_to_disk` wrote."""
+    return (root / "dataset_dict.json").exists() or (root / "dataset_info.json").exists()
 
 
 def check_files(root: Path, files: Iterable[str]) -> None:
@@ -76,7 +81,7 @@ def state(root: Path) -> str:
     the name, or for this one after a change, where a README.md describes it.
     """
     digest = hashlib.sha256(f"{root.resolve()}\n".encode(errors="surrogateescape"))
-    for name in sorted(_all(root)):
+    for name in sorted(names(root)):
         seen = os.stat(name)
         about = (os.path.relpath(name, root), seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
         digest.update(f"{about}\n".encode(errors="surrogateescape"))
@@ -108,11 +113,11 @@ def check_rows(root: Path, table: Dataset, column: str) -> None:
             )
 
 
-def _all(root: Path) -> Iterator[str]:
+def names(root: Path) -> Iterator[str]:
     """Its files, and links to folders; what stands in hidden folders is not data."""
-    for place, folders, names in os.walk(root):
+    for place, folders, here in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (os.path.join(place, name) for name in names)
+        yield from (os.path.join(place, name) for name in here)
         inner = (os.path.join(place, name) for name in folders)
         yield from (name for name in inner if os.path.islink(name))
 
@@ -130,7 +135,7 @@ def _saved(root: Path) -> Iterator[tuple[Path, str]]:
             yield path, str(file.get("filename") if isinstance(file, dict) else file)
 
 
-def _described(root: Path) -> Iterator[tuple[Path, str]]:
+def described(root: Path) -> Iterator[tuple[Path, str]]:
     """What the head of a README.md, or a file of its own, says to be the data set's files."""
     for path in (root / "README.md", root / REPOYAML_FILENAME):
         if not path.exists():

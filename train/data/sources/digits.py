@@ -2,42 +2,20 @@
 
 import gzip
 import importlib.util
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from PIL.Image import Image, fromarray
 
 from host.errors import DataError
 from train.config import Data
-from train.data.pictures import Labelled, kept_and_held
+from train.data.pictures import Arrays, Found, Labelled, halves
 
 _CLASSES = [*"0123456789"]
 
 
-@dataclass(frozen=True)
-class Digits:
-    """uint8 [N, 8, 8]."""
-
-    grey: np.ndarray[Any, Any]
-
-    def __len__(self) -> int:
-        return len(self.grey)
-
-    def decoded(self, numbers: list[int]) -> list[Image]:
-        """As pictures."""
-        return [fromarray(self.grey[number]) for number in numbers]
-
-    def encoded(self) -> Iterator[bytes]:
-        """Their pixels."""
-        return (grey.tobytes() for grey in self.grey)
-
-
-def splits(config: Data) -> tuple[Labelled, Labelled, list[str]]:
-    """Training and validation split, and the names of the classes.
+def splits(config: Data) -> Found:
+    """Their training and validation split.
 
     Read from the file in scikit-learn's package: importing that to open it would take a second, and
     a table of `datasets` another one.
@@ -54,6 +32,5 @@ def splits(config: Data) -> tuple[Labelled, Labelled, list[str]]:
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     grey = (table[:, :-1] * (255 / 16)).round().astype(np.uint8).reshape(-1, 8, 8)
     labels = torch.from_numpy(table[:, -1].copy())
-    kept, held = kept_and_held(len(table), config.holdout)
-    train, validation = (Labelled(Digits(grey[n.numpy()]), labels[n]) for n in (kept, held))
-    return train, validation, _CLASSES
+    train, held = halves(Labelled(Arrays(torch.from_numpy(grey)[:, None]), labels), config.holdout)
+    return Found(train, held, _CLASSES)

@@ -1,0 +1,124 @@
+"""CIFAR-10 and CIFAR-100 as torchvision unpacked them: cifar-10-batches-py, cifar-100-python.
+
+The files are pickles, which can run anything. They are read by a reader that knows the few words
+that such a file has, and refuses all others.
+"""
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from host import regular
+from host.errors import DataError, first_line
+from train.config import Data
+from train.data.pictures import Arrays, Found, Labelled
+from train.data.sources import labels
+
+_MOST = 1 << 30
+_ROWS = 3 * 32 * 32
+_LAYOUT = {
+    "cifar10": (
+        "cifar-10-batches-py",
+        [f"data_batch_{n}" for n in range(1, 6)],
+        "test_batch",
+        ("batches.meta", "label_names"),
+        "labels",
+    ),
+    "cifar100": (
+        "cifar-100-python",
+        ["train"],
+        "test",
+        ("meta", "fine_label_names"),
+        "fine_labels",
+    ),
+}
+_FIX = (
+    "name the folder that torchvision unpacked it in with --data.root, or fetch it:"
+    " --data.source uoft-cs/cifar10 or uoft-cs/cifar100"
+)
+
+
+def splits(config: Data) -> Found:
+    """Training and test split.
+
+    Raises:
+        DataError: files are missing or damaged.
+    """
+    name, training, test, (meta, key), label_key = _LAYOUT[config.source]
+    root = Path(config.root or "data")
+    folder = root if (root / test).is_file() else root / name
+    if not folder.is_dir():
+        raise DataError(f"there is no {folder}", _FIX)
+    classes = _read(folder / meta).get(key)
+    if not isinstance(classes, list) or not all(isinstance(c, str) for c in classes):
+        raise DataError(f"{folder / meta} names no classes", _FIX)
+    parts = [_batch(folder / file, label_key) for file in training]
+    pixels = torch.cat([p for p, _ in parts])
+    said = [
+        labels.Said(
+            "training", [n for _, ns in parts for n in ns], lambda n: f"training sample {n}"
+        ),
+        labels.Said(
+            "validation",
+            (held := _batch(folder / test, label_key))[1],
+            lambda n: f"test sample {n}",
+        ),
+    ]
+    classes, numbers = labels.number(said[0], said[1], classes)
+    return Found(
+        Labelled(Arrays(pixels), numbers[0]), Labelled(Arrays(held[0]), numbers[1]), classes
+    )
+
+
+def _batch(path: Path, key: str) -> tuple[torch.Tensor, list[Any]]:
+    """uint8 [N, 3, 32, 32], and N labels."""
+    said = _read(path)
+    data, found = said.get("data"), said.get(key)
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (_ROWS,):
+        raise DataError(f"{path} holds no pictures of 3 × 32 × 32 bytes", _FIX)
+    if not isinstance(found, list) or len(found) != len(data):
+        raise DataError(f"{path} has not as many labels as pictures", _FIX)
+    return torch.from_numpy(data.reshape(-1, 3, 32, 32).copy()), found
+
+
+class _Reader(pickle.Unpickler):
+    """Of arrays, and nothing else: every name that is looked up is one of NumPy's, by value."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = {
+            ("numpy.core.multiarray", "_reconstruct"): _empty,
+            ("numpy._core.multiarray", "_reconstruct"): _empty,
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): np.dtype,
+            ("_codecs", "encode"): _encode,
+        }
+        if (module, name) not in known:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no such file does")
+        return known[module, name]
+
+
+def _empty(kind: Any, shape: Any, dtype: Any) -> Any:
+    """An array of no length, which the file then fills."""
+    if kind is not np.ndarray or shape != (0,):
+        raise pickle.UnpicklingError("it asks for an array of another kind")
+    return np.ndarray((0,), np.uint8 if dtype in (b"b", "b") else dtype)
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it asks for the encoding {encoding}")
+    return text.encode("latin1")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        said = _Reader(io.BytesIO(regular.read(path, _MOST)), encoding="latin1").load()
+    except Exception as error:  # whatever comes of bytes that mean nothing
+        raise DataError(f"{path} cannot be read: {first_line(error)}", _FIX) from error
+    if not isinstance(said, dict):
+        raise DataError(f"{path} is no file of CIFAR's", _FIX)
+    return {k.decode("latin1") if isinstance(k, bytes) else k: v for k, v in said.items()}

@@ -1,0 +1,55 @@
+"""A folder of the user's: tables, lists of pictures or class folders, as what lies in it says."""
+
+from pathlib import Path
+
+from host.errors import DataError
+from train.config import Data
+from train.data.pictures import Found
+from train.data.sources import idx, listing, tree
+
+_TABLES = {".parquet", ".arrow", ".tar"}
+_SAYINGS = ("README.md", ".huggingface.yaml", "dataset_dict.json", "dataset_info.json")
+_FIX = "set --data.root to where the data is"
+
+
+def splits(config: Data) -> Found:
+    """Training and validation split.
+
+    Raises:
+        DataError: it holds none, or is damaged.
+    """
+    if config.root is None:
+        raise DataError("data.source is folder, but data.root is not set", "add --data.root DIR")
+    root = Path(config.root)
+    if root.is_file():
+        if root.suffix.lower() not in listing.SUFFIXES:
+            raise DataError(
+                f"{root} is a file, and no list ({', '.join(listing.SUFFIXES)})",
+                "name the folder that it lies in",
+            )
+        return listing.splits(config, root, listing.lists(root, config))
+    if not root.is_dir():
+        raise DataError(f"there is no directory {root}", _FIX)
+    if _may_hold_tables(root):
+        from train.data.sources import inside, tables  # `datasets` takes a second to load
+
+        described = any(True for _ in inside.described(root))
+        if described or _has_tables(root) or inside.is_saved(root):
+            return tables.from_folder(config, root)
+    lists = listing.lists(root, config)
+    if lists:
+        return listing.splits(config, root, lists)
+    if idx.holds(root):
+        return idx.splits(config)
+    return tree.splits(config, root)
+
+
+def _may_hold_tables(root: Path) -> bool:
+    return _has_tables(root) or any((root / name).exists() for name in _SAYINGS)
+
+
+def _has_tables(root: Path) -> bool:
+    """Whether a table lies in the folder, or a folder deeper."""
+    here = tree.entries(root)
+    below = (inner for each in here if each.is_dir() for inner in tree.entries(each.path))
+    return any(Path(each.name).suffix.lower() in _TABLES for each in (*here, *below))

@@ -1,0 +1,115 @@
+"""The MNIST family's own files: train-images-idx3-ubyte, t10k-labels-idx1-ubyte, gzipped or not.
+
+A header says type and lengths, big-endian; the values follow (http://yann.lecun.com/exdb/mnist/).
+"""
+
+import gzip
+import math
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from host import regular
+from host.errors import DataError
+from train.config import Data
+from train.data.pictures import Arrays, Found, Labelled, halves, some
+from train.data.sources import labels
+from train.data.sources.tree import entries
+
+_UNSIGNED_BYTE = 8
+_FIX = "fetch the four files again, or name their folder with --data.root"
+# As they are called after unpacking: a dot or a hyphen before idx.
+_NAME = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
+_MOST = 1 << 36
+
+
+def holds(root: Path) -> bool:
+    """Whether a folder holds such files."""
+    return any(_NAME.fullmatch(entry.name) for entry in entries(root))
+
+
+def splits(config: Data) -> Found:
+    """Training and validation split: the files called train, and those called t10k or test.
+
+    Raises:
+        DataError: files are missing, damaged, or do not belong together.
+    """
+    root = Path(config.root or "data")
+    if not root.is_dir():
+        raise DataError(f"there is no directory {root}", _FIX)
+    found: dict[tuple[str, str], Path] = {}
+    for entry in entries(root):
+        named = _NAME.fullmatch(entry.name)
+        if named:
+            key = ("train" if named[1] == "train" else "test", named[2])
+            if key in found:
+                both = some([found[key].name, entry.name])
+                raise DataError(f"{root} has the {key[0]} {key[1]} twice: {both}", "keep one")
+            found[key] = Path(entry.path)
+    for wanted in (("train", "images"), ("train", "labels")):
+        if wanted not in found:
+            raise DataError(f"{root} has no {'-'.join(wanted)}-idx*-ubyte file", _FIX)
+    train = _split(found[("train", "images")], found[("train", "labels")])
+    said = [labels.Said("training", train[1].tolist(), lambda n: f"training sample {n}")]
+    arrays = [train[0]]
+    if ("test", "images") in found:
+        if ("test", "labels") not in found:
+            raise DataError(f"{root} has test images, and no labels of them", _FIX)
+        held = _split(found[("test", "images")], found[("test", "labels")])
+        said.append(labels.Said("validation", held[1].tolist(), lambda n: f"test sample {n}"))
+        arrays.append(held[0])
+    classes, numbers = labels.number(said[0], said[1] if len(said) > 1 else None)
+    made = [Labelled(Arrays(a), n) for a, n in zip(arrays, numbers, strict=True)]
+    if len(made) == 1:
+        made = [*halves(made[0], config.holdout)]
+    return Found(made[0], made[1], classes)
+
+
+def _split(images: Path, labels_of: Path) -> tuple[Tensor, Tensor]:
+    """uint8 [N, 1, H, W] and uint8 [N]."""
+    pixels, values = read(images), read(labels_of)
+    if pixels.ndim != 3 or values.ndim != 1:
+        raise DataError(
+            f"{images.name} has {pixels.ndim} dimensions and {labels_of.name} {values.ndim}, but"
+            " images have 3 and labels 1",
+            _FIX,
+        )
+    if len(pixels) != len(values):
+        raise DataError(
+            f"{images.name} holds {len(pixels):,} images, and {labels_of.name} {len(values):,}"
+            " labels",
+            _FIX,
+        )
+    if not pixels.numel():
+        raise DataError(f"{images.name} is empty", _FIX)
+    return pixels[:, None], values
+
+
+def read(path: Path) -> Tensor:
+    """The values of a file, uint8 of the shape that it says.
+
+    Raises:
+        DataError: it is damaged, or of another type.
+    """
+    try:
+        data = regular.read(path)
+        if data[:2] == b"\x1f\x8b":
+            with gzip.open(path) as file:
+                data = file.read(_MOST)
+        zeros, kind, dimensions = struct.unpack(">HBB", data[:4])
+        shape = struct.unpack(f">{dimensions}I", data[4 : 4 + 4 * dimensions])
+    except (OSError, EOFError, zlib.error, struct.error) as error:
+        raise DataError(f"{path} cannot be read: {error}", _FIX) from error
+    if zeros or kind != _UNSIGNED_BYTE:
+        raise DataError(f"{path} is no idx file of bytes: it begins with {data[:4].hex()}", _FIX)
+    values = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
+    if len(values) != math.prod(shape):
+        raise DataError(
+            f"{path} says {' × '.join(map(str, shape))} values, and holds {len(values):,}", _FIX
+        )
+    return torch.from_numpy(values.reshape(shape).copy())

@@ -1,0 +1,126 @@
+"""A function of the user's: `data.source: my_package.my_data:tables`.
+
+It is called with the experiment's `data` section. It returns what it has: tables of Hugging Face
+`datasets` (a DatasetDict, or training and validation table), or (pixels, labels) of each, pixels
+uint8 [N, H, W] or [N, H, W, C] of one channel or three, labels whole numbers or names.
+"""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from host.errors import DataError, first_line
+from train.config import Data
+from train.data.pictures import Arrays, Found, Labelled
+from train.data.sources import labels
+
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_WANTED = (
+    "return a DatasetDict with train and validation, or (train, validation), each a Dataset or"
+    " (pixels, labels)"
+)
+
+
+def named(source: str) -> bool:
+    """Whether a source is the dotted path of a function."""
+    return _PATH.fullmatch(source) is not None
+
+
+def splits(config: Data) -> Found:
+    """Training and validation split that the function returns.
+
+    Raises:
+        DataError: there is no such function, it fails, or returns something else.
+    """
+    function = _function(config.source)
+    try:
+        made = function(config)
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"data.source {config.source} failed ({type(error).__name__}: {first_line(error)})",
+            "mend it; --debug shows where",
+        ) from error
+    if isinstance(made, dict) and {"train", "validation"} <= made.keys():
+        pair: Any = (made["train"], made["validation"])
+    else:
+        pair = made
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise DataError(f"{config.source} returned {type(made).__name__}", _WANTED)
+    if all(isinstance(each, tuple) and len(each) == 2 for each in pair):
+        return _arrays(config.source, pair)
+    from datasets import Dataset, DatasetDict
+
+    from train.data.sources.tables import tables
+
+    if not all(isinstance(each, Dataset) for each in pair):
+        kinds = " and ".join(type(each).__name__ for each in pair)
+        raise DataError(f"{config.source} returned {kinds}", _WANTED)
+    return tables(DatasetDict(train=pair[0], validation=pair[1]), config)
+
+
+def _function(source: str) -> Callable[[Data], Any]:
+    module, name = source.split(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # `lockstep` as a command, and torchrun's workers, have it not
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except Exception as error:
+        raise DataError(
+            f"data.source {source}: {module} cannot be imported"
+            f" ({type(error).__name__}: {first_line(error)})",
+            "run it from the folder that holds the package",
+        ) from error
+    if not callable(found):
+        raise DataError(f"data.source {source}: {module} has no function {name}", "mend the name")
+    return found  # type: ignore[no-any-return]
+
+
+def _arrays(source: str, pair: Any) -> Found:
+    pixels, values = zip(*pair, strict=True)
+    shaped = [_pixels(source, each) for each in pixels]
+    for images, of_them in zip(shaped, values, strict=True):
+        if len(images) != len(of_them):
+            raise DataError(
+                f"{source} returned {len(images):,} pictures with {len(of_them):,} labels", _WANTED
+            )
+        if not len(images):
+            raise DataError(f"{source} returned a split without pictures", _WANTED)
+    train, held = (
+        labels.Said(split, _plain(of_them), lambda n, s=split: f"{s} sample {n}")  # type: ignore[misc]
+        for split, of_them in zip(("training", "validation"), values, strict=True)
+    )
+    classes, numbers = labels.number(train, held)
+    made = [Labelled(Arrays(a), n) for a, n in zip(shaped, numbers, strict=True)]
+    return Found(made[0], made[1], classes)
+
+
+def _pixels(source: str, given: Any) -> torch.Tensor:
+    """uint8 [N, C, H, W]."""
+    array = np.asarray(given)
+    if array.dtype != np.uint8 or array.ndim not in (3, 4):
+        raise DataError(
+            f"{source} returned pixels of {array.dtype} with {array.ndim} dimensions",
+            "return uint8 [N, H, W] or [N, H, W, C]",
+        )
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.shape[3] not in (1, 3):
+        raise DataError(
+            f"{source} returned pixels of {'×'.join(map(str, array.shape))}: the last is to be"
+            " one channel or three",
+            "return uint8 [N, H, W] or [N, H, W, C]",
+        )
+    return torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
+
+
+def _plain(values: Any) -> list[Any]:
+    return values.tolist() if hasattr(values, "tolist") else list(values)

@@ -1,0 +1,258 @@
+"""Hugging Face's tables, from a folder or the hub: their splits, columns and classes."""
+
+import errno
+import hashlib
+import logging
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import datasets.config
+from datasets import (
+    ClassLabel,
+    Dataset,
+    DatasetDict,
+    Image,
+    Value,
+    disable_progress_bars,
+    load_dataset,
+    load_dataset_builder,
+    load_from_disk,
+)
+
+from host import regular
+from host.errors import DataError, first_line
+from train.config import Data
+from train.data.pictures import Found, Labelled, halves
+from train.data.sources import inside, labels, places
+from train.data.sources.tree import HELD_OUT
+
+_DESCRIPTIONS = ("README.md", "dataset_infos.json", "LICENSE", ".gitattributes")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The pictures of a column.
+
+    Attributes:
+        table: in the format of Arrow.
+        column: with the pictures' bytes, or the names of their files.
+        split: what the table is called.
+    """
+
+    table: Dataset
+    column: str
+    split: str
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def name(self, number: int) -> str:
+        """The row's place, and what the picture is called there."""
+        called = self._row(number).get("path")
+        return f"row {number} of {self.split}" + (f" ({called})" if called else "")
+
+    def read(self, number: int) -> bytes:
+        """Its bytes. Raises OSError."""
+        row = self._row(number)
+        if row.get("bytes") is not None:
+            return bytes(row["bytes"])
+        if not row.get("path"):
+            raise OSError(errno.ENODATA, "the row is empty")
+        return regular.read(Path(row["path"]))
+
+    def _row(self, number: int) -> dict[str, Any]:
+        row: dict[str, Any] | None = self.table[number][self.column][0].as_py()
+        return row or {}
+
+    def state(self) -> str | None:
+        """Names the rows as they are in files of this machine; None where they are in memory."""
+        kept = [file["filename"] for file in self.table.cache_files]
+        if not kept:
+            return None
+        text = f"{self.table._fingerprint} {len(self)} {self.column} "
+        digest = hashlib.sha256(text.encode())
+        column = self.table[:][self.column].combine_chunks()
+        elsewhere = column.field("path").filter(column.field("bytes").is_null())
+        for path in (*kept, *(each.as_py() for each in elsewhere)):
+            digest.update(places.about(Path(path or "")))
+        return digest.hexdigest()
+
+
+def splits(config: Data) -> Found:
+    """Training and validation split of a folder of tables, or of a set on the hub.
+
+    Raises:
+        DataError: the source cannot be reached, is no data set, or its columns or labels are not
+            what the experiment says.
+    """
+    return tables(open_tables(config), config)
+
+
+def from_folder(config: Data, root: Path) -> Found:
+    """Training and validation split of a folder's tables.
+
+    Raises:
+        DataError: it holds no data set, or names what lies elsewhere.
+    """
+    _quiet()
+    read, used = _open_folder(config, root)
+    found = tables(read, config)
+    if not used:
+        return found
+    unused = {
+        os.path.relpath(name, root): "not among the tables"
+        for name in inside.names(root)
+        if name not in used and Path(name).name not in _DESCRIPTIONS
+    }
+    return replace(found, left_out=found.left_out | unused)
+
+
+def tables(found: DatasetDict, config: Data) -> Found:
+    """Training and validation split of these tables.
+
+    Raises:
+        DataError: they have no split named train, or their columns or labels are not what the
+            experiment says.
+    """
+    train, held, unused = _two_splits(found)
+    image, label = _columns(train, config)
+    both = [table for table in (train, held) if table is not None]
+    both = [_with_pictures(table, image) for table in both]
+    if config.source == "folder" and not config.outside:
+        for table in both:
+            inside.check_rows(Path(config.root or ""), table, image)
+    kind = both[0].features[label]
+    said = [
+        _said(t, label, name) for t, name in zip(both, ("training", "validation"), strict=False)
+    ]
+    names = list(kind.names) if isinstance(kind, ClassLabel) else None
+    classes, numbers = labels.number(said[0], said[1] if len(said) > 1 else None, names)
+    splits_of = [
+        Labelled(Rows(table.with_format("arrow"), image, said.split), number)
+        for table, said, number in zip(both, said, numbers, strict=True)
+    ]
+    left_out = dict.fromkeys(unused[1:], f"validation is {unused[0]}")
+    if len(splits_of) == 1:
+        splits_of = [*halves(splits_of[0], config.holdout)]
+    return Found(splits_of[0], splits_of[1], classes, left_out)
+
+
+def open_tables(config: Data) -> DatasetDict:
+    """The source that the experiment names, as tables by split.
+
+    Raises:
+        DataError: it cannot be reached, or is no data set.
+    """
+    _quiet()
+    if config.source.count("/") > 1 or config.source.startswith((".", "/")):
+        raise DataError(
+            f"data.source {config.source} is a path",
+            f"write --data.source folder --data.root {config.source}",
+        )
+    try:
+        return load_dataset(config.source, cache_dir=config.root)
+    except Exception as error:  # hub, HTTP, file system: each library has its own family
+        raise DataError(
+            f"data set {config.source} cannot be reached ({_named(error)})",
+            "check its name and the network; to work offline, fetch it once on a connected machine"
+            f" (`hf download --repo-type dataset {config.source} --local-dir DIR`), copy DIR here"
+            " and use --data.source folder --data.root DIR",
+        ) from error
+
+
+def _quiet() -> None:
+    # They warn of what is no news here, and count retries; errors come as exceptions anyway.
+    logging.getLogger("datasets").setLevel(logging.ERROR)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+
+
+def _open_folder(config: Data, root: Path) -> tuple[DatasetDict, set[str]]:
+    """A folder's tables by split, and the files that they were read from, where that is said."""
+    saved = inside.is_saved(root)
+    inside.check(root, saved=saved, outside=config.outside)
+    used: set[str] = set()
+    try:
+        if saved:
+            found = load_from_disk(str(root))
+        else:
+            # Under its state: what was read of another state must not be taken for this one.
+            kept = Path(datasets.config.HF_DATASETS_CACHE) / "folders" / inside.state(root)[:16]
+            builder = load_dataset_builder(str(root), cache_dir=str(kept))
+            files = builder.config.data_files or {}
+            used = {os.path.normpath(name) for names in files.values() for name in names}
+            if not config.outside:
+                inside.check_files(root, [name for names in files.values() for name in names])
+            builder.download_and_prepare()
+            found = builder.as_dataset()
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{root} holds no data set ({_named(error)})",
+            "put Parquet there, or pictures as DIR/train/CLASS/* and DIR/validation/CLASS/*",
+        ) from error
+    return found if isinstance(found, DatasetDict) else DatasetDict(train=found), used
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _two_splits(tables: DatasetDict) -> tuple[Dataset, Dataset | None, list[str]]:
+    """The training table, that held out if there is one, and what it and others are called."""
+    if "train" not in tables:
+        raise DataError(
+            f"the data has no split named train, only {', '.join(tables)}", "rename one of them"
+        )
+    train = tables["train"]
+    if len(train) == 0:
+        raise DataError("the data set is empty", "check data.source and data.root")
+    named = [name for name in HELD_OUT if name in tables]
+    others = [name for name in tables if name not in (*named[:1], "train")]
+    if not named:
+        return train, None, ["a part of train", *others]
+    if len(tables[named[0]]) == 0:
+        raise DataError(f"the {named[0]} split is empty", "remove it, or fill it")
+    return train, tables[named[0]], [named[0], *others]
+
+
+def _columns(table: Dataset, config: Data) -> tuple[str, str]:
+    features = table.features
+    images = [name for name, kind in features.items() if isinstance(kind, Image)]
+    images += [name for name, kind in features.items() if _holds_bytes(kind)]
+    classes = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
+    plain = [name for name, kind in features.items() if isinstance(kind, Value)]
+    classes += [name for name in plain if name.startswith("label")]
+    for wanted, found, allowed, knob in (
+        (config.image_column, images, images, "image_column"),
+        (config.label_column, classes, [*features], "label_column"),
+    ):
+        if (not found) if wanted is None else (wanted not in allowed):
+            missing = wanted or knob.replace("_", " ")
+            raise DataError(
+                f"the data has no {missing}; its columns: {', '.join(features)}",
+                f"name one with --data.{knob}",
+            )
+    return config.image_column or images[0], config.label_column or classes[0]
+
+
+def _holds_bytes(kind: Any) -> bool:
+    """Whether a column holds files' bytes, though it does not say that they are pictures."""
+    if isinstance(kind, dict):
+        return getattr(kind.get("bytes"), "dtype", None) in ("binary", "large_binary")
+    return getattr(kind, "dtype", None) in ("binary", "large_binary")
+
+
+def _with_pictures(table: Dataset, column: str) -> Dataset:
+    """The table, its pictures as bytes and paths, whatever its own types."""
+    return table.cast_column(column, Image(decode=False))
+
+
+def _said(table: Dataset, column: str, split: str) -> labels.Said:
+    values = table.select_columns(column).with_format("arrow")[:][column].to_pylist()
+    return labels.Said(split, values, lambda n: f"row {n} of {split}")

@@ -1,0 +1,248 @@
+"""Folders of pictures: DIR/train/CLASS/*.jpg with DIR/validation/CLASS/*.jpg, or DIR/CLASS/*.jpg.
+
+The first folder is the class, and what lies deeper belongs to it. Links are followed. What is left
+out is named.
+"""
+
+import os
+import stat
+import unicodedata
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from host.errors import DataError
+from train.config import Data
+from train.data.pictures import Found, Labelled, halves, some
+from train.data.sources.files import files
+from train.data.sources.labels import check_names
+
+TRAINING = ("train", "training")
+HELD_OUT = ("validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation")
+_SUFFIXES = {
+    *(".apng", ".avif", ".bmp", ".dib", ".gif", ".ico", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg"),
+    *(".jpf", ".jpg", ".jpx", ".pbm", ".pcx", ".pgm", ".png", ".pnm", ".ppm", ".qoi", ".rgb"),
+    *(".sgi", ".tga", ".tif", ".tiff", ".webp"),
+    # Pictures as well, though none that are read: they would be missed if they were left out.
+    *(".arw", ".cr2", ".cr3", ".dcm", ".dng", ".eps", ".exr", ".heic", ".heif", ".jxl", ".mat"),
+    *(".nef", ".nii", ".npy", ".npz", ".orf", ".psd", ".raf", ".rw2", ".svg", ".dds", ".icns"),
+    *(".im", ".cur", ".xbm", ".xpm", ".fits", ".fit", ".pfm", ".mpo", ".jls"),
+}
+_LISTS = (".csv", ".tsv", ".jsonl", ".json", ".txt")
+_HEADS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"II*\0", b"MM\0*", b"BM", b"RIFF")
+# What file servers, systems and archives put beside the data.
+_SYSTEM = {"__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN", "System Volume Information"}
+_LAYOUT = "lay pictures out as DIR/train/CLASS/* and DIR/validation/CLASS/*, or as DIR/CLASS/*"
+
+
+@dataclass
+class Walk:
+    """What lies in a folder.
+
+    Attributes:
+        pictures: names of files that look like pictures, from `root`.
+        left_out: what does not, and why, by name.
+        bad: what should be a picture and cannot be one, and why, by name.
+    """
+
+    root: Path
+    pictures: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    bad: dict[str, str] = field(default_factory=dict)
+
+    def into(self, folder: str, above: tuple[tuple[int, int], ...] = ()) -> None:
+        """Look through a folder, named from the root, and what lies in it."""
+        here = self.root / folder
+        if not above:
+            above = tuple((seen.st_dev, seen.st_ino) for seen in (self.root.stat(), here.stat()))
+        for entry in entries(here):
+            name = str(Path(folder, entry.name))
+            reason = _aside(entry.name)
+            if reason:
+                self.left_out[name] = reason
+                continue
+            try:
+                seen = entry.stat()
+                folder_here = stat.S_ISDIR(seen.st_mode)
+            except OSError:
+                self.bad[name] = "a link that leads nowhere"
+                continue
+            if folder_here:
+                place = (seen.st_dev, seen.st_ino)
+                if place in above:
+                    self.left_out[name] = "a link back to a folder that it lies in"
+                else:
+                    self.into(name, (*above, place))
+            elif not stat.S_ISREG(seen.st_mode):
+                odd = self.bad if Path(name).suffix.lower() in _SUFFIXES else self.left_out
+                odd[name] = "no regular file"
+            elif looks_like_one(here / entry.name):
+                self.pictures.append(name)
+            else:
+                self.left_out[name] = "no picture"
+
+
+def entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    """What lies in a folder, by name.
+
+    Raises:
+        DataError: it cannot be looked into.
+    """
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: os.fsencode(entry.name))
+    except OSError as error:
+        raise DataError(
+            f"cannot look into {folder}: {error.strerror}", "check its owner and permissions"
+        ) from error
+
+
+def looks_like_one(path: Path) -> bool:
+    """Whether a regular file is to be read as a picture: by its suffix, or how it begins."""
+    if path.suffix.lower() in _SUFFIXES:
+        return True
+    try:
+        with path.open("rb") as file:
+            head = file.read(132)
+    except OSError:
+        return False
+    if head[128:] == b"DICM":
+        return True
+    return head.startswith(_HEADS) and (head[:4] != b"RIFF" or head[8:12] == b"WEBP")
+
+
+def _aside(name: str) -> str:
+    if name.startswith("."):
+        return "hidden"
+    return "the system's" if name in _SYSTEM or name.lower() == "thumbs.db" else ""
+
+
+def splits(config: Data, root: Path) -> Found:
+    """Training and validation split of a folder of pictures.
+
+    Raises:
+        DataError: it is laid out otherwise, or a class has no pictures.
+    """
+    walk = Walk(root)
+    tops = _splits(root, walk)
+    found = {split: _classes(walk, folder) for split, folder in tops.items()}
+    classes = sorted(name for name, names in found["train"].items() if names)
+    if not classes:
+        what = f", only {some(walk.bad or walk.left_out)}" if walk.bad or walk.left_out else ""
+        raise DataError(f"{root} holds no pictures in class folders{what}", _LAYOUT)
+    check_names(classes, "class folders")
+    if len(classes) == 1:
+        inside = Counter(Path(name).parts[-2] for name in found["train"][classes[0]])
+        deeper = f"; deeper down are {some(inside)}" if len(inside) > 1 else ""
+        raise DataError(
+            f"{root} has one class, {classes[0]}{deeper}",
+            f"{_LAYOUT}; data.root is the DIR of these",
+        )
+    labelled = {split: _labelled(root, found[split], classes, split) for split in found}
+    train = labelled["train"]
+    if "validation" in labelled:
+        held = labelled["validation"]
+    else:
+        train, held = halves(train, config.holdout)
+    return Found(train, held, classes, walk.left_out, walk.bad)
+
+
+def _splits(root: Path, walk: Walk) -> dict[str, str]:
+    """The folder of each split, named from the root; "" where the root itself is one."""
+    tops = [e.name for e in entries(root) if not _aside(e.name) and e.is_dir()]
+    training = [name for name in tops if name.lower() in TRAINING]
+    # A class may be called train: it then holds pictures, and no folders.
+    training = [n for n in training if any(e.is_dir() for e in entries(root / n))]
+    held = sorted(
+        (name for name in tops if name.lower() in HELD_OUT),
+        key=lambda name: HELD_OUT.index(name.lower()),
+    )
+    if not training:
+        if held and len(held) == len(tops) and any(e.is_dir() for e in entries(root / held[0])):
+            raise DataError(
+                f"{root} has no split named train, only {some(tops)}", "rename one of them"
+            )
+        words = {name.lower() for name in tops}
+        if words & {*TRAINING} and words & {*HELD_OUT}:
+            lists = sorted(name for name in _names(root, tops) if name.endswith(_LISTS))
+            seen = f" ({lists[0]} is no list of pictures with labels)" if lists else ""
+            raise DataError(
+                f"{root} has splits, {some(tops)}, and no class folders in them{seen}", _LAYOUT
+            )
+        return {"train": ""}
+    same = [n for n in held if n.lower() != "test"]
+    for several in (training, same):
+        if len(several) > 1:
+            raise DataError(f"{root} has several such splits: {some(several)}", "keep one of them")
+    chosen = {"train": training[0], **({"validation": held[0]} if held else {})}
+    for entry in entries(root):
+        if _aside(entry.name):
+            walk.left_out[entry.name] = _aside(entry.name)
+        elif entry.name not in chosen.values():
+            folder = entry.is_dir()
+            why = f"validation is {held[0]}" if entry.name in held else "in no split"
+            walk.left_out[entry.name + "/" * folder] = why
+    return chosen
+
+
+def _names(root: Path, folders: list[str]) -> list[str]:
+    return [f"{folder}/{entry.name}" for folder in folders for entry in entries(root / folder)]
+
+
+def _classes(walk: Walk, folder: str) -> dict[str, list[str]]:
+    """Names of each class's pictures, in the split that lies in `folder`."""
+    found: dict[str, list[str]] = defaultdict(list)
+    spelled: dict[str, str] = {}
+    first = len(walk.pictures)
+    walk.into(folder)
+    for name in walk.pictures[first:]:
+        parts = Path(name).relative_to(folder or ".").parts
+        if len(parts) == 1:
+            walk.bad[name] = "beside the class folders, and so of no class"
+            continue
+        found[_class(walk.root, folder, parts[0], spelled)].append(name)
+    for entry in entries(walk.root / folder):
+        name = str(Path(folder, entry.name))
+        if entry.is_dir() and not _aside(entry.name) and name not in walk.left_out:
+            label = _class(walk.root, folder, entry.name, spelled)
+            if not found[label]:
+                del found[label]
+                walk.bad[f"{name}/"] = "a class folder without pictures"
+    return found
+
+
+def _class(root: Path, folder: str, name: str, spelled: dict[str, str]) -> str:
+    """A class by its folder's name, in one of the two ways in which Unicode writes an accent."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"the class folder {name!r} in {root / folder} is not named in UTF-8", "rename it"
+        ) from error
+    label = unicodedata.normalize("NFC", name)
+    if spelled.setdefault(label, name) != name:
+        raise DataError(
+            f"{root / folder} has two folders for the class {label}, which differ in how an accent"
+            " is written",
+            "put their pictures into one",
+        )
+    return label
+
+
+def _labelled(root: Path, found: dict[str, list[str]], classes: list[str], split: str) -> Labelled:
+    unknown = sorted(found.keys() - set(classes))
+    if unknown:
+        raise DataError(
+            f"{len(unknown)} class{'es' * (len(unknown) > 1)} of the {split} split, and of no"
+            f" training picture: {some(unknown)}; training has {some(classes)}",
+            "give all splits the same class folders",
+        )
+    pairs = sorted(
+        ((os.fsencode(name), place) for place, c in enumerate(classes) for name in found.get(c, ()))
+    )
+    if not pairs:
+        raise DataError(f"the {split} split of {root} is empty", "fill it, or remove its folder")
+    names = [os.fsdecode(name) for name, _ in pairs]
+    return Labelled(files(root, names), torch.tensor([p for _, p in pairs], dtype=torch.int64))
