@@ -5,6 +5,7 @@ A header says type and lengths, big-endian; the values follow (http://yann.lecun
 
 import gzip
 import math
+import os
 import re
 import struct
 import zlib
@@ -25,7 +26,7 @@ _UNSIGNED_BYTE = 8
 _FIX = "fetch the four files again, or name their folder with --data.root"
 # As they are called after unpacking: a dot or a hyphen before idx.
 _NAME = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
-_MOST = 1 << 36
+_RATIO = 1040  # of packed bytes to their values, which gzip cannot exceed
 
 
 def holds(root: Path) -> bool:
@@ -97,19 +98,28 @@ def read(path: Path) -> Tensor:
         DataError: it is damaged, or of another type.
     """
     try:
-        data = regular.read(path)
-        if data[:2] == b"\x1f\x8b":
-            with gzip.open(path) as file:
-                data = file.read(_MOST)
-        zeros, kind, dimensions = struct.unpack(">HBB", data[:4])
-        shape = struct.unpack(f">{dimensions}I", data[4 : 4 + 4 * dimensions])
+        with regular.opened(path) as packed:
+            size = os.fstat(packed.fileno()).st_size
+            zipped = packed.read(2) == b"\x1f\x8b"
+            packed.seek(0)
+            file = gzip.GzipFile(fileobj=packed) if zipped else packed
+            head = file.read(4)
+            zeros, kind, dimensions = struct.unpack(">HBB", head)
+            if zeros or kind != _UNSIGNED_BYTE:
+                raise DataError(
+                    f"{path} is no idx file of bytes: it begins with {head.hex()}", _FIX
+                )
+            shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
+            count = math.prod(shape)
+            # What a header says is not taken for memory before it may be true.
+            data = file.read(count + 1) if count <= size * _RATIO else b""
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise DataError(f"{path} cannot be read: {error}", _FIX) from error
-    if zeros or kind != _UNSIGNED_BYTE:
-        raise DataError(f"{path} is no idx file of bytes: it begins with {data[:4].hex()}", _FIX)
-    values = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
-    if len(values) != math.prod(shape):
+    values = np.frombuffer(data, np.uint8)
+    if len(values) != count:
         raise DataError(
-            f"{path} says {' × '.join(map(str, shape))} values, and holds {len(values):,}", _FIX
+            f"{path} says {' × '.join(map(str, shape))} values, and holds"
+            f" {'more' if len(values) > count else 'fewer'}",
+            _FIX,
         )
     return torch.from_numpy(values.reshape(shape).copy())

@@ -75,7 +75,7 @@ def _labelled(path: Path, config: Data) -> bool:
         return True
     try:
         with regular.opened(path) as file:
-            head = _text(file.read(_LINE), errors="replace").split("\n", 1)[0]
+            head = _text(file.read(_LINE), errors="replace").lstrip().split("\n", 1)[0]
     except OSError:
         return True  # it is told when it is read
     return any(re.search(rf"\b{word}\b", head, re.IGNORECASE) for word in _LABEL)

@@ -25,10 +25,11 @@ from datasets import (
 from host import regular
 from host.errors import DataError, first_line
 from train.config import Data
-from train.data.pictures import Found, Labelled, halves
+from train.data.pictures import Found, Labelled, halves, some
 from train.data.sources import inside, labels, places
 from train.data.sources.tree import HELD_OUT
 
+SUFFIXES = {".parquet", ".arrow", ".tar"}
 _DESCRIPTIONS = ("README.md", "dataset_infos.json", "LICENSE", ".gitattributes")
 
 
@@ -99,15 +100,17 @@ def from_folder(config: Data, root: Path) -> Found:
     """
     _quiet()
     read, used = _open_folder(config, root)
+    named = [name for name in inside.names(root) if Path(name).name not in _DESCRIPTIONS]
+    unused = [os.path.relpath(name, root) for name in named if used and name not in used]
+    others = [name for name in unused if Path(name).suffix.lower() in SUFFIXES]
+    if others:
+        raise DataError(
+            f"{root} holds tables among other data, and {some(others)} would be left out",
+            "put each into a folder of its own",
+        )
     found = tables(read, config)
-    if not used:
-        return found
-    unused = {
-        os.path.relpath(name, root): "not among the tables"
-        for name in inside.names(root)
-        if name not in used and Path(name).name not in _DESCRIPTIONS
-    }
-    return replace(found, left_out=found.left_out | unused)
+    left_out = dict.fromkeys(unused, "not among the tables")
+    return replace(found, left_out=found.left_out | left_out)
 
 
 def tables(found: DatasetDict, config: Data) -> Found:

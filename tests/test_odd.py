@@ -1,0 +1,82 @@
+"""Pictures of every kind that people come with: read as they look, or named with a reason."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import odd
+import pytest
+from conftest import one_line
+
+from host.errors import DataError
+from train.config import Data
+from train.data import load
+
+KNOBS = {"source": "folder", "size": 16}
+_GOOD = 12 + 6  # training and validation pictures beside the odd ones
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    return odd.make(tmp_path_factory.mktemp("odd") / "data")
+
+
+@pytest.fixture(scope="module")
+def found(root):
+    return load(Data(**KNOBS, root=str(root), on_bad="skip"))
+
+
+def test_there_are_many_kinds() -> None:
+    assert len(odd.KINDS) == len({kind.name for kind in odd.KINDS}) >= 80
+    assert len(odd.BAD) >= 25
+
+
+def test_all_that_cannot_be_read_is_counted_and_nothing_is_trained(root) -> None:
+    total = _GOOD + len(odd.KINDS) - len(odd.LEFT_OUT)
+    with pytest.raises(DataError) as raised:
+        load(Data(**KNOBS, root=str(root)))
+    assert f"{len(odd.BAD)} of {total} pictures cannot be used: " in raised.value.problem
+    assert "--data.on_bad skip" in raised.value.fix
+
+
+@pytest.mark.parametrize("kind", odd.KINDS, ids=lambda kind: kind.name.strip())
+def test_a_kind(found, kind) -> None:
+    name = f"train/odd/{kind.name}"
+    if kind.name in odd.BAD:
+        assert kind.bad in found.skipped[name]
+        return
+    if kind.left_out:
+        assert found.left_out[name] == kind.left_out
+        return
+    names = [found.train.pictures.name(n) for n in range(len(found.train))]
+    pixels = found.train._decoded(names.index(name))
+    if kind.seen is not None:
+        middle = pixels.shape[0] // 2
+        for place, wanted in zip((0, -1), kind.seen, strict=True):
+            assert np.abs(pixels[middle, place].astype(int) - np.array(wanted)).max() <= kind.near
+
+
+def test_the_others_are_trained_on(found) -> None:
+    assert set(found.skipped) == {f"train/odd/{name}" for name in odd.BAD}
+    assert set(found.left_out) == {f"train/odd/{name}" for name in odd.LEFT_OUT}
+    good = len(odd.KINDS) - len(odd.BAD) - len(odd.LEFT_OUT)
+    assert (len(found.train), len(found.validation)) == (12 + good, 6)
+    assert found.train.shape == (3, 16, 16)
+    again = load(Data(**KNOBS, root=found.train.pictures.files.root, on_bad="skip"))
+    assert again.sha256 == found.sha256
+
+
+def test_the_record_lists_them(root, cli, tmp_path) -> None:
+    run = tmp_path / "run"
+    knobs = ["--data.source", "folder", "--data.root", root, "--data.size", "16"]
+    knobs += ["--batch_size", "8", "--lanes", "1", "--max_steps", "2", "--model.name", "mlp"]
+    done = cli("fit", *knobs, "--run", run)
+    assert done.code == 3
+    assert f"{len(odd.BAD)} of " in one_line(done.err)
+    done = cli("fit", *knobs, "--data.on_bad", "skip", "--run", run)
+    assert done.code == 0, done.err
+    assert f"warning: {len(odd.BAD)} of" in done.out
+    said = json.loads((run / "run.json").read_text())["data"]
+    assert said["skipped"]["count"] == len(odd.BAD)
+    assert said["left_out"]["why"]["train/odd/notes.txt"] == "no picture"
+    assert said["skipped"]["why"]["train/odd/nothing.jpg"] == "it is empty"

@@ -1,0 +1,610 @@
+"""Where data comes from: class folders, lists, idx files, CIFAR's, a function of one's own."""
+
+import gzip
+import json
+import pickle
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import picture
+from datasets import Dataset
+from PIL import Image
+
+from host.errors import DataError, UsageError
+from train.config import Data
+from train.data import load
+
+
+def lay(root: Path, layout: dict[str, int]) -> Path:
+    """Grey pictures of these values by name."""
+    for place, (name, value) in enumerate(layout.items()):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), (value + place) % 256, np.uint8)).save(path)
+    return root
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """Two classes of four training and two validation pictures."""
+    layout = {
+        f"{split}/{name}/{number}.png": value
+        for split, count in (("train", 4), ("validation", 2))
+        for name, value in (("dark", 60), ("light", 200))
+        for number in range(count)
+    }
+    return lay(tmp_path / "data", layout)
+
+
+def read(root: Path, **knobs: object):
+    return load(Data(source="folder", root=str(root), **knobs))
+
+
+def refused(root: Path, said: str, **knobs: object) -> None:
+    with pytest.raises(DataError, match=said):
+        read(root, **knobs)
+
+
+# What was silently wrong: each of these was trained on, and nothing was said.
+
+
+def test_sixteen_bits_became_white(root) -> None:
+    for path in root.rglob("*.png"):
+        grey = np.asarray(Image.open(path)).astype(np.uint16) * 257
+        Image.fromarray(grey).save(path)
+    found = read(root)
+    assert found.mean[0] == pytest.approx((60 + 200 + 2 * 5.5) / 2 / 255, abs=0.02)
+
+
+def test_floats_became_black(root) -> None:
+    Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(root / "train" / "dark" / "x.tif")
+    refused(root, r"train/dark/x\.tif \(its pixels are floats.*convert it to 8 or 16 bits\)")
+
+
+def test_shapes_in_the_alpha_channel_were_black(root) -> None:
+    for place, path in enumerate(sorted(root.rglob("*.png"))):
+        pixels = np.zeros((8, 8, 4), np.uint8)
+        pixels[: 2 + place % 5, :, 3] = 255
+        Image.fromarray(pixels).save(path)
+    found = read(root)
+    assert 0.3 < found.mean[0] < 0.7
+    # On black nothing of them is to be seen, and that is an error: there was "or 1.0" in its place.
+    refused(root, "channel 0 has the same value in all training pictures, 0 of 255", background=0)
+    assert read(root, background=0, mean=[0, 0, 0], std=[1, 1, 1]).std == [1, 1, 1]
+
+
+def test_one_grey_picture_sorted_first_made_all_grey(root) -> None:
+    grey = read(root)
+    assert grey.train.shape == (1, 8, 8)
+    Image.new("RGB", (8, 8), (250, 20, 20)).save(root / "validation" / "light" / "z.png")
+    found = read(root)
+    assert found.train.shape == (3, 8, 8)
+    assert read(root, channels=1).train.shape == (1, 8, 8)
+    assert found.validation.images(range_of(found.validation))[-1, :, 0, 0].tolist() == [
+        250,
+        20,
+        20,
+    ]
+
+
+def range_of(split):
+    import torch
+
+    return torch.arange(len(split))
+
+
+def test_a_class_in_validation_only_was_one_more(root) -> None:
+    lay(root, {"validation/Light/0.png": 9, "validation/Light/1.png": 9})
+    refused(root, "1 class of the validation split, and of no training picture: Light; .*dark")
+
+
+def test_empty_class_folders_vanished(root) -> None:
+    (root / "train" / "grey").mkdir()
+    refused(root, r"train/grey/ \(a class folder without pictures\)")
+    found = read(root, on_bad="skip")
+    assert found.classes == ["dark", "light"]
+    assert found.skipped == {"train/grey/": "a class folder without pictures"}
+
+
+def test_a_list_among_class_folders(root) -> None:
+    """It ended in "Instruction validation corresponds to no data"."""
+    before = read(root)
+    (root / "train" / "metadata.csv").write_text("file_name,caption\ndark/0.png,night\n")
+    found = read(root)
+    assert found.sha256 == before.sha256
+    assert found.left_out == {"train/metadata.csv": "no picture"}
+
+
+def test_a_picture_at_another_depth(root) -> None:
+    """It ended in "no label column"."""
+    lay(root, {"train/0.png": 7, "train/dark/more/4.png": 60})
+    refused(root, r"1 of 14 pictures .*train/0\.png \(beside the class folders")
+    assert len(read(root, on_bad="skip").train) == 9
+
+
+# Layouts of class folders.
+
+
+@pytest.mark.parametrize("held", ["val", "valid", "dev", "test", "Validation", "eval"])
+def test_names_of_splits(root, held) -> None:
+    (root / "validation").rename(root / held)
+    (root / "train").rename(root / "Training")
+    found = read(root)
+    assert (len(found.train), len(found.validation)) == (8, 4)
+
+
+def test_a_third_split_is_named(root) -> None:
+    lay(root, {"test/dark/0.png": 1, "extra/dark/0.png": 1, "notes.txt.png": 5})
+    found = read(root)
+    assert found.left_out == {
+        "test/": "validation is validation",
+        "extra/": "in no split",
+        "notes.txt.png": "in no split",
+    }
+
+
+def test_folders_without_splits_are_classes(tmp_path) -> None:
+    layout = {f"{name}/{n}.png": 90 for name in ("train", "bus") for n in range(10)}
+    found = read(lay(tmp_path / "a", layout), holdout=0.25)
+    assert found.classes == ["bus", "train"]
+    assert (len(found.train), len(found.validation)) == (15, 5)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (
+            ["train/0.png", "validation/0.png"],
+            "has splits, train, validation, and no class",
+        ),
+        (["a/b/0.png", "a/c/0.png"], "has one class, a; deeper down are b, c"),
+        (["train/a/0.png", "train/b/0.png", "val/a/0.png", "valid/a/0.png"], "several such splits"),
+        (["test/a/0.png", "val/a/0.png"], "no split named train, only test, val"),
+        (["train/Cat/0.png", "train/cat/0.png"], "differ in blanks or capitals alone"),
+        (["train/a/0.png", "train/a /0.png"], "differ in blanks or capitals alone"),
+        (["train/caf\u00e9/0.png", "train/cafe\u0301/0.png"], "differ in how an accent is written"),
+        (["train/a/0.txt", "train/b/0.txt"], "holds no pictures in class folders, only"),
+    ],
+)
+def test_layouts_that_are_not_clear(tmp_path, names, said) -> None:
+    for name in names:
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".png":
+            picture(path, 90)
+        else:
+            path.write_text("words")
+    refused(tmp_path / "data", said)
+
+
+def test_an_accent_may_be_written_in_either_way(tmp_path) -> None:
+    names = ["train/caf\u00e9/0.png", "validation/cafe\u0301/0.png", "train/x/0.png"]
+    found = read(lay(tmp_path / "data", dict.fromkeys(names, 50)))
+    assert found.classes == ["caf\u00e9", "x"]
+
+
+def test_letters_are_classes(tmp_path) -> None:
+    names = [f"{split}/{name}/0.png" for split in ("train", "val") for name in "aA"]
+    assert read(lay(tmp_path / "data", dict.fromkeys(names, 50))).classes == ["A", "a"]
+
+
+def test_pictures_of_both_splits_and_of_two_classes_are_told(root) -> None:
+    same = (root / "train" / "dark" / "0.png").read_bytes()
+    (root / "validation" / "light" / "0.png").write_bytes(same)
+    (root / "train" / "light" / "3.png").write_bytes(same)
+    one, two = read(root).doubts
+    assert one == (
+        "1 of 4 validation pictures are training pictures as well: validation/light/0.png"
+    )
+    assert two == "1 training pictures are in another class as well: train/light/3.png"
+    assert read(root, on_bad="skip").sha256 == read(root).sha256
+
+
+# Sixteen bits.
+
+
+def test_sixteen_bits_that_use_a_few_are_asked_about(root) -> None:
+    for path in root.rglob("*.png"):
+        Image.fromarray(np.asarray(Image.open(path)).astype(np.uint16) * 15).save(path)
+    refused(root, r"12 pictures have 16 bits, and none is brighter than 4\.\d % .*--data.white 4")
+    found = read(root, white=4095)
+    assert found.mean[0] == pytest.approx(135.5 * 15 / 4095, abs=0.02)
+    assert read(root, white=65535).mean[0] < 0.05
+    refused(root, r"has the value 31\d\d, above data.white \(1000\)", white=1000)
+
+
+def test_white_where_nothing_has_more_than_eight_bits(root) -> None:
+    with pytest.raises(UsageError, match=r"data.white is set, and no picture has more than 8 bits"):
+        read(root, white=4095)
+
+
+# Lists.
+
+
+def listed(root: Path, text: str | bytes, name: str = "metadata.csv") -> Path:
+    """Pictures in one folder, and a list of them."""
+    lay(root / "pictures", {f"{n}.png": 20 * n for n in range(10)})
+    (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return root
+
+
+def lines(pattern: str, head: str, count: int = 10) -> str:
+    return head + "".join(pattern.format(n=n, c="ab"[n % 2], i=n % 2) for n in range(count))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("metadata.csv", lines("pictures/{n}.png,{c}\n", "file_name,label\n")),
+        ("labels.csv", lines('"pictures/{n}.png";"{c}"\r\n', "Path;Class\r\n")),
+        ("annotations.tsv", lines("pictures/{n}.png\t{c}\n", "image\ttarget\n")),
+        ("metadata.csv", lines("pictures/{n}.png,{c}\n", "\ufefffile_name,label\n")),
+        ("metadata.csv", lines("pictures/{n}.png,{c}\n", "file_name,label\n").encode("utf-16")),
+        ("metadata.csv", lines("pictures\\{n}.png,{c}\n", "file_name,label\n")),
+        ("metadata.jsonl", lines('{{"file_name": "pictures/{n}.png", "label": "{c}"}}\n', "\n")),
+    ],
+)  # fmt: skip
+def test_a_list_of_names(tmp_path, name, text) -> None:
+    found = read(listed(tmp_path, text, name))
+    assert found.classes == ["a", "b"]
+    assert (len(found.train), len(found.validation)) == (8, 2)
+    assert found.left_out == {}
+    alone = load(Data(source="folder", root=str(tmp_path / name)))
+    assert alone.sha256 == found.sha256
+
+
+def test_labels_that_are_numbers(tmp_path) -> None:
+    text = lines("pictures/{n}.png,{i}\n", "file_name,label\n")
+    assert read(listed(tmp_path, text)).classes == ["0", "1"]
+    listed(tmp_path, text.replace(",1\n", ",10\n").replace(",0\n", ",9\n"))
+    found = read(tmp_path)
+    assert found.classes == ["9", "10"]  # in the order of numbers
+    listed(tmp_path, text.replace(",1\n", ",01\n").replace(",0\n", ",00\n"))
+    assert read(tmp_path).classes == ["00", "01"]
+
+
+def test_columns_of_other_names(tmp_path) -> None:
+    listed(tmp_path, lines("pictures/{n}.png,x,{c}\n", "where,label,what\n"))
+    refused(tmp_path, "no column file_name; its columns: where, label, what")
+    found = read(tmp_path, image_column="where", label_column="what")
+    assert found.classes == ["a", "b"]
+
+
+def test_a_column_of_splits(tmp_path) -> None:
+    text = lines("pictures/{n}.png,{c},train\n", "file_name,label,split\n", 6)
+    text += "pictures/6.png,a,val\npictures/7.png,b,val\npictures/8.png,a,test\n"
+    found = read(listed(tmp_path, text))
+    assert (len(found.train), len(found.validation)) == (6, 2)
+    assert found.left_out == {"pictures/9.png": "in no list", "test": "validation is val"}
+    listed(tmp_path, text.replace("b,val", "b,"))
+    refused(tmp_path, r"1 rows have no split: metadata\.csv:9")
+    listed(tmp_path, text.replace("b,val", "b,mine"))
+    refused(tmp_path, r"metadata\.csv:9 is of the split mine")
+
+
+def test_a_list_for_each_split(tmp_path) -> None:
+    listed(tmp_path, lines("pictures/{n}.png,{c}\n", "file_name,label\n", 8), "train.csv")
+    text = "file_name,label\npictures/8.png,a\npictures/9.png,b\n"
+    (tmp_path / "val.csv").write_text(text)
+    found = read(tmp_path)
+    assert (len(found.train), len(found.validation)) == (8, 2)
+    (tmp_path / "val.csv").write_text(text.replace(",b", ",c"))
+    refused(tmp_path, r"1 class of the validation split has no training picture: c")
+    (tmp_path / "metadata.csv").write_text(text)
+    refused(tmp_path, r"has metadata.csv and train.csv, which may name the same pictures")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            ("pictures/3.png", "pictures/x.png"),
+            r"x\.png \(no such picture, but metadata.csv:5",
+        ),
+        (("pictures/3.png,b", "pictures/2.png,b"), "1 rows give a picture another label"),
+        (("pictures/3.png,b", "pictures/3.png,"), r"1 of the training labels are missing.*csv:5"),
+        (("pictures/3.png,b", "pictures/3.png"), "line 5 has not as many fields"),
+        (("pictures/3.png,b", "pictures/3.png,b,c"), "line 5 has not as many fields"),
+        (("pictures/3.png,b", ",b"), r"metadata.csv:5 names no picture"),
+        (("pictures/3.png,b", "/etc/passwd,b"), r"names /etc/passwd, which lies outside"),
+        (("pictures/3.png,b", "../x.png,b"), r"names \.\./x\.png, which lies outside"),
+        (("pictures/3.png,b", "pictures/3.png,B"), "'B' and 'b'|'b' and 'B'|no training|letters"),
+        (("pictures/3.png,b", 'pictures/3.png,"b'), "cannot read .*metadata.csv"),
+    ],
+)
+def test_lists_that_are_wrong(tmp_path, change, said) -> None:
+    text = lines("pictures/{n}.png,{c}\n", "file_name,label\n")
+    if "B" in said:  # a letter is a class of its own
+        text, change = text.replace(",b", ",bus").replace(",a", ",car"), ("3.png,bus", "3.png,Bus")
+        said = "differ in blanks or capitals alone"
+    refused(listed(tmp_path, text.replace(*change)), said)
+
+
+def test_a_list_that_contradicts_the_folders(root) -> None:
+    rows = [f"{n}/{i}.png,{n}" for n in ("dark", "light") for i in range(4)]
+    rows[0] = "dark/0.png,light"
+    (root / "train" / "metadata.csv").write_text("\n".join(["file_name,label", *rows]) + "\n")
+    refused(root, r"1 rows give a picture another class than the folder.*metadata\.csv:2")
+
+
+def test_a_row_twice(tmp_path) -> None:
+    text = lines("pictures/{n}.png,{c}\n", "file_name,label\n") + "pictures/0.png,a\n"
+    found = read(listed(tmp_path, text))
+    assert found.left_out == {"metadata.csv:12: pictures/0.png": "listed twice"}
+
+
+# Files of MNIST's family.
+
+
+def idx(path: Path, values: np.ndarray, pack: bool = False) -> None:
+    data = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes()
+    path.write_bytes(gzip.compress(data) if pack else data)
+
+
+@pytest.fixture
+def mnist(tmp_path) -> Path:
+    random = np.random.default_rng(0)
+    for name, count, pack in (("train", 40, True), ("t10k", 10, False)):
+        end = ".gz" * pack
+        pixels = random.integers(0, 256, (count, 6, 5), np.uint8)
+        idx(tmp_path / f"{name}-images-idx3-ubyte{end}", pixels, pack)
+        idx(
+            tmp_path / f"{name}-labels-idx1-ubyte{end}", np.arange(count, dtype=np.uint8) % 10, pack
+        )
+    return tmp_path
+
+
+def test_idx_files(mnist) -> None:
+    found = load(Data(source="idx", root=str(mnist)))
+    assert (len(found.train), len(found.validation)) == (40, 10)
+    assert found.train.shape == (1, 6, 5)
+    assert found.classes == [*"0123456789"]
+    assert found.train.labels[:3].tolist() == [0, 1, 2]
+    first = np.random.default_rng(0).integers(0, 256, (40, 6, 5), np.uint8)
+    assert np.array_equal(found.train.resident[:, 0].numpy(), first)
+    assert read(mnist).sha256 == found.sha256  # a folder of them is known by what it holds
+    scaled = load(Data(source="idx", root=str(mnist), size=4))
+    assert scaled.train.images(range_of(scaled.train)).shape == (40, 1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("t10k-images-idx3-ubyte", lambda d: d[:-1], "says 10 × 6 × 5 values, and holds fewer"),
+        ("t10k-images-idx3-ubyte", lambda d: b"\0\0\x0d" + d[3:], "no idx file of bytes"),
+        ("t10k-images-idx3-ubyte", lambda d: b"", "cannot be read"),
+        (
+            "t10k-images-idx3-ubyte",
+            lambda d: b"\0\0\x08\x03" + b"\xff" * 12,
+            "values, and holds fewer",
+        ),
+        ("train-images-idx3-ubyte.gz", lambda d: d[:-9], "cannot be read"),
+        ("train-labels-idx1-ubyte.gz", None, "no train-labels-idx"),
+        ("t10k-labels-idx1-ubyte", None, "has test images, and no labels"),
+        (
+            "t10k-labels-idx1-ubyte",
+            lambda d: d[:7] + b"\x09" + d[8:-1],
+            "10 images, .* 9 labels",
+        ),
+        ("t10k-labels-idx1-ubyte", lambda d: d[:-1] + b"\x63", "no training picture: 99"),
+    ],
+)
+def test_idx_files_that_are_damaged(mnist, name, change, said) -> None:
+    path = mnist / name
+    data = path.read_bytes()
+    path.unlink()
+    if change is not None:
+        path.write_bytes(change(data))
+    with pytest.raises(DataError, match=said):
+        load(Data(source="idx", root=str(mnist)))
+
+
+# CIFAR, as torchvision leaves it.
+
+
+def cifar(root: Path, name: str) -> Path:
+    """What the archives hold, in protocol 2, in which they were written."""
+    random = np.random.default_rng(1)
+    hundred = name == "cifar100"
+    folder = root / ("cifar-100-python" if hundred else "cifar-10-batches-py")
+    folder.mkdir(parents=True)
+    count, key = (100, "fine_labels") if hundred else (10, "labels")
+    parts = (
+        ["train", "test"] if hundred else [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
+    )
+    for part in parts:
+        said = {
+            "batch_label": part,
+            key: [n % count for n in range(2 * count)],
+            "data": random.integers(0, 256, (2 * count, 3072), np.uint8),
+            "filenames": ["x.png"] * 2 * count,
+        }
+        (folder / part).write_bytes(pickle.dumps(said, protocol=2))
+    meta, names = ("meta", "fine_label_names") if hundred else ("batches.meta", "label_names")
+    said = {names: [f"class {n:03}" for n in range(count)], "num_vis": 3072}
+    (folder / meta).write_bytes(pickle.dumps(said, protocol=2))
+    return root
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_cifar(tmp_path, name) -> None:
+    from torchvision import datasets as theirs
+
+    root = cifar(tmp_path, name)
+    found = load(Data(source=name, root=str(root)))
+    kind = theirs.CIFAR100 if name == "cifar100" else theirs.CIFAR10
+    kind._check_integrity = lambda self: True  # its own check is of the real files' digests
+    sys.modules[kind.__module__].check_integrity = lambda *_: True
+    for split, train in ((found.train, True), (found.validation, False)):
+        there = kind(str(root), train=train)
+        assert np.array_equal(split.resident.permute(0, 2, 3, 1).numpy(), there.data)
+        assert split.labels.tolist() == there.targets
+    assert found.classes == there.classes
+    assert load(Data(source=name, root=str(next(root.iterdir())))).sha256 == found.sha256
+
+
+class _Harm:
+    def __reduce__(self):
+        return (print, ("harm",))
+
+
+@pytest.mark.parametrize("said", [_Harm(), {"data": _Harm()}, [1], {}, {"data": np.zeros((3, 3))}])
+def test_cifar_files_run_nothing(tmp_path, capsys, said) -> None:
+    root = cifar(tmp_path, "cifar100")
+    (root / "cifar-100-python" / "train").write_bytes(pickle.dumps(said, protocol=2))
+    with pytest.raises(DataError, match=r"train (cannot be read|is no file|holds no pictures)"):
+        load(Data(source="cifar100", root=str(root)))
+    assert "harm" not in capsys.readouterr().out
+
+
+def test_cifar_that_is_not_there(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"there is no .*cifar-10-batches-py.*uoft-cs/cifar10"):
+        load(Data(source="cifar10", root=str(tmp_path)))
+
+
+# A function of one's own.
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path / "my_data.py"
+    sys.modules.pop("my_data", None)
+
+
+TABLES = """from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
+    from PIL import Image as P
+    features = Features({'image': Image(), 'label': ClassLabel(names=['a', 'b'])})
+    x = [P.fromarray(p) for p in np.arange(12 * 16, dtype=np.uint8).reshape(12, 4, 4)]
+    d = Dataset.from_dict({'image': x, 'label': [0, 1] * 6}, features=features)
+    return DatasetDict(train=d, validation=d)"""
+PIXELS = "np.arange(12 * 16, dtype=np.uint8).reshape(12, 4, 4)"
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        (f"x = {PIXELS}; y = [n % 2 for n in range(12)]; return (x, y), (x[:4], y[:4])", (1, 4, 4)),
+        (f"x = {PIXELS}; y = np.array(['a', 'b'] * 6); return (x, y), (x[:4], y[:4])", (1, 4, 4)),
+        (f"x = np.stack([{PIXELS}] * 3, -1); y = [0, 1] * 6\n    return (x, y), (x, y)", (3, 4, 4)),
+        (TABLES, (1, 4, 4)),
+    ],
+)  # fmt: skip
+def test_a_function_of_one_s_own(mine, body, shape) -> None:
+    mine.write_text(f"import numpy as np\ndef tables(config):\n    {body}\n")
+    found = load(Data(source="my_data:tables"))
+    assert found.train.shape == shape
+    assert len(found.train) == 12
+    assert len(found.classes) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 5", "returned int.*return a DatasetDict"),
+        ("return 5, 6", "returned int and int"),
+        ("raise ValueError('no such luck')", r"failed \(ValueError: no such luck\)"),
+        ("return ([[1]], [0]), ([[1]], [0])", "pixels of int64 with 2 dimensions"),
+        (f"x = {PIXELS}; return (x, [0]), (x, [0])", "12 pictures with 1 labels"),
+        (f"x = {PIXELS}; return (x, [None] * 12), (x, [0] * 12)", "12 of the training labels"),
+        (f"x = {PIXELS}; return (x[:0], []), (x, [0] * 12)", "a split without pictures"),
+        (f"x = {PIXELS}; y = [0, 1] * 6; return (x, y), (x[:, :2], y)", "pictures have 2 sizes"),
+        ("import nowhere_at_all", r"failed \(ModuleNotFoundError"),
+    ],
+)
+def test_a_function_that_returns_something_else(mine, body, said) -> None:
+    mine.write_text(f"import numpy as np\ndef tables(config):\n    {body}\n")
+    with pytest.raises(DataError, match=said):
+        load(Data(source="my_data:tables"))
+
+
+def test_a_function_that_is_not_there(mine) -> None:
+    mine.write_text("x = 1\n")
+    for source, said in (("my_data:x", "no function x"), ("nowhere.at:all", "cannot be imported")):
+        with pytest.raises(DataError, match=said):
+            load(Data(source=source))
+
+
+def test_synthetic_pictures_have_the_shape_that_is_asked_for() -> None:
+    found = load(Data(source="synthetic", size=12, channels=1))
+    assert found.train.shape == (1, 12, 12)
+    assert len(found.train) + len(found.validation) == 2048
+    assert load(Data(source="synthetic", size=12, channels=1)).sha256 == found.sha256
+
+
+# Tables that others wrote.
+
+
+def test_parquet_without_notes_of_the_library(tmp_path, root) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    data = [path.read_bytes() for path in sorted(root.rglob("train/*/*.png"))]
+    for kind in ("struct", "binary"):
+        column = [{"bytes": d, "path": None} for d in data] if kind == "struct" else data
+        table = pyarrow.table({"picture": column, "label": ["dark", "light"] * 4})
+        place = tmp_path / kind
+        place.mkdir()
+        pyarrow.parquet.write_table(table, place / "train.parquet")
+        found = read(place)
+        assert found.classes == ["dark", "light"]
+        assert len(found.train) + len(found.validation) == 8
+
+
+def test_rows_without_a_picture_are_bad(tmp_path, root) -> None:
+    data = [path.read_bytes() for path in sorted(root.rglob("train/*/*.png"))]
+    rows = [{"bytes": d, "path": "x.png"} for d in data]
+    rows[3] = {"bytes": None, "path": None}
+    place = table(tmp_path / "tables", rows)
+    refused(place, r"1 of 8 pictures cannot be used: row 3 of training \(the row is empty\)")
+    found = read(place, on_bad="skip")
+    assert len(found.train) + len(found.validation) == 7
+
+
+def table(place: Path, rows: list[dict]) -> Path:
+    place.mkdir()
+    Dataset.from_dict({"image": rows, "label": [0, 1] * 4}).to_parquet(str(place / "p.parquet"))
+    return place
+
+
+def test_files_that_are_not_among_the_tables_are_named(tmp_path, root) -> None:
+    data = [path.read_bytes() for path in sorted(root.rglob("train/*/*.png"))]
+    rows = [{"bytes": d, "path": None} for d in data]
+    place = table(tmp_path / "tables", rows)
+    (place / "more.png").write_bytes(data[0])
+    assert read(place).left_out == {"more.png": "not among the tables"}
+    for number in range(9):  # `datasets` reads what there is most of, and says nothing
+        (place / f"{number}.png").write_bytes(data[0])
+    refused(place, "holds tables among other data, and p.parquet would be left out")
+
+
+def test_what_was_seen_is_kept_and_seen_again_after_a_change(root, tmp_path, monkeypatch) -> None:
+    from train.data import scan
+
+    looked = []
+    real = scan.decode
+    monkeypatch.setattr(scan, "decode", lambda *given: looked.append(1) or real(*given))
+    knobs = {"cache_dir": str(tmp_path / "cache")}
+    first = read(root, **knobs)
+    assert len(looked) == 12
+    assert read(root, **knobs).sha256 == first.sha256
+    assert len(looked) == 12
+    lay(root, {"train/dark/0.png": 77})
+    assert read(root, **knobs).sha256 != first.sha256
+    assert len(looked) == 12 + 8
+    for path in (tmp_path / "cache").glob("scan-*"):
+        if path.suffix != ".lock":  # half of one is no scan
+            path.write_bytes(path.read_bytes()[:-5])
+    again = read(root, **knobs)
+    assert len(looked) == 20 + 12
+    assert json.dumps(again.described()) == json.dumps(read(root, **knobs).described())
+
+
+def test_a_cache_that_cannot_be_written_is_said(root, tmp_path, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    found = read(root, cache_dir=str(tmp_path / "file"))
+    assert found.sha256 == read(root).sha256
+    assert "cannot write" in capsys.readouterr().err
