@@ -83,16 +83,16 @@ SETTINGS += $(chosen)
 # ARGS as words that a shell takes for words. Without a Python to split them they must be plain ones.
 args   := $(if $(value ARGS),$(if $(found),$(shell ARGS=$(call quoted,ARGS) $(PYTHON) -m host.words || echo refused:$$?),$(plain)))
 # A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
-verbs  := $(filter-out __init__ fit evaluate tune reproduce,$(notdir $(basename $(wildcard train/verbs/*.py))))
+verbs  := $(filter-out __init__ data fit evaluate tune reproduce,$(notdir $(basename $(wildcard train/verbs/*.py))))
 
 # What is about containers does nothing without one.
-runs   := $(filter train tune eval reproduce tensorboard $(verbs),$(goals))
+runs   := $(filter train data tune eval reproduce tensorboard $(verbs),$(goals))
 idle   := $(filter DATA CACHE BASE_IMAGE APT_SNAPSHOT SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU,$(told))
 ifneq ($(and $(filter local,$(engine)),$(runs),$(idle)),)
 $(error $(firstword $(idle)) is about containers, and this is ENGINE=local → take it away; data that is elsewhere:   ARGS="--data.root DIR")
 endif
 
-.PHONY: help doctor train tune eval reproduce $(verbs) tensorboard test test-slow test-crowd test-alone test-fault test-gpu \
+.PHONY: help doctor train data tune eval reproduce $(verbs) tensorboard test test-slow test-crowd test-alone test-fault test-gpu \
         test-portable test-container bench conformance coverage ready lint format schema lock shell image \
         image-twice pin-images clean
 
@@ -114,6 +114,9 @@ else
 
 train: checked $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
 	$(VERB) fit --config $(call quoted,CONFIG) $(if $(RUN),--run $(call quoted,RUN)) $(args)
+
+data: $(ENV)  ## show what CONFIG trains on: classes, what is damaged or left out, a picture
+	$(VERB) data --config $(call quoted,CONFIG) $(args)
 
 tune: checked $(ENV)  ## measure what CONFIG can do here, and write an experiment to use; ARGS="--what batch,workers,speed,lr"
 	$(VERB) tune --config $(call quoted,CONFIG) $(args)

@@ -1,0 +1,56 @@
+"""A picture of what enters the model: the first training samples, varied, with their classes."""
+
+import math
+from contextlib import closing
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from train.config import Config
+from train.data.augment import Augmenter
+from train.data.loader import lane_blocks
+from train.data.source import ImageData
+
+_COLUMNS, _ROWS = 8, 6
+_TILE = 112  # pixels on a side, of small images at least
+_LINE = 16  # for the class
+
+
+def draw(config: Config, images: ImageData) -> Image.Image:
+    """The first samples that a training with this experiment consumes, in their order."""
+    augmenter = Augmenter(config.augment, images.mean, images.std, torch.device("cpu"))
+    inputs, labels = _first(config, images)
+    scale, shift = augmenter.scale, augmenter.shift
+    # Back from what is normalised to what can be seen.
+    pixels = ((inputs - shift) / scale).round().clamp(0, 255).to(torch.uint8)
+    factor = max(1, _TILE // max(pixels.shape[2:]))
+    height, width = (factor * side for side in pixels.shape[2:])
+    rows = math.ceil(len(pixels) / _COLUMNS)
+    sheet = Image.new("RGB", (_COLUMNS * width, rows * (height + _LINE)), "white")
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
+    for place, (image, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
+        left, top = (place % _COLUMNS) * width, (place // _COLUMNS) * (height + _LINE)
+        array = image.permute(1, 2, 0).numpy()
+        tile = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
+        sheet.paste(tile.resize((width, height), Image.Resampling.NEAREST), (left, top))
+        pen.text((left + 2, top + height + 1), images.classes[label], fill="black", font=font)
+    return sheet
+
+
+def _first(config: Config, images: ImageData) -> tuple[Tensor, Tensor]:
+    """float32 [N, C, H, W] and int64 [N]."""
+    augmenter = Augmenter(config.augment, images.mean, images.std, torch.device("cpu"))
+    alone = config.model_copy(update={"data": config.data.model_copy(update={"workers": 0})})
+    wanted, total = _COLUMNS * _ROWS, round(config.epochs * len(images.train))
+    inputs, labels = [], []
+    blocks = lane_blocks(
+        images.train, alone, range(config.lanes), torch.device("cpu"), first_step=0, total=total
+    )
+    with closing(blocks):
+        for batch, _ in blocks:
+            inputs.append(augmenter(batch.images, batch.keys))
+            labels.append(batch.labels)
+            if sum(map(len, labels)) >= wanted:
+                break
+    return torch.cat(inputs)[:wanted], torch.cat(labels)[:wanted]

@@ -1,0 +1,85 @@
+"""show what an experiment trains on: splits, classes, what is damaged or left out, and a picture"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from host.errors import DataError
+from host.text import printable
+from train import experiment
+
+if TYPE_CHECKING:
+    from train.data import ImageData
+
+LAUNCHED = False
+KNOBS = True
+
+_CLASSES = 40  # that are listed
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Which experiment, and where to draw."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the experiment, a YAML file")
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="where the first samples are drawn, as the model gets them (default:"
+        " runs/<name>-data.png)",
+    )
+
+
+def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
+    """Print it, and draw the picture.
+
+    Raises:
+        DataError: pictures cannot be used, and the experiment does not skip them.
+    """
+    config = experiment.load(options.config, knobs)
+    from train.data import load, mosaic
+
+    # All that is damaged is listed first, whatever the experiment does about it.
+    images = load(config.data.model_copy(update={"on_bad": "skip"}))
+    for line in _lines(images):
+        print(printable(line))
+    path = options.picture or Path("runs", f"{config.name}-data.png")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mosaic.draw(config, images).save(path)
+    except (OSError, ValueError) as error:  # ValueError: a suffix that is no format
+        raise DataError(f"cannot draw {path}: {error}", "name another file: --picture") from error
+    print(printable(f"the first samples, as the model gets them: {path}"))
+    if images.skipped and config.data.on_bad == "error":
+        raise DataError(
+            f"{len(images.skipped):,} pictures cannot be used",
+            "mend or remove them, or train without them: --data.on_bad skip",
+        )
+
+
+def _lines(images: "ImageData") -> list[str]:
+    channels, height, width = images.train.shape
+    colour = "grey" if channels == 1 else "colour"
+    figures = f"mean {_list(images.mean)}, deviation {_list(images.std)}"
+    lines = [
+        f"training    {len(images.train):>9,} pictures",
+        f"validation  {len(images.validation):>9,} pictures",
+        f"{width}×{height} pixels, {colour}; {figures}",
+        f"data {images.sha256}",
+        f"{len(images.classes):,} classes (training + validation):",
+    ]
+    count = len(images.classes)
+    trained = images.train.labels.bincount(minlength=count).tolist()
+    held = images.validation.labels.bincount(minlength=count).tolist()
+    rows = [*zip(images.classes, trained, held, strict=True)]
+    lines += [f"  {name}: {a:,} + {b:,}" for name, a, b in rows[:_CLASSES]]
+    if count > _CLASSES:
+        few, _, _ = min(rows, key=lambda row: row[1])
+        lines.append(f"  … and {count - _CLASSES:,} more; the fewest has {few}, {min(trained):,}")
+    for title, names in (("cannot be used", images.skipped), ("left out", images.left_out)):
+        lines += [f"{title}: {len(names):,}"] if names else []
+        lines += [f"  {name}: {why}" for name, why in sorted(names.items())]
+    return lines + [f"warning: {doubt}" for doubt in images.doubts]
+
+
+def _list(values: list[float]) -> str:
+    return " ".join(f"{value:.4f}" for value in values)
