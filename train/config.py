@@ -47,7 +47,7 @@ class Data(Section):
     prefetch: Count = Field(2, json_schema_extra=FREE | idle("data.workers", 0))
     """Steps that each loader process works ahead."""
     cache: Annotated[float, Field(ge=0)] = Field(1.0, json_schema_extra=FREE)
-    """GiB: images of a split that take no more are decoded once and kept in memory."""
+    """GiB: images of a split that take no more are decoded once, and mapped from cache_dir."""
     holdout: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of samples held out for validation where the source has no such split."""
     size: Annotated[int, Field(ge=1, le=1 << 14)] | None = None
@@ -67,7 +67,7 @@ class Data(Section):
     max_pixels: Count = Field(89_478_485, json_schema_extra=_NO_FILES)
     """Pixels that an image may have before it is scaled; one with more cannot be read."""
     cache_dir: str | None = Field(None, json_schema_extra=FREE | _NO_FILES)
-    """Where is kept what was found out about the images; null: ~/.cache/lockstep."""
+    """Where decoded images are kept, and what was found out about them; null: ~/.cache/lockstep."""
     outside: bool = Field(False, json_schema_extra=FREE | _NO_FILES)
     """Let what lies in a folder (Parquet, lists, README.md) name files that lie elsewhere."""
     image_column: str | None = Field(None, json_schema_extra=_NO_FILES)

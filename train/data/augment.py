@@ -29,29 +29,46 @@ class Augmenter:
             :, None, None
         ]
 
-    def normalize(self, images: Tensor) -> Tensor:
-        """float32 [B, C, H, W] of zero mean and unit deviation, from uint8 [B, C, H, W]."""
-        return images.to(torch.float32) * self.scale + self.shift
-
-    def __call__(self, images: Tensor, keys: Tensor) -> Tensor:
-        """Augment uint8 [B, C, H, W] by the samples' keys, int64 [B]; float32 [B, C, H, W]."""
+    def move(self, images: Tensor, keys: Tensor) -> Tensor:
+        """What can be done to bytes: crop and mirror uint8 [B, C, H, W] by their keys."""
         if self.config.pad:
             images = _crop(images, keys, self.config.pad)
         if self.config.flip:
-            mirror = order.randint(keys, 2, 2).bool()[:, None, None, None]
-            images = torch.where(mirror, images.flip(-1), images)
-        floats = self.normalize(images)
+            images = _mirror(images, order.randint(keys, 2, 2))
+        return images
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """float32 [B, C, H, W] of zero mean and unit deviation, from uint8 [B, C, H, W]."""
+        # In place: large tensors that come and go cost more than the arithmetic.
+        return images.to(torch.float32).mul_(self.scale).add_(self.shift)
+
+    def __call__(self, images: Tensor, keys: Tensor) -> Tensor:
+        """Augment uint8 [B, C, H, W] by the samples' keys, int64 [B]; float32 [B, C, H, W]."""
+        floats = self.normalize(self.move(images, keys))
         if self.config.cutout:
-            floats = floats * _outside(images, keys, self.config.cutout)
+            floats.mul_(_outside(images, keys, self.config.cutout))
         return floats
 
 
 def _crop(images: Tensor, keys: Tensor, pad: int) -> Tensor:
-    batch, _, height, width = images.shape
+    batch, channels, height, width = images.shape
     padded = functional.pad(images, (pad, pad, pad, pad))
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [B, C, 2p+1, 2p+1, H, W], a view
     top, left = (order.randint(keys, draw, 2 * pad + 1) for draw in (0, 1))
-    return windows[torch.arange(batch, device=images.device), :, top, left]
+    # Each row of a window is a run of bytes: where each begins, int64 [B, C, H].
+    each, plane, row, _ = padded.stride()
+    device = images.device
+    starts = (torch.arange(batch, device=device) * each + top * row + left)[:, None, None]
+    starts = starts + torch.arange(channels, device=device)[:, None] * plane
+    starts = starts + torch.arange(height, device=device) * row
+    flat = padded.view(-1)
+    runs = flat.as_strided((len(flat) - width + 1, width), (1, 1))
+    return runs.index_select(0, starts.view(-1)).view_as(images)
+
+
+def _mirror(images: Tensor, chosen: Tensor) -> Tensor:
+    """Those with a one in `chosen`, int64 [B], left to right; faster than `where`."""
+    mask = (chosen * 255).to(torch.uint8)[:, None, None, None]
+    return images ^ ((images ^ images.flip(-1)) & mask)
 
 
 def _outside(images: Tensor, keys: Tensor, side: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Images of a split: decoded once and kept where they are few, else batch by batch."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ class Split:
         resize: whether pictures are scaled and cropped to it.
         reading: how they are decoded.
         resident: uint8 [N, C, H, W] where the split is small enough to keep, else None.
+        mapped: whether that is a file's, whose memory all processes share.
     """
 
     pictures: Encoded | Arrays
@@ -34,6 +35,7 @@ class Split:
     resize: bool
     reading: Reading
     resident: Tensor | None = None
+    mapped: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -50,7 +52,7 @@ class Split:
             DataError: a picture cannot be read any more, or is not of the split's shape.
         """
         if self.resident is not None:
-            return self.resident[numbers]
+            return self.resident.index_select(0, numbers)
         out = torch.empty((len(numbers), *self.shape), dtype=torch.uint8)
         pixels = out.numpy()
         for place, number in enumerate(numbers.tolist()):
@@ -103,13 +105,6 @@ def _middle(picture: Image.Image, most: int) -> Image.Image:
         return picture
     left, top = (picture.width - width) // 2, (picture.height - height) // 2
     return picture.crop((left, top, left + width, top + height))
-
-
-def keep(split: Split, most: float) -> Split:
-    """The split with its images decoded into memory, where they take no more than `most` bytes."""
-    if isinstance(split.pictures, Arrays) and split.pictures.pixels.shape[1:] == split.shape:
-        return replace(split, resident=split.pictures.pixels)
-    return split if split.nbytes > most else replace(split, resident=torch.cat([*decoded(split)]))
 
 
 def decoded(split: Split) -> Iterator[Tensor]:

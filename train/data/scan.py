@@ -4,8 +4,6 @@ What was found is kept until the files change, or what reads them does.
 """
 
 import hashlib
-import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress
 from torch.utils.data import Dataset
 
 from host import limits
@@ -24,11 +20,11 @@ from train.data import cache, png
 from train.data import decode as decoding
 from train.data.decode import BadPicture, Reading, decode
 from train.data.pictures import Encoded
+from train.data.progress import shown
 from train.data.workers import load
 
 _AT_ONCE = 64
 _FEW = 512  # pictures that are looked at sooner than processes are started
-_QUIET = 10.0  # seconds between lines, without a terminal
 # What was seen by other code was not seen by this.
 _CODE = hashlib.sha256(
     b"".join(Path(each).read_bytes() for each in (decoding.__file__, png.__file__, __file__))
@@ -148,25 +144,10 @@ def _look(pictures: Encoded, how: Reading) -> Scan:
     workers = 0 if count <= _FEW else limits.cpus()
     starts = range(0, count, _AT_ONCE)
     with closing(load(_Looks(pictures, how), starts, workers, 2)) as looked:
-        parts = list(_shown(looked, count))
+        parts = list(shown(looked, "looking at all pictures once", _AT_ONCE, count))
     names = ("digests", "sizes", "kinds", "peaks")
     digests, sizes, kinds, peaks = (
         np.concatenate([getattr(part, name) for part in parts]) for name in names
     )
     bad = {number: why for part in parts for number, why in part.bad.items()}
     return Scan(digests, sizes, kinds, peaks, bad)
-
-
-def _shown(parts: Iterator[Scan], count: int) -> Iterator[Scan]:
-    """The parts as they come, with a bar on a terminal and a line now and then elsewhere."""
-    console = Console(stderr=True, highlight=False)
-    said, done = time.monotonic(), 0
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("looking at all pictures once", total=count)
-        for part in parts:
-            yield part
-            done += len(part.kinds)
-            bar.advance(task, len(part.kinds))
-            if not console.is_terminal and time.monotonic() - said > _QUIET:
-                console.print(f"looked at {done:,} of {count:,} pictures")
-                said = time.monotonic()

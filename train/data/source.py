@@ -18,10 +18,11 @@ from host.errors import DataError, UsageError
 from host.text import printable
 from train.config import Data
 from train.data import cache, twins
-from train.data.images import Split, keep
+from train.data.images import Split
 from train.data.pictures import Arrays, Found, Labelled, choose, some
 from train.data.scan import COLOUR, Scan, reading, scan
 from train.data.sources import cifar, digits, folder, idx, own, synthetic
+from train.data.store import keep
 
 _AT_ONCE = 1 << 21  # pixels
 _DARK = 0.25  # share of white below which 16-bit pictures hold fewer bits than they could
@@ -73,7 +74,8 @@ class ImageData:
     def resident(self) -> int:
         """Bytes of images that are kept in memory, in each process."""
         splits = (self.train, self.validation)
-        return sum(split.resident.nbytes for split in splits if split.resident is not None)
+        kept = [s.resident for s in splits if s.resident is not None and not s.mapped]
+        return sum(each.nbytes for each in kept)
 
 
 def _listed(names: dict[str, str]) -> dict[str, Any]:
@@ -101,7 +103,9 @@ def load(config: Data) -> ImageData:
         for each in splits
     ]
     sha256 = _fingerprint(splits, scans, found.classes)
-    train, validation = (keep(split, config.cache * 2**30) for split in made)
+    train, validation = (
+        keep(split, config, f"{sha256} {name}") for split, name in zip(made, _SPLITS, strict=True)
+    )
     mean, std = _statistics(train, config, sha256)
     doubts = [*twins.doubts(splits, scans)]
     return ImageData(

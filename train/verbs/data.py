@@ -1,12 +1,14 @@
 """show what an experiment trains on: splits, classes, what is damaged or left out, and a picture"""
 
 import argparse
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from host.errors import DataError
 from host.text import printable
 from train import experiment
+from train.config import Data
 
 if TYPE_CHECKING:
     from train.data import ImageData
@@ -27,6 +29,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="where the first samples are drawn, as the model gets them (default:"
         " runs/<name>-data.png)",
     )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--cached", action="store_true", help="list what is kept in data.cache_dir, and end"
+    )
+    what.add_argument(
+        "--clear", action="store_true", help="remove what is kept in data.cache_dir, and end"
+    )
 
 
 def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
@@ -37,6 +46,10 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     """
     config = experiment.load(options.config, knobs)
     from train.data import load, mosaic
+
+    if options.cached or options.clear:
+        _cache(config.data, clear=options.clear)
+        return
 
     # All that is damaged is listed first, whatever the experiment does about it.
     images = load(config.data.model_copy(update={"on_bad": "skip"}))
@@ -54,6 +67,23 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
             f"{len(images.skipped):,} pictures cannot be used",
             "mend or remove them, or train without them: --data.on_bad skip",
         )
+
+
+def _cache(config: Data, *, clear: bool) -> None:
+    """List or remove what the cache holds."""
+    from train.data import cache, store
+
+    root = cache.folder(config)
+    found = store.entries(root)
+    for path, size, written in found:
+        if clear:
+            path.unlink(missing_ok=True)
+        else:
+            when = datetime.fromtimestamp(written).isoformat(sep=" ", timespec="minutes")
+            print(f"{size / 2**20:>10,.1f} MiB  {when}  {path.name}")
+    total = sum(size for _, size, _ in found) / 2**20
+    done = "removed from" if clear else "in"
+    print(printable(f"{len(found)} files, {total:,.1f} MiB {done} {root}"))
 
 
 def _lines(images: "ImageData") -> list[str]:
