@@ -82,7 +82,7 @@ def ours(images: torch.Tensor, *, floats: bool) -> Iterator[torch.Tensor]:
     augmenter = Augmenter(Augment(pad=PAD, flip=True), MEAN, STD, device)
     labels = torch.zeros(COUNT, dtype=torch.int64)
     shape = tuple(images.shape[1:])
-    split = Split(Arrays(images), labels, shape, False, Reading(1, 0, None), images)
+    split = Split(Arrays(images), labels, shape, False, Reading(1, 0, None), resident=images)
     blocks = lane_blocks(split, config, range(1), device, first_step=0, total=1000 * COUNT)
     for batch, _ in blocks:
         yield (augmenter if floats else augmenter.move)(batch.images, batch.keys)

@@ -49,7 +49,7 @@ def test_a_kind(found, kind) -> None:
         assert found.left_out[name] == kind.left_out
         return
     names = [found.train.pictures.name(n) for n in range(len(found.train))]
-    pixels = found.train._decoded(names.index(name))
+    pixels = found.train.pixels(names.index(name))
     if kind.seen is not None:
         middle = pixels.shape[0] // 2
         for place, wanted in zip((0, -1), kind.seen, strict=True):

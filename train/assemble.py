@@ -41,7 +41,7 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
         source = printable(config.data.source)
         print(f"looking for {source}, in the cache and on the hub", flush=True)
     with runtime.together(), stop.breaks():  # a download may take hours
-        images = load(config.data)
+        images = load(config.data, config.augment)
     mark = runtime.from_main(images.mark())
     with runtime.together():
         if images.mark() != mark:

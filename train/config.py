@@ -22,6 +22,7 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 Natural = Annotated[int, Field(ge=0, lt=2**31)]
 Schedule = Literal["cosine", "linear", "constant", "step"]
 Statistics = Annotated[list[Fraction], Field(min_length=1, max_length=4)]
+Area = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Deviation = Annotated[float, Field(gt=0, le=1)]
 
@@ -50,6 +51,10 @@ class Data(Section):
     """GiB: images of a split that take no more are decoded once, and mapped from cache_dir."""
     holdout: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of samples held out for validation where the source has no such split."""
+    prepare: Annotated[int, Field(ge=1, le=1 << 14)] | None = Field(
+        None, json_schema_extra=_NO_FILES
+    )
+    """Scale pictures once, their shorter side to this many pixels, and keep them in cache_dir."""
     size: Annotated[int, Field(ge=1, le=1 << 14)] | None = None
     """Scale the shorter side to this many pixels and crop the middle; null: as they are."""
     mean: Statistics | None = None
@@ -83,6 +88,8 @@ class Augment(Section):
     """Pad by this many pixels on each side, then crop a random window of the first size."""
     flip: bool = False
     """Mirror left to right, every second time."""
+    crop: tuple[Area, Area] | None = None
+    """Take a random window of this share of a picture, such as [0.08, 1], scaled to data.size."""
     cutout: Natural = 0
     """Side in pixels of a random square set to the mean; 0: none."""
 
@@ -232,6 +239,23 @@ class Config(Section):
             raise UsageError(
                 f"lanes: {self.lanes} with batch_size: {self.batch_size}, but lanes must {need}",
                 f"lanes: {close} would do",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sizes(self) -> "Config":
+        if self.augment.crop is not None:
+            least, most = self.augment.crop
+            if self.data.size is None:
+                raise UsageError("augment.crop without data.size", "set the size to scale to")
+            if least > most:
+                raise UsageError(
+                    f"augment.crop: {least} is more than {most}", "give the least share first"
+                )
+        if (self.data.prepare or 1 << 14) < (self.data.size or 0):
+            raise UsageError(
+                f"data.prepare: {self.data.prepare} is less than data.size: {self.data.size}",
+                "prepare pictures that are as large, or larger",
             )
         return self
 

@@ -119,7 +119,7 @@ def _objections(
         found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", _FIX))
     # A large data set that was trained on at `fast` was not hashed.
     if manifest["data_sha256"] is not None:
-        data = load_data(config.data)
+        data = load_data(config.data, config.augment)
         if data.sha256 != manifest["data_sha256"]:
             found.append(DataError(f"the data is not what {run} was trained on", _FIX))
     level, world = config.reproducibility, manifest["world_size"]

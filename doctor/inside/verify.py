@@ -39,7 +39,7 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
             portable=config.portable,
         )
         found.append(_lanes(config, planned))
-        data = load_data(config.data)
+        data = load_data(config.data, config.augment)
         found.append(_data(data))
         _check_model(config, data)
         fit = memory.fit(

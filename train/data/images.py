@@ -9,10 +9,12 @@ from PIL import Image
 from torch import Tensor
 
 from host.errors import DataError
+from train.data import windows
 from train.data.decode import BadPicture, Pixels, Reading, decode, to_channels
 from train.data.pictures import Arrays, Encoded
+from train.data.scaled import Scaled, as_picture, as_pixels, middle, shrink
 
-_LONGEST = 16  # sides, of what is scaled
+_AT_ONCE = 16  # pictures in memory that are to be cut
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,19 @@ class Split:
         shape: (C, H, W) of each image.
         resize: whether pictures are scaled and cropped to it.
         reading: how they are decoded.
+        prepare: what the shorter side of each is scaled to first, where it is longer.
+        crop: least and most of a picture's area, where random windows of it are wanted.
         resident: uint8 [N, C, H, W] where the split is small enough to keep, else None.
         mapped: whether that is a file's, whose memory all processes share.
     """
 
-    pictures: Encoded | Arrays
+    pictures: Encoded | Arrays | Scaled
     labels: Tensor
     shape: tuple[int, int, int]
     resize: bool
     reading: Reading
+    prepare: int | None = None
+    crop: tuple[float, float] | None = None
     resident: Tensor | None = None
     mapped: bool = False
 
@@ -45,8 +51,11 @@ class Split:
         """Bytes of all its images, decoded."""
         return len(self) * int(np.prod(self.shape))
 
-    def images(self, numbers: Tensor) -> Tensor:
+    def images(self, numbers: Tensor, keys: Tensor | None = None) -> Tensor:
         """uint8 [B, C, H, W] of the samples with these numbers, int64 [B].
+
+        Args:
+            keys: the samples', int64 [B], where they may be varied.
 
         Raises:
             DataError: a picture cannot be read any more, or is not of the split's shape.
@@ -54,9 +63,12 @@ class Split:
         if self.resident is not None:
             return self.resident.index_select(0, numbers)
         out = torch.empty((len(numbers), *self.shape), dtype=torch.uint8)
+        if self.crop is not None and keys is not None:
+            self._windows(numbers, keys, self.crop, out)
+            return out
         pixels = out.numpy()
         for place, number in enumerate(numbers.tolist()):
-            image = to_shape(self._decoded(number), self.shape, resize=self.resize)
+            image = to_shape(self.pixels(number), self.shape, resize=self.resize)
             if image.shape != self.shape:
                 _, height, width = image.shape
                 raise DataError(
@@ -68,43 +80,53 @@ class Split:
             pixels[place] = image
         return out
 
-    def _decoded(self, number: int) -> Pixels:
+    def _windows(
+        self, numbers: Tensor, keys: Tensor, area: tuple[float, float], out: Tensor
+    ) -> None:
+        """Put a random window of each picture into `out`."""
+        for first in range(0, len(numbers), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            pixels = [self.pixels(number) for number in numbers[some].tolist()]
+            sizes = np.array([each.shape[:2] for each in pixels], np.int64)
+            places = windows.draw(keys[some], sizes, area)
+            for place, (each, window) in enumerate(zip(pixels, places, strict=True), first):
+                out[place] = windows.cut(each, window, self.shape[1])
+
+    def pixels(self, number: int) -> Pixels:
+        """uint8 [H, W, C] of a picture, before it is cut to the split's shape.
+
+        Raises:
+            DataError: it cannot be read any more.
+        """
+        channels = self.shape[0]
+        if isinstance(self.pictures, Scaled):
+            return self.pictures.pixels(number)
         if isinstance(self.pictures, Arrays):
-            return self.pictures.pixels[number].permute(1, 2, 0).numpy()
+            return to_channels(self.pictures.pixels[number].permute(1, 2, 0).numpy(), channels)
         try:
-            return decode(self.pictures.read(number), self.reading).pixels
+            decoded = decode(self.pictures.read(number), self.reading).pixels
         except (BadPicture, OSError) as error:
             raise DataError(
                 f"{self.pictures.name(number)} cannot be read any more: {error}",
                 "put it back; data must not change while it is trained on",
                 one_rank=True,
             ) from error
+        whole = to_channels(decoded, channels)
+        return whole if self.prepare is None else shrink(whole, self.prepare)
 
 
 def to_shape(pixels: Pixels, shape: tuple[int, int, int], *, resize: bool) -> Pixels:
-    """uint8 [C, H, W] of what was decoded; with `resize`, scaled and cropped to `shape`."""
-    channels, height, width = shape
-    pixels = to_channels(pixels, channels)
+    """uint8 [C, H, W] of [H, W, C]; with `resize`, scaled and cropped to `shape`."""
+    _, height, width = shape
     if resize and pixels.shape[:2] != (height, width):
-        picture = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
-        picture = _middle(picture, _LONGEST * min(picture.size))
+        picture = middle(as_picture(pixels))
         scale = height / min(picture.size)
         picture = picture.resize(
             [max(height, round(side * scale)) for side in picture.size], Image.Resampling.BILINEAR
         )
         left, top = (picture.width - width) // 2, (picture.height - height) // 2
-        pixels = np.asarray(picture.crop((left, top, left + width, top + height)))
-        pixels = pixels[..., None] if channels == 1 else pixels
+        pixels = as_pixels(picture.crop((left, top, left + width, top + height)))
     return pixels.transpose(2, 0, 1)
-
-
-def _middle(picture: Image.Image, most: int) -> Image.Image:
-    """Its middle, no longer than `most`: one of a pixel's width would be scaled to gigabytes."""
-    width, height = (min(side, most) for side in picture.size)
-    if (width, height) == picture.size:
-        return picture
-    left, top = (picture.width - width) // 2, (picture.height - height) // 2
-    return picture.crop((left, top, left + width, top + height))
 
 
 def decoded(split: Split) -> Iterator[Tensor]:

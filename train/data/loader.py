@@ -67,12 +67,13 @@ class _InOrder(Dataset[Batch | DataError]):
 
     def __getitem__(self, start: int) -> Batch | DataError:
         numbers = torch.arange(start, min(start + self.batch_size, len(self.split)))
-        return _fetch(self.split, numbers, numbers)
+        return _fetch(self.split, numbers, None)
 
 
-def _fetch(split: Split, numbers: Tensor, keys: Tensor) -> Batch | DataError:
+def _fetch(split: Split, numbers: Tensor, keys: Tensor | None) -> Batch | DataError:
     try:
-        return Batch(split.images(numbers), split.labels[numbers], keys)
+        images = split.images(numbers, keys)
+        return Batch(images, split.labels[numbers], numbers if keys is None else keys)
     except DataError as error:
         return error  # a worker's exception would arrive as text, without its exit code
 

@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -16,13 +16,13 @@ import torch
 
 from host.errors import DataError, UsageError
 from host.text import printable
-from train.config import Data
+from train.config import Augment, Data
 from train.data import cache, twins
 from train.data.images import Split
 from train.data.pictures import Arrays, Found, Labelled, choose, some
 from train.data.scan import COLOUR, Scan, reading, scan
 from train.data.sources import cifar, digits, folder, idx, own, synthetic
-from train.data.store import keep
+from train.data.store import CODE, keep, prepare
 
 _AT_ONCE = 1 << 21  # pixels
 _DARK = 0.25  # share of white below which 16-bit pictures hold fewer bits than they could
@@ -84,8 +84,12 @@ def _listed(names: dict[str, str]) -> dict[str, Any]:
     return {"count": len(names), "why": {printable(name): why for name, why in first}}
 
 
-def load(config: Data) -> ImageData:
-    """Both splits of the source that the experiment names."""
+def load(config: Data, augment: Augment | None = None) -> ImageData:
+    """Both splits of the source that the experiment names.
+
+    Args:
+        augment: how training images are varied, where they are.
+    """
     found = _find(config)
     scans = [_scan(split, config) for split in (found.train, found.validation)]
     skipped = found.bad | dict(_bad(found, scans))
@@ -99,13 +103,34 @@ def load(config: Data) -> ImageData:
     _check_wide(splits, scans, config)
     shape = _shape(splits, scans, config)
     made = [
-        Split(each.pictures, each.labels, shape, config.size is not None, reading(config))
+        Split(
+            each.pictures,
+            each.labels,
+            shape,
+            resize=config.size is not None,
+            reading=reading(config),
+            prepare=config.prepare,
+        )
         for each in splits
     ]
     sha256 = _fingerprint(splits, scans, found.classes)
-    train, validation = (
-        keep(split, config, f"{sha256} {name}") for split, name in zip(made, _SPLITS, strict=True)
-    )
+    names = [f"{sha256} {name}" for name in _SPLITS]
+    crop = augment.crop if augment is not None else None
+    if config.prepare is not None:
+        if any(seen is None for seen in scans):
+            raise UsageError(
+                "data.prepare is set, and the pictures are pixels already", "take it away"
+            )
+        train, validation = (
+            prepare(split, seen.sizes, config, name)
+            for split, seen, name in zip(made, scans, names, strict=True)
+            if seen is not None
+        )
+        train = replace(train, crop=crop)
+    else:
+        train, validation = made
+        train = replace(train, crop=crop) if crop else keep(train, config, names[0])
+        validation = keep(validation, config, names[1])
     mean, std = _statistics(train, config, sha256)
     doubts = [*twins.doubts(splits, scans)]
     return ImageData(
@@ -279,7 +304,8 @@ def _kept(split: Split, config: Data, sha256: str) -> tuple[list[float], list[fl
     """Mean and deviation, from the cache where the pictures would have to be decoded for it."""
     if split.resident is not None:
         return _measured(split)
-    about = f"1 {sha256} {split.shape} {split.reading} {version('pillow')} {version('simplejpeg')}"
+    about = f"{CODE} {sha256} {split.shape} {split.resize} {split.prepare} {split.reading}"
+    about += f" {version('pillow')} {version('simplejpeg')}"
     key = f"statistics-{hashlib.sha256(about.encode()).hexdigest()[:32]}"
     root = cache.folder(config)
     known = cache.read(root, key)

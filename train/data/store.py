@@ -4,6 +4,7 @@ The pixels of a split, one image after another, and their SHA-256 at the end: a 
 whole, or is of other pictures, other settings or another decoder, is never used.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -12,7 +13,9 @@ from contextlib import closing
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -21,17 +24,20 @@ from host import launcher, limits
 from host.errors import DataError
 from host.text import printable
 from train.config import Data
-from train.data import cache, decode, images
+from train.data import cache, decode, images, scaled
 from train.data.images import Split
 from train.data.pictures import Arrays
 from train.data.progress import shown
+from train.data.scaled import Scaled, sizes_of
 from train.data.workers import load
 
 _AT_ONCE = 64
 _SMALL = 16 << 20  # bytes that are decoded again sooner than they are written safely
 _DIGEST = hashlib.sha256().digest_size
-_CODE = hashlib.sha256(
-    b"".join(Path(each).read_bytes() for each in (decode.__file__, images.__file__))
+CODE = hashlib.sha256(
+    b"".join(
+        Path(each).read_bytes() for each in (decode.__file__, images.__file__, scaled.__file__)
+    )
 ).hexdigest()
 
 
@@ -46,66 +52,87 @@ def keep(split: Split, config: Data, name: str) -> Split:
     if split.nbytes > config.cache * 2**30:
         return split
     if split.nbytes > _SMALL:
-        about = f"{_CODE} {name} {split.shape} {split.resize} {split.reading}"
-        about += f" {version('pillow')} {version('simplejpeg')}"
-        key = f"pixels-{hashlib.sha256(about.encode()).hexdigest()[:32]}"
-        mapped = _mapped(split, cache.folder(config), key)
-        if mapped is not None:
-            return replace(split, resident=mapped, mapped=True)
+        about = f"{name} {split.shape} {split.resize} {split.reading}"
+        flat = _mapped(_Images(split), split.nbytes, config, about)
+        if flat is not None:
+            return replace(split, resident=flat.view(len(split), *split.shape), mapped=True)
     return replace(split, resident=torch.cat([*images.decoded(split)]))
 
 
-def _mapped(split: Split, root: Path, key: str) -> Tensor | None:
-    """uint8 [N, C, H, W] in a file; None where none can be kept."""
-    path = root / key
-    found = _whole(path, split)
+def prepare(split: Split, sizes: np.ndarray[Any, Any], config: Data, name: str) -> Split:
+    """The split with its pictures decoded and scaled; as it is where there is no room for them.
+
+    Args:
+        sizes: heights and widths of the pictures, int64 [N, 2].
+        name: of its pictures, other where their bytes are.
+    """
+    if split.prepare is None or isinstance(split.pictures, (Arrays, Scaled)):
+        return split
+    channels = split.shape[0]
+    sizes = sizes_of(sizes, split.prepare)
+    lengths = sizes.prod(axis=1) * channels
+    about = f"{name} {channels} {split.prepare} {split.reading}"
+    flat = _mapped(_Pictures(split), int(lengths.sum()), config, about)
+    if flat is None:
+        return split
+    starts = lengths.cumsum() - lengths
+    return replace(split, pictures=Scaled(split.pictures, flat, sizes, starts, channels))
+
+
+def _mapped(made: "_Images | _Pictures", size: int, config: Data, about: str) -> Tensor | None:
+    """The bytes of what is made, uint8 [size], in a file; None where none can be kept."""
+    root = cache.folder(config)
+    about = f"{CODE} {about} {version('pillow')} {version('simplejpeg')}"
+    path = root / f"pixels-{hashlib.sha256(about.encode()).hexdigest()[:32]}"
+    found = _whole(path, size)
     if found is None:
-        with cache.held(root, key):
-            found = _whole(path, split)
+        with cache.held(root, path.name):
+            found = _whole(path, size)
             if found is None:
                 try:
-                    _write(split, path)
+                    _write(made, size, path)
                 except OSError as error:
                     if launcher.rank() == 0:
                         said = (
-                            f"warning: cannot write {path} ({error.strerror}): images are decoded"
+                            f"warning: cannot write {path} ({error.strerror}): pictures are decoded"
+                            " again and again; --data.cache_dir names another place"
                         )
-                        print(printable(f"{said} by each process at each start"), file=sys.stderr)
+                        print(printable(said), file=sys.stderr)
                     return None
-                found = _whole(path, split)
+                found = _whole(path, size)
     return found
 
 
-def _whole(path: Path, split: Split) -> Tensor | None:
+def _whole(path: Path, size: int) -> Tensor | None:
     """What a file holds, if it is as it was written."""
     try:
-        if path.stat().st_size != split.nbytes + _DIGEST:
+        if path.stat().st_size != size + _DIGEST:
             return None
         # Not shared: what is written to it by mistake stays in this process.
-        data = torch.from_file(
-            str(path), shared=False, size=split.nbytes + _DIGEST, dtype=torch.uint8
-        )
+        data = torch.from_file(str(path), shared=False, size=size + _DIGEST, dtype=torch.uint8)
     except (OSError, RuntimeError):
         return None
-    pixels, digest = data[: split.nbytes], data[split.nbytes :]
-    if hashlib.sha256(pixels.numpy().data).digest() != bytes(digest.tolist()):
-        return None
-    return pixels.view(len(split), *split.shape)
+    pixels, digest = data[:size], data[size:]
+    right = hashlib.sha256(pixels.numpy().data).digest() == bytes(digest.tolist())
+    return pixels if right else None
 
 
-def _write(split: Split, path: Path) -> None:
-    """Decode all images, with all CPUs, into a file that is whole or absent."""
+def _write(made: "_Images | _Pictures", size: int, path: Path) -> None:
+    """Make all of it, with all CPUs, into a file that is whole or absent."""
     free = shutil.disk_usage(path.parent).free
-    if free < split.nbytes * 1.05:
-        raise OSError(28, f"{split.nbytes / 2**30:.1f} GiB, and {free / 2**30:.1f} are free")
+    if free < 1.05 * size:
+        wanted = f"{size / 2**30:.1f} GiB are needed, and {free / 2**30:.1f} are free"
+        raise OSError(errno.ENOSPC, wanted)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     digest = hashlib.sha256()
-    what = f"decoding images once, {split.nbytes / 2**30:.2f} GiB in {path.parent}"
-    starts = range(0, len(split), _AT_ONCE)
+    count = len(made.split)
+    what = f"decoding pictures once, {size / 2**30:.2f} GiB in {path.parent}"
+    workers = limits.cpus() if limits.cpus() > 1 and count > _AT_ONCE else 0
+    blocks = load(made, range(0, count, _AT_ONCE), workers, 2)
     try:
-        with aside.open("wb") as file, closing(load(_Blocks(split), starts, _workers(), 2)) as made:
-            for block in shown(made, what, _AT_ONCE, len(split)):
-                data = block.numpy().tobytes()
+        with aside.open("wb") as file, closing(blocks):
+            for block in shown(blocks, what, _AT_ONCE, count):
+                data = block.numpy().data
                 digest.update(data)
                 file.write(data)
             file.write(digest.digest())
@@ -116,12 +143,8 @@ def _write(split: Split, path: Path) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _workers() -> int:
-    return limits.cpus() if limits.cpus() > 1 else 0
-
-
-class _Blocks(Dataset[Tensor | DataError]):
-    """The images of a split, a few at a time."""
+class _Images(Dataset[Tensor | DataError]):
+    """The images of a split, some at a time, as bytes."""
 
     def __init__(self, split: Split) -> None:
         self.split = split
@@ -129,9 +152,24 @@ class _Blocks(Dataset[Tensor | DataError]):
     def __getitem__(self, start: int) -> Tensor | DataError:
         numbers = torch.arange(start, min(start + _AT_ONCE, len(self.split)))
         try:
-            return self.split.images(numbers)
+            return self.split.images(numbers).flatten()
         except DataError as error:
             return error  # a worker's exception would arrive as text, without its exit code
+
+
+class _Pictures(Dataset[Tensor | DataError]):
+    """The pictures of a split, some at a time, as bytes."""
+
+    def __init__(self, split: Split) -> None:
+        self.split = split
+
+    def __getitem__(self, start: int) -> Tensor | DataError:
+        numbers = range(start, min(start + _AT_ONCE, len(self.split)))
+        try:
+            flat = np.concatenate([self.split.pixels(number).ravel() for number in numbers])
+        except DataError as error:
+            return error
+        return torch.from_numpy(flat)
 
 
 def entries(root: Path) -> list[tuple[Path, int, float]]:

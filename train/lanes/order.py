@@ -57,8 +57,8 @@ def keys(base: int, counters: Tensor) -> Tensor:
     return mix(counters * _signed(_GOLDEN) + base)
 
 
-def randint(sample_keys: Tensor, draw: int, high: int) -> Tensor:
-    """Uniform integers in [0, high), high < 2^31: draw number `draw` under each key."""
+def randint(sample_keys: Tensor, draw: int, high: int | Tensor) -> Tensor:
+    """Uniform integers in [0, high), high < 2^31 for all or each: draw number `draw` of each key."""
     bits = _shift(mix(sample_keys + _signed(_GOLDEN * (draw + 1))), 32)
     return (bits * high) >> 32
 

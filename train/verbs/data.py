@@ -1,7 +1,7 @@
 """show what an experiment trains on: splits, classes, what is damaged or left out, and a picture"""
 
 import argparse
-from datetime import datetime
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         return
 
     # All that is damaged is listed first, whatever the experiment does about it.
-    images = load(config.data.model_copy(update={"on_bad": "skip"}))
+    images = load(config.data.model_copy(update={"on_bad": "skip"}), config.augment)
     for line in _lines(images):
         print(printable(line))
     path = options.picture or Path("runs", f"{config.name}-data.png")
@@ -79,7 +79,7 @@ def _cache(config: Data, *, clear: bool) -> None:
         if clear:
             path.unlink(missing_ok=True)
         else:
-            when = datetime.fromtimestamp(written).isoformat(sep=" ", timespec="minutes")
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))
             print(f"{size / 2**20:>10,.1f} MiB  {when}  {path.name}")
     total = sum(size for _, size, _ in found) / 2**20
     done = "removed from" if clear else "in"

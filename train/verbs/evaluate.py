@@ -134,7 +134,7 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
 
     facts = found.facts
     with runtime.together():
-        data = load(_as_trained(config, facts.shape[0]))
+        data = load(_as_trained(config, facts.shape[0]), config.augment)
     if data.classes != facts.classes or data.train.shape != facts.shape:
         raise DataError(
             "the data has other classes or another size than the weights were trained on",
