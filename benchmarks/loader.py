@@ -1,18 +1,24 @@
 """Images a CPU second that reach the model, beside torchvision's pipeline and a careful gather.
 
-    python benchmarks/loader.py [--rounds 7]
+    python benchmarks/loader.py [--rounds 7] [--what memory,jpeg]
 
-50,000 images of 3 × 32 × 32 in memory, batches of 512: padded by 4 and cropped, mirrored every
-second time, normalised. *pil* is torchvision's pipeline of transforms on one PIL image after
+*memory*: 50,000 images of 3 × 32 × 32 in memory, batches of 512: padded by 4 and cropped, mirrored
+every second time, normalised. *pil* is torchvision's pipeline of transforms on one PIL image after
 another, in a DataLoader; *gather* is what a careful person writes by hand: padded images in memory,
 a view of all their windows, one index into it, `torch.where` for the mirrored ones. *ours* is what
 a step of training does, order and keys included. All have one thread and take turns, so that
 whatever else the machine does meets them alike. Prints medians of CPU time and ratios to *pil*.
+
+*jpeg*: 256 photographs of 500 × 375 (windows of the two in scikit-learn, quality 90), from each a
+random window scaled to 224 (RandomResizedCrop), mirrored every second time, batches of 64. *pil* as
+above; *streaming* decodes each file each time, *prepared* reads what was scaled to 256 once
+(`data.prepare: 256`). FP32 is normalised here, uint8 is what a GPU would be handed.
 """
 
 import argparse
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,9 +31,10 @@ from PIL import Image
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
+from torchvision.datasets import ImageFolder
 
-from train.config import Augment, Config
-from train.data import Augmenter, Split, lane_blocks
+from train.config import Augment, Config, Data
+from train.data import Augmenter, Split, lane_blocks, load
 from train.data.decode import Reading
 from train.data.pictures import Arrays
 
@@ -88,20 +95,89 @@ def ours(images: torch.Tensor, *, floats: bool) -> Iterator[torch.Tensor]:
         yield (augmenter if floats else augmenter.move)(batch.images, batch.keys)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
-    torch.set_num_threads(1)
+def photographs(root: Path) -> None:
+    """Windows of real photographs, in two classes."""
+    from sklearn.datasets import load_sample_images
+
+    random, photos = np.random.default_rng(0), load_sample_images().images
+    for number in range(256):
+        photo = photos[number % 2]
+        top, left = (
+            random.integers(0, side - part + 1)
+            for side, part in zip(photo.shape, (375, 500), strict=False)
+        )
+        path = (
+            root / ("train" if number < 240 else "validation") / "ab"[number % 2] / f"{number}.jpg"
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photo[top : top + 375, left : left + 500]).save(path, quality=90)
+
+
+def pil_photos(root: Path) -> Iterator[torch.Tensor]:
+    vary = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(224),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ]
+    )
+    loader = DataLoader(ImageFolder(root / "train", vary), 64, shuffle=True)
+    while True:
+        yield from (images for images, _ in loader)
+
+
+def our_photos(root: Path, *, floats: bool, prepare: int | None) -> Iterator[torch.Tensor]:
+    data = Data(
+        source="folder", root=str(root), size=224, prepare=prepare, cache_dir=str(root / "cache")
+    )
+    augment = Augment(crop=(0.08, 1.0), flip=True)
+    config = Config(batch_size=64, lanes=1, data=data, augment=augment)
+    images, device = load(data, augment), torch.device("cpu")
+    augmenter = Augmenter(augment, images.mean, images.std, device)
+    blocks = lane_blocks(images.train, config, range(1), device, first_step=0, total=10**6)
+    for batch, _ in blocks:
+        yield (augmenter if floats else augmenter.move)(batch.images, batch.keys)
+
+
+def in_memory() -> dict[str, tuple[Iterator[torch.Tensor], int]]:
+    """Contenders, and how many batches each makes in a turn."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (COUNT, 3, 32, 32), dtype=torch.uint8, generator=generator)
-    makers: dict[str, tuple[Iterator[torch.Tensor], int]] = {
+    return {
         "pil, FP32": (pil(images), 8),
         "gather, FP32": (gather(images, floats=True), 60),
         "ours, FP32": (ours(images, floats=True), 60),
         "gather, uint8": (gather(images, floats=False), 60),
         "ours, uint8": (ours(images, floats=False), 60),
     }
+
+
+def from_files(root: Path) -> dict[str, tuple[Iterator[torch.Tensor], int]]:
+    """The same of photographs."""
+    photographs(root)
+    return {
+        "pil, FP32": (pil_photos(root), 4),
+        "streaming, FP32": (our_photos(root, floats=True, prepare=None), 4),
+        "streaming, uint8": (our_photos(root, floats=False, prepare=None), 4),
+        "prepared, FP32": (our_photos(root, floats=True, prepare=256), 12),
+        "prepared, uint8": (our_photos(root, floats=False, prepare=256), 12),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--what", default="memory,jpeg")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for what in options.what.split(","):
+            print(what)
+            _compare(in_memory() if what == "memory" else from_files(Path(folder)), options.rounds)
+
+
+def _compare(makers: dict[str, tuple[Iterator[torch.Tensor], int]], rounds: int) -> None:
     costs: dict[str, list[float]] = {name: [] for name in makers}
     for turn in range(rounds + 1):
         for name, (batches, count) in makers.items():
@@ -111,10 +187,11 @@ def main() -> None:
     first = statistics.median(costs["pil, FP32"])
     for name, measured in costs.items():
         middle = statistics.median(measured)
-        print(f"{name:<14} {1 / middle:>10,.0f} images a CPU second  {first / middle:6.1f} × pil")
+        print(f"{name:<16} {1 / middle:>10,.0f} images a CPU second  {first / middle:6.1f} × pil")
     for kind in ("FP32", "uint8"):
-        pairs = zip(costs[f"gather, {kind}"], costs[f"ours, {kind}"], strict=True)
-        print(f"ours, {kind}: {statistics.median(g / o for g, o in pairs):.2f} × gather")
+        if f"gather, {kind}" in costs:
+            pairs = zip(costs[f"gather, {kind}"], costs[f"ours, {kind}"], strict=True)
+            print(f"ours, {kind}: {statistics.median(g / o for g, o in pairs):.2f} × gather")
 
 
 def _cost(step: Callable[[], torch.Tensor], count: int) -> float:

@@ -300,13 +300,6 @@ KINDS = [
 ]  # fmt: skip
 
 
-def outcome(kind: Kind) -> str:
-    """What becomes of it, for the table in the docs."""
-    if kind.left_out:
-        return f"left out: {kind.left_out}"
-    return f"refused: {kind.bad}" if kind.seen is None and kind.name in BAD else "read"
-
-
 BAD = {k.name for k in KINDS if k.bad or k.name in ("cut.tif", "cut.webp")}
 LEFT_OUT = {k.name for k in KINDS if k.left_out}
 

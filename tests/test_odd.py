@@ -1,18 +1,20 @@
 """Pictures of every kind that people come with: read as they look, or named with a reason."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import odd
 import pytest
-from conftest import one_line
+from conftest import ROOT, one_line
 
 from host.errors import DataError
 from train.config import Data
 from train.data import load
 
 KNOBS = {"source": "folder", "size": 16}
+PAGE = (ROOT / "docs" / "data.md").read_text()
 _GOOD = 12 + 6  # training and validation pictures beside the odd ones
 
 
@@ -64,6 +66,15 @@ def test_the_others_are_trained_on(found) -> None:
     assert found.train.shape == (3, 16, 16)
     again = load(Data(**KNOBS, root=found.train.pictures.files.root, on_bad="skip"))
     assert again.sha256 == found.sha256
+
+
+def test_the_page_on_data_names_each_kind() -> None:
+    rows = re.findall(r"^\| (read|refused, or skipped|left out) \| (.+) \|$", PAGE, re.MULTILINE)
+    stated = {title: listed.split("; ") for title, listed in rows}
+    bad = [kind.what for kind in odd.KINDS if kind.name in odd.BAD]
+    left = [kind.what for kind in odd.KINDS if kind.left_out]
+    read = [k.what for k in odd.KINDS if k.name not in odd.BAD | odd.LEFT_OUT]
+    assert stated == {"read": read, "refused, or skipped": bad, "left out": left}
 
 
 def test_the_record_lists_them(root, cli, tmp_path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import ROOT, commands
+from PIL import Image
 
 README = (ROOT / "README.md").read_text()
 # What these come to is known without a second run of the suite inside itself.
@@ -62,6 +63,15 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, there / name)
     (there / ".venv").symlink_to(ROOT / ".venv")
     return there
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_on_data_run(copy: Path) -> None:
+    for line in commands((ROOT / "docs" / "data.md").read_text()):
+        subprocess.run(line, shell=True, cwd=copy, capture_output=True, check=True)
+    for name in ("digits-data.png", "look.png"):
+        with Image.open(copy / "runs" / name) as drawn:
+            assert drawn.size == (8 * 112, 6 * 128)
 
 
 @pytest.mark.slow

@@ -1,11 +1,14 @@
 """Random windows of pictures: their distribution, and that they follow from the key alone."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import processes
 from PIL import Image
 from test_decode import scene
 
@@ -135,3 +138,42 @@ def test_validation_has_the_middle(photos) -> None:
 def test_knobs_that_do_not_go_together(knobs, said) -> None:
     with pytest.raises(UsageError, match=said):
         Config(**knobs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prepare", [None, 40])
+def test_a_training_on_photographs_ends_with_the_same_bits(photos, tmp_path, prepare) -> None:
+    """On 1, 2 and 4 processes, with loaders and without, stopped in the middle and gone on with."""
+    words = ["fit", "--data.source", "folder", "--data.root", photos, "--data.size", "32"]
+    words += ["--augment.crop", "[0.2, 1]", "--augment.flip", "true", "--model.name", "convnet"]
+    words += ["--batch_size", "8", "--lanes", "4", "--checkpoint.every", "3"]
+    words += ["--numerics", "portable", "--data.cache_dir", tmp_path / "cache"]
+    words += [] if prepare is None else ["--data.prepare", prepare]
+    hashes = {}
+    for count, workers, streamed in ((1, 0, False), (2, 2, False), (4, 0, True)):
+        if prepare is None and count == 4:
+            continue
+        run = tmp_path / f"run-{count}"
+        more = ["--data.workers", workers, "--max_steps", "7", "--run", run]
+        more += ["--data.cache", "0"] if streamed else []
+        done = processes(count, *words, *more)
+        assert done.code == 0, done.err
+        hashes[count] = json.loads((run / "result.json").read_text())["weights_sha256"]
+    if prepare is None:
+        assert len(set(hashes.values())) == 1, hashes
+        return
+    run = tmp_path / "stopped"
+    more = ["--run", run, "--max_steps", "7", "--resume"]
+    for last in (7, 3):  # what comes after the third step's checkpoint is lost
+        for checkpoint in (run / "checkpoints").glob("step-*"):
+            if int(checkpoint.name[5:]) > last:
+                shutil.rmtree(checkpoint)
+        if last == 3:
+            (run / "result.json").unlink()
+            (run / "checkpoints" / "latest").unlink()
+            (run / "checkpoints" / "best").unlink(missing_ok=True)
+        done = processes(2 if last == 3 else 1, *words, *more)
+        assert done.code == 0, done.err
+    assert "going on after step 3" in done.out
+    hashes["resumed"] = json.loads((run / "result.json").read_text())["weights_sha256"]
+    assert len(set(hashes.values())) == 1, hashes

@@ -58,7 +58,7 @@ def keys(base: int, counters: Tensor) -> Tensor:
 
 
 def randint(sample_keys: Tensor, draw: int, high: int | Tensor) -> Tensor:
-    """Uniform integers in [0, high), high < 2^31 for all or each: draw number `draw` of each key."""
+    """Uniform integers in [0, high), high < 2^31 for all or each: draw `draw` of each key."""
     bits = _shift(mix(sample_keys + _signed(_GOLDEN * (draw + 1))), 32)
     return (bits * high) >> 32
 

@@ -169,7 +169,7 @@ def _more(share: float, config: Config, workers: int) -> str:
     # A step's data took share / (1 - share) of its computing; so many at once keep pace with it.
     busy = share / max(1 - share, 0.01)
     wanted = math.ceil(now * (1 + busy)) if now else max(1, math.ceil(busy))
-    cache = "or cache: data.cache (GiB) keeps decoded images in memory"
+    cache = "or cache: data.cache (GiB) keeps images decoded"
     if now >= workers:
         return f"all {workers} CPUs' worth of data.workers are in use; {cache[3:]}"
     return f"raise data.workers to {min(wanted, workers)}, {cache}"
