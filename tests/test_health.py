@@ -9,6 +9,7 @@ import torch
 from conftest import DIGITS, one_line, slow_pictures
 from pynvml import NVMLError
 
+from host import kernel
 from host.errors import HostError, UsageError
 from train.config import Config
 from train.process import failures, health
@@ -158,6 +159,44 @@ def test_a_gpu_that_failed_is_named_with_the_last_checkpoint(
     assert "consider" not in raised.value.problem
     assert "step-00000045 is whole: add --resume" in raised.value.fix
     one_line(raised.value.line())
+
+
+# As people reported them: leptonai/gpud#1209, NVIDIA/NVSentinel#155, and drivers before 2017.
+UNKNOWN = "pid='<unknown>', name=<unknown>"
+OFF = """3,7,90000000,-;NVRM: The NVIDIA GPU 0000:b3:00.0
+3,8,90000001,-;NVRM: (PCI ID: 10de:26b5) installed in this system has
+3,9,90000002,-;NVRM: fallen off the bus and is not responding to commands."""
+LOGGED = [
+    ("6,1,90000000,-;NVRM: Xid (PCI:0000:44:00): 79, GPU has fallen off the bus",
+     "Xid 79 of GPU 0000:44:00: GPU has fallen off the bus"),
+    (f"4,9,90000000,-;NVRM: Xid (PCI:0000:b1:00): 48, {UNKNOWN}, DBE (double bit error) ECC Error 0x1",
+     "Xid 48 of GPU 0000:b1:00: DBE (double bit error) ECC Error 0x1"),
+    ("4,9,90000000,-;NVRM: Xid (0000:03:00): 31, Ch 00000008, engmask 00000101",
+     "Xid 31 of GPU 0000:03:00: Ch 00000008, engmask 00000101"),
+    (OFF, "GPU 0000:b3:00.0 has fallen off the bus"),
+    ("6,1,10000000,-;NVRM: Xid (PCI:0000:44:00): 79, long ago", None),
+    ("6,1,90000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module\n garbage\n;;;\n6,x,y;z", None),
+    ("", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("log", "said"), LOGGED)
+def test_what_the_kernel_logged_is_told(tmp_path, monkeypatch, log, said) -> None:
+    (tmp_path / "kmsg").write_text(log)
+    monkeypatch.setattr(kernel.time, "monotonic", lambda: 100.0)
+    assert kernel.gpu_error(20.0, tmp_path / "kmsg") == said
+    real = kernel.gpu_error
+    monkeypatch.setattr(kernel, "gpu_error", lambda _: real(20.0, tmp_path / "kmsg"))
+    with pytest.raises(HostError) as raised, failures.explained(Config(), tmp_path):
+        raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+    assert ("the kernel's log has" in raised.value.problem) == (said is not None)
+    assert (said or "launch failure") in raised.value.problem
+    assert ("dmesg" in raised.value.fix) == (said is None)
+
+
+def test_a_kernel_s_log_that_cannot_be_read_is_none(tmp_path) -> None:
+    assert kernel.gpu_error(600.0, tmp_path / "nothing") is None
+    kernel.gpu_error(600.0)  # this machine's own, or none
 
 
 def test_an_index_out_of_range_is_no_broken_gpu() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from host import launcher
+from host import kernel, launcher
 from host.errors import HostError, LockstepError, LostPeers, OutOfMemory, UsageError
 from train.config import Config
 
@@ -33,6 +33,7 @@ _GPU_BROKEN = re.compile(
     r"ECC|is lost|off the bus|launch failure|launch timed out|unknown error|illegal memory access"
     r"|EXECUTION_FAILED|unhandled cuda error|hardware"
 )
+_RECENT = 600.0  # seconds that an entry of the kernel's log may be older than a failure
 _COMPILER = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "torch._dynamo.exc")
 
 
@@ -157,10 +158,11 @@ def gpu_failed(error: BaseException, checkpoints: Path | None = None) -> Lockste
             "look for lack of its memory (`nvidia-smi`), and at `make doctor`; --debug shows where",
             one_rank=True,
         )
+    logged = kernel.gpu_error(_RECENT)
+    log = "" if logged else " and `sudo dmesg | grep -iE 'nvrm|xid'`"
     return HostError(
-        f"{who} failed: {cause}",
-        "look at `nvidia-smi` and `sudo dmesg | grep -iE 'nvrm|xid'`; leave that GPU out (GPUS=…),"
-        f" or reboot{_resume(checkpoints)}",
+        f"{who} failed: {cause}" + (f"; the kernel's log has {logged}" if logged else ""),
+        f"look at `nvidia-smi`{log}; leave that GPU out (GPUS=…), or reboot{_resume(checkpoints)}",
         one_rank=True,
     )
 
