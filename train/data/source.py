@@ -4,30 +4,25 @@ Raises DataError throughout, with what is wrong and how to mend it.
 """
 
 import hashlib
-import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import torch
 
 from host.errors import DataError, UsageError
 from host.text import printable
 from train.config import Augment, Data
-from train.data import cache, twins
+from train.data import twins, unusable
 from train.data.images import Split
-from train.data.pictures import Arrays, Found, Labelled, choose, some
+from train.data.pictures import Arrays, Found, Labelled
 from train.data.scan import COLOUR, Scan, reading, scan
 from train.data.sources import cifar, digits, folder, idx, own, synthetic
-from train.data.store import CODE, keep, prepare
+from train.data.statistics import statistics
+from train.data.store import keep, prepare
 
-_AT_ONCE = 1 << 21  # pixels
 _DARK = 0.25  # share of white below which 16-bit pictures hold fewer bits than they could
 _LISTED = 1000  # names in a record
-_SPLITS = ("training", "validation")
 
 
 @dataclass(frozen=True)
@@ -92,14 +87,14 @@ def load(config: Data, augment: Augment | None = None) -> ImageData:
     """
     found = _find(config)
     scans = [_scan(split, config) for split in (found.train, found.validation)]
-    skipped = found.bad | dict(_bad(found, scans))
+    skipped = found.bad | dict(unusable.bad(found, scans))
     if skipped and config.on_bad == "error":
         total = len(found.train.labels) + len(found.validation.labels) + len(found.bad)
         raise DataError(
-            f"{len(skipped):,} of {total:,} pictures cannot be used: {_by_reason(skipped)}",
+            f"{len(skipped):,} of {total:,} pictures cannot be used: {unusable.by_reason(skipped)}",
             "mend or remove them, or train without them: --data.on_bad skip",
         )
-    splits, scans = _whole(found, scans, skipped)
+    splits, scans = unusable.without(found, scans, skipped)
     _check_wide(splits, scans, config)
     shape = _shape(splits, scans, config)
     made = [
@@ -114,7 +109,7 @@ def load(config: Data, augment: Augment | None = None) -> ImageData:
         for each in splits
     ]
     sha256 = _fingerprint(splits, scans, found.classes)
-    names = [f"{sha256} {name}" for name in _SPLITS]
+    names = [f"{sha256} {name}" for name in unusable.SPLITS]
     crop = augment.crop if augment is not None else None
     if config.prepare is not None:
         if any(seen is None for seen in scans):
@@ -131,21 +126,11 @@ def load(config: Data, augment: Augment | None = None) -> ImageData:
         train, validation = made
         train = replace(train, crop=crop) if crop else keep(train, config, names[0])
         validation = keep(validation, config, names[1])
-    mean, std = _statistics(train, config, sha256)
+    mean, std = statistics(train, config, sha256)
     doubts = [*twins.doubts(splits, scans)]
     return ImageData(
         train, validation, found.classes, mean, std, sha256, found.left_out, skipped, doubts
     )
-
-
-def _by_reason(bad: dict[str, str]) -> str:
-    """The most frequent reasons, each with some of its pictures."""
-    names: dict[str, list[str]] = {}
-    for name, why in bad.items():
-        names.setdefault(why, []).append(name)
-    common = sorted(names.items(), key=lambda each: -len(each[1]))
-    more = f"; and {len(common) - 3} other reasons" if len(common) > 3 else ""
-    return "; ".join(f"{some(each)} ({why})" for why, each in common[:3]) + more
 
 
 def _find(config: Data) -> Found:
@@ -169,40 +154,6 @@ def _find(config: Data) -> Found:
 def _scan(labelled: Labelled, config: Data) -> Scan | None:
     pictures = labelled.pictures
     return None if isinstance(pictures, Arrays) else scan(pictures, config)
-
-
-def _bad(found: Found, scans: list[Scan | None]) -> Iterator[tuple[str, str]]:
-    for split, seen in zip((found.train, found.validation), scans, strict=True):
-        if seen is not None:
-            yield from ((split.pictures.name(number), why) for number, why in seen.bad.items())
-
-
-def _whole(
-    found: Found, scans: list[Scan | None], skipped: dict[str, str]
-) -> tuple[list[Labelled], list[Scan | None]]:
-    """The splits without what cannot be read."""
-    splits, whole = [], []
-    for split, seen in zip((found.train, found.validation), scans, strict=True):
-        if seen is None or not seen.bad:
-            splits.append(split)
-            whole.append(seen)
-            continue
-        good = np.setdiff1d(np.arange(len(split.labels)), [*seen.bad])
-        splits.append(choose(split, torch.from_numpy(good)))
-        whole.append(seen.only(good))
-    for name, before, after in zip(_SPLITS, (found.train, found.validation), splits, strict=True):
-        if not len(after.labels):
-            raise DataError(
-                f"no picture of the {name} split can be used: {_by_reason(skipped)}", "mend them"
-            )
-        gone = set(before.labels.unique().tolist()) - set(after.labels.unique().tolist())
-        if gone and name == "training":
-            lost = some(found.classes[place] for place in gone)
-            raise DataError(
-                f"no training picture can be used of {lost}: {_by_reason(skipped)}",
-                "mend some of them",
-            )
-    return splits, whole
 
 
 def _check_wide(splits: list[Labelled], scans: list[Scan | None], config: Data) -> None:
@@ -277,66 +228,6 @@ def _shape(splits: list[Labelled], scans: list[Scan | None], config: Data) -> tu
         )
     (height, width) = next(iter(sizes))
     return channels, height, width
-
-
-def _statistics(split: Split, config: Data, sha256: str) -> tuple[list[float], list[float]]:
-    channels = split.shape[0]
-    for name, given in (("mean", config.mean), ("std", config.std)):
-        if given is not None and len(given) != channels:
-            raise DataError(
-                f"data.{name} has {len(given)} values for {channels} channels", f"give {channels}"
-            )
-    if config.mean is not None and config.std is not None:
-        return config.mean, config.std
-    mean, std = _kept(split, config, sha256)
-    blank = [place for place, each in enumerate(std) if each == 0]
-    if blank and config.std is None:
-        raise DataError(
-            f"channel {blank[0]} has the same value in all training pictures,"
-            f" {round(255 * mean[blank[0]])} of 255, so there is nothing to see in it",
-            "look at the pictures (a shape in the alpha channel alone may need --data.background"
-            " 0); if it is meant so, give --data.mean and --data.std",
-        )
-    return config.mean or mean, config.std or std
-
-
-def _kept(split: Split, config: Data, sha256: str) -> tuple[list[float], list[float]]:
-    """Mean and deviation, from the cache where the pictures would have to be decoded for it."""
-    if split.resident is not None:
-        return _measured(split)
-    about = f"{CODE} {sha256} {split.shape} {split.resize} {split.prepare} {split.reading}"
-    about += f" {version('pillow')} {version('simplejpeg')}"
-    key = f"statistics-{hashlib.sha256(about.encode()).hexdigest()[:32]}"
-    root = cache.folder(config)
-    known = cache.read(root, key)
-    if known is None:
-        with cache.held(root, key):
-            known = cache.read(root, key)
-            if known is None:
-                mean, std = _measured(split)
-                cache.write(root, key, {"mean": np.array(mean), "std": np.array(std)})
-                return mean, std
-    return known["mean"].tolist(), known["std"].tolist()
-
-
-def _measured(split: Split) -> tuple[list[float], list[float]]:
-    channels = split.shape[0]
-    # Integer sums: the same whatever the order. Ten thousand images are plenty.
-    stride = max(1, len(split) // 10_000)
-    total = torch.zeros(channels, dtype=torch.int64)
-    squares = torch.zeros(channels, dtype=torch.int64)
-    pixels = 0
-    # Wide integers take eight times the room of the pixels: a few images at a time.
-    few = max(1, _AT_ONCE // math.prod(split.shape))
-    for chunk in torch.split(torch.arange(0, len(split), stride), few):
-        block = split.images(chunk).to(torch.int64)
-        total += block.sum((0, 2, 3))
-        squares += (block * block).sum((0, 2, 3))
-        pixels += block.numel() // channels
-    mean = [int(t) / pixels / 255 for t in total]
-    spread = [int(q) / pixels / 255**2 - m * m for q, m in zip(squares, mean, strict=True)]
-    # Rounded: eight digits say it all and print alike everywhere.
-    return [round(m, 8) for m in mean], [round(max(s, 0.0) ** 0.5, 8) for s in spread]
 
 
 def _fingerprint(splits: list[Labelled], scans: list[Scan | None], classes: list[str]) -> str:

@@ -1,0 +1,58 @@
+"""Pictures that cannot be used: named with their reasons, and taken out."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from host.errors import DataError
+from train.data.pictures import Found, Labelled, choose, some
+from train.data.scan import Scan
+
+SPLITS = ("training", "validation")
+_REASONS = 3
+
+
+def by_reason(bad: dict[str, str]) -> str:
+    """The most frequent reasons, each with some of its pictures."""
+    names: dict[str, list[str]] = {}
+    for name, why in bad.items():
+        names.setdefault(why, []).append(name)
+    common = sorted(names.items(), key=lambda each: -len(each[1]))
+    more = f"; and {len(common) - _REASONS} other reasons" if len(common) > _REASONS else ""
+    return "; ".join(f"{some(each)} ({why})" for why, each in common[:_REASONS]) + more
+
+
+def bad(found: Found, scans: list[Scan | None]) -> Iterator[tuple[str, str]]:
+    """Names of those that were seen to be, each with the reason."""
+    for split, seen in zip((found.train, found.validation), scans, strict=True):
+        if seen is not None:
+            yield from ((split.pictures.name(number), why) for number, why in seen.bad.items())
+
+
+def without(
+    found: Found, scans: list[Scan | None], skipped: dict[str, str]
+) -> tuple[list[Labelled], list[Scan | None]]:
+    """The splits without what cannot be read."""
+    splits, whole = [], []
+    for split, seen in zip((found.train, found.validation), scans, strict=True):
+        if seen is None or not seen.bad:
+            splits.append(split)
+            whole.append(seen)
+            continue
+        good = np.setdiff1d(np.arange(len(split.labels)), [*seen.bad])
+        splits.append(choose(split, torch.from_numpy(good)))
+        whole.append(seen.only(good))
+    for name, before, after in zip(SPLITS, (found.train, found.validation), splits, strict=True):
+        if not len(after.labels):
+            raise DataError(
+                f"no picture of the {name} split can be used: {by_reason(skipped)}", "mend them"
+            )
+        gone = set(before.labels.unique().tolist()) - set(after.labels.unique().tolist())
+        if gone and name == "training":
+            lost = some(found.classes[place] for place in gone)
+            raise DataError(
+                f"no training picture can be used of {lost}: {by_reason(skipped)}",
+                "mend some of them",
+            )
+    return splits, whole
