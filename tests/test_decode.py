@@ -81,6 +81,31 @@ def test_a_cut_jpeg_has_no_pixels() -> None:
             decode(whole[: int(len(whole) * share)], READING)
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jpeg_that_ends_early_is_refused_whatever_else_it_asks_for(mode, orientation) -> None:
+    """Phones turn pictures, and programs that print write four colours: Pillow fills with grey."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    whole = encoded(scene(200, 150, mode), exif=exif, quality=90)
+    decode(whole, READING)
+    ends = whole[: 2 * len(whole) // 3] + b"\xff\xd9"
+    third = len(whole) // 4
+    nulls = whole[: 2 * third] + bytes(third) + whole[3 * third :]
+    for data in (ends, nulls):
+        with pytest.raises(BadPicture, match="cut or damaged"):
+            decode(data, READING)
+
+
+def test_what_a_process_decoded_before_has_no_say() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 1
+    data = encoded(Image.new("L", (15_000, 12_500)), exif=exif)  # 187 million pixels
+    Image.MAX_IMAGE_PIXELS = 89_478_485
+    large = Reading(max_pixels=200_000_000, background=255, white=None)
+    assert decode(data, large).pixels.shape == (12_500, 15_000)
+
+
 @pytest.mark.parametrize("size", [(20, 10), (1, 3)])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_each_rotation_is_made(size, orientation) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import odd
 import pytest
 from conftest import picture
 from datasets import Dataset
@@ -209,7 +210,7 @@ def test_pictures_of_both_splits_and_of_two_classes_are_told(root) -> None:
 def test_sixteen_bits_that_use_a_few_are_asked_about(root) -> None:
     for path in root.rglob("*.png"):
         Image.fromarray(np.asarray(Image.open(path)).astype(np.uint16) * 15).save(path)
-    refused(root, r"12 pictures have 16 bits, and none is brighter than 4\.\d % .*--data.white 4")
+    refused(root, r"12 pictures have more than 8 bits, and none is brighter than 4\.\d % ")
     found = read(root, white=4095)
     assert found.mean[0] == pytest.approx(135.5 * 15 / 4095, abs=0.02)
     assert read(root, white=65535).mean[0] < 0.05
@@ -219,6 +220,64 @@ def test_sixteen_bits_that_use_a_few_are_asked_about(root) -> None:
 def test_white_where_nothing_has_more_than_eight_bits(root) -> None:
     with pytest.raises(UsageError, match=r"data.white is set, and no picture has more than 8 bits"):
         read(root, white=4095)
+
+
+def deep_png(path: Path, values: np.ndarray) -> None:
+    """A PNG of 16 bits in colour, which Pillow does not write."""
+    path.write_bytes(odd.png(np.dstack([values.astype(np.uint16)] * 3), 16, 2))
+
+
+def test_sixteen_bits_in_colour_are_asked_about_as_well(root) -> None:
+    for path in root.rglob("*.png"):
+        deep_png(path, odd.grey(100, 4095, np.uint16))
+    refused(root, r"12 pictures have more than 8 bits, and none is brighter than 5\.9 % of white")
+    refused(root, "data.white is for grey ones", white=4095)
+    for path in root.rglob("*.png"):
+        deep_png(path, odd.grey(100, 60_000, np.uint16))
+    assert read(root).mean[0] == pytest.approx(0.46, abs=0.01)
+
+
+def test_what_is_transparent_is_no_bright_pixel(root) -> None:
+    nothing = odd.chunk(b"tRNS", struct.pack(">H", 65535))
+    for path in root.rglob("*.png"):
+        path.write_bytes(odd.png(odd.grey(300, 65535, np.uint16), 16, 0, nothing))
+    refused(root, "12 pictures have more than 8 bits, and none is brighter than 0.5 %")
+
+
+def test_an_error_of_the_disk_is_not_remembered_as_a_damaged_picture(root, monkeypatch) -> None:
+    from train.data.sources.files import Files
+
+    real = Files.read
+
+    def failing(self, number):
+        if number == 3:
+            raise OSError(5, "Input/output error")
+        return real(self, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "read", failing)
+        refused(root, r"cannot read train/dark/3\.png: Input/output error", on_bad="skip")
+    assert len(read(root, on_bad="skip").train) == 8
+
+
+def test_names_of_columns_where_there_are_none(root) -> None:
+    with pytest.raises(UsageError, match=r"data.label_column is set, and class folders have no"):
+        read(root, label_column="x")
+
+
+def test_links_are_counted_once_and_folders_are_not_endless(root, tmp_path) -> None:
+    (root / "loop").symlink_to("loop")
+    more = root / "train" / "dark" / "more"
+    lay(tmp_path / "elsewhere", {"x.png": 60})
+    for name in ("one", "two"):
+        (root / "train" / "dark" / name).symlink_to(tmp_path / "elsewhere")
+    found = read(root)
+    assert len(found.train) == 9
+    assert found.left_out["train/dark/two"] == "a link to a folder that was read"
+    for _ in range(210):
+        more.mkdir()
+        more = more / "d"
+    refused(root, "too many folders deep")
 
 
 # Lists.
@@ -328,6 +387,51 @@ def test_a_list_that_contradicts_the_folders(root) -> None:
     rows[0] = "dark/0.png,light"
     (root / "train" / "metadata.csv").write_text("\n".join(["file_name,label", *rows]) + "\n")
     refused(root, r"1 rows give a picture another class than the folder.*metadata\.csv:2")
+
+
+def test_a_list_may_name_what_lies_elsewhere_where_that_is_allowed(tmp_path) -> None:
+    elsewhere = lay(tmp_path / "elsewhere", {f"{n}.png": 20 * n for n in range(10)})
+    root = tmp_path / "data"
+    root.mkdir()
+    text = lines("../elsewhere/{n}.png,{c}\n", "file_name,label\n")
+    for path in ("../elsewhere", str(elsewhere)):
+        (root / "metadata.csv").write_text(text.replace("../elsewhere", path))
+        refused(root, "which lies outside of")
+        assert len(read(root, outside=True).train) == 8
+    (tmp_path / "link").symlink_to(elsewhere)
+    (elsewhere / "metadata.csv").write_text(
+        lines(f"{elsewhere}/{{n}}.png,{{c}}\n", "file_name,label\n")
+    )
+    assert len(read(tmp_path / "link").train) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "metadata.jsonl",
+            '{"file_name": "pictures/0.png", "label": ["x"]}\n',
+            "no number and no name",
+        ),
+        (
+            "metadata.csv",
+            "file_name,label,label\npictures/0.png,a,b\n",
+            "two columns have the same",
+        ),
+        (
+            "metadata.csv",
+            lines("pictures/{n}.png,{c}\n", f"path,label\n{'x' * 5000},a\n"),
+            "1 of 11 pictures .*no such picture",
+        ),
+    ],
+)
+def test_lists_that_no_program_wrote(tmp_path, name, text, said) -> None:
+    refused(listed(tmp_path, text, name), said)
+
+
+def test_labels_that_look_like_numbers(tmp_path) -> None:
+    text = lines("pictures/{n}.png,--{i}\n", "file_name,label\n")
+    assert read(listed(tmp_path, text)).classes == ["--0", "--1"]
 
 
 def test_a_row_twice(tmp_path) -> None:
@@ -460,6 +564,24 @@ def test_cifar_files_run_nothing(tmp_path, capsys, said) -> None:
     assert "harm" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "call", ["np.ndarray((500, 3072), 'u1')", "np.dtype('O')", "np.ndarray(9)"]
+)
+def test_cifar_files_make_no_arrays_of_their_own(tmp_path, call) -> None:
+    """Called with what a file says, NumPy's own would take any memory for pixels."""
+
+    class Made:
+        def __reduce__(self):
+            kind, given = call[3:].split("(", 1)
+            return getattr(np, kind), eval(f"({given[:-1]},)")
+
+    root = cifar(tmp_path, "cifar100")
+    said = {"data": Made(), "fine_labels": [0] * 500}
+    (root / "cifar-100-python" / "train").write_bytes(pickle.dumps(said, protocol=2))
+    with pytest.raises(DataError, match=r"train (cannot be read|holds no pictures)"):
+        load(Data(source="cifar100", root=str(root)))
+
+
 def test_cifar_that_is_not_there(tmp_path) -> None:
     with pytest.raises(DataError, match=r"there is no .*cifar-10-batches-py.*uoft-cs/cifar10"):
         load(Data(source="cifar10", root=str(tmp_path)))
@@ -490,6 +612,8 @@ PIXELS = "np.arange(12 * 16, dtype=np.uint8).reshape(12, 4, 4)"
         (f"x = {PIXELS}; y = [n % 2 for n in range(12)]; return (x, y), (x[:4], y[:4])", (1, 4, 4)),
         (f"x = {PIXELS}; y = np.array(['a', 'b'] * 6); return (x, y), (x[:4], y[:4])", (1, 4, 4)),
         (f"x = np.stack([{PIXELS}] * 3, -1); y = [0, 1] * 6\n    return (x, y), (x, y)", (3, 4, 4)),
+        (f"x = {PIXELS}; y = [np.int64(n) for n in (0, 1) * 6]; return ((x, y),) * 2", (1, 4, 4)),
+        (f"x = {PIXELS}; y = (n % 2 for n in range(12)); return (x, y), (x, [0] * 12)", (1, 4, 4)),
         (TABLES, (1, 4, 4)),
     ],
 )  # fmt: skip
@@ -512,6 +636,8 @@ def test_a_function_of_one_s_own(mine, body, shape) -> None:
         (f"x = {PIXELS}; return (x, [None] * 12), (x, [0] * 12)", "12 of the training labels"),
         (f"x = {PIXELS}; return (x[:0], []), (x, [0] * 12)", "a split without pictures"),
         (f"x = {PIXELS}; y = [0, 1] * 6; return (x, y), (x[:, :2], y)", "pictures have 2 sizes"),
+        (f"x = {PIXELS}; return (x, 5), (x, 5)", "labels that are no list"),
+        (f"x = {PIXELS}[:, :0]; return (x, [0] * 12), (x, [0] * 12)", "pictures without pixels"),
         ("import nowhere_at_all", r"failed \(ModuleNotFoundError"),
     ],
 )

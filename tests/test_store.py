@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from host.errors import DataError
 from train.config import Data
 from train.data import load, store
 
@@ -62,6 +63,24 @@ def test_other_settings_and_other_pictures_have_files_of_their_own(knobs, folder
     assert torch.equal(found.train.resident[0], found.train.resident[1])
 
 
+def test_pictures_that_change_before_they_are_kept_are_not_kept(knobs, folder, monkeypatch) -> None:
+    """What is kept would be other pixels than its name says, for ever."""
+    path = folder / "train" / "dark" / "0.png"
+    before, real = path.read_bytes(), store._write
+
+    def changed(*given):
+        path.write_bytes((folder / "train" / "dark" / "1.png").read_bytes())
+        real(*given)
+
+    monkeypatch.setattr(store, "_write", changed)
+    try:
+        with pytest.raises(DataError, match=r"0\.png .* any more: it is another one now"):
+            load(Data(**knobs))
+    finally:
+        path.write_bytes(before)
+    assert kept(knobs) == []
+
+
 @pytest.mark.parametrize("harm", ["cut", "flipped", "empty", "longer"])
 def test_a_damaged_file_is_made_anew(knobs, harm) -> None:
     first = load(Data(**knobs)).train.resident.clone()
@@ -89,7 +108,7 @@ def test_a_disk_that_is_full_is_said_and_images_are_decoded(knobs, monkeypatch, 
     found = load(Data(**knobs))
     assert found.train.resident is not None
     assert not found.train.mapped
-    assert "warning: cannot write" in capsys.readouterr().err
+    assert "warning: cannot keep" in capsys.readouterr().err
     assert kept(knobs) == []
 
 

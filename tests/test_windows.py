@@ -127,6 +127,17 @@ def test_validation_has_the_middle(photos) -> None:
     assert torch.equal(unvaried.images(numbers), plain.train.images(numbers))
 
 
+def test_pictures_may_be_scaled_and_not_cut(tmp_path) -> None:
+    for number in range(8):
+        for split in ("train", "validation"):
+            path = tmp_path / "data" / split / "ab"[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scene(50, 30).save(path)
+    knobs = {"source": "folder", "root": str(tmp_path / "data"), "prepare": 10}
+    found = load(Data(**knobs, cache_dir=str(tmp_path / "cache")))
+    assert found.train.shape == (3, 10, 17)
+
+
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [

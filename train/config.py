@@ -71,7 +71,7 @@ class Data(Section):
     """What to do about images that cannot be read: `skip` trains without them, and lists them."""
     max_pixels: Count = Field(89_478_485, json_schema_extra=_NO_FILES)
     """Pixels that an image may have before it is scaled; one with more cannot be read."""
-    cache_dir: str | None = Field(None, json_schema_extra=FREE | _NO_FILES)
+    cache_dir: str | None = Field(None, json_schema_extra=FREE)
     """Where decoded images are kept, and what was found out about them; null: ~/.cache/lockstep."""
     outside: bool = Field(False, json_schema_extra=FREE | _NO_FILES)
     """Let what lies in a folder (Parquet, lists, README.md) name files that lie elsewhere."""

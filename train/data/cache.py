@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,10 @@ def folder(config: Data) -> Path:
     if config.cache_dir is not None:
         return Path(config.cache_dir)
     home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "lockstep"
+    try:
+        return (Path(home) if home else Path.home() / ".cache") / "lockstep"
+    except RuntimeError:  # a user without a name and a home, as containers have them
+        return Path(tempfile.gettempdir()) / f"lockstep-{os.getuid()}"
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ bytes in less time; what it refuses, Pillow decides.
 
 import io
 import math
+import re
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ _ALPHAS = ((), (1,), (2,))
 _MARKS = (b"Exif\0\0", b"tiff:Orientation")
 # What libjpeg only warns of: it fills with grey what is missing.
 _CUT = ("Premature end", "premature end", "bad Huffman code")
+_STRANGE = re.compile(r"(\d+) extraneous bytes")
+_FEW_BYTES = 256  # that some cameras and programs leave between the parts of a file
 
 
 class BadPicture(Exception):
@@ -77,6 +80,8 @@ def decode(encoded: bytes, reading: Reading) -> Picture:
     Raises:
         BadPicture: it is damaged, has too many pixels, or is of a kind with no range of its own.
     """
+    # Before it is opened, Pillow refuses what has more than twice as many.
+    Image.MAX_IMAGE_PIXELS = reading.max_pixels
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is odd in files that can be read
         try:
@@ -84,12 +89,10 @@ def decode(encoded: bytes, reading: Reading) -> Picture:
                 pixels = _jpeg(encoded, reading)
                 if pixels is not None:
                     return Picture(pixels)
-            # Before it is opened, Pillow refuses what has more than twice as many.
-            Image.MAX_IMAGE_PIXELS = reading.max_pixels
             with Image.open(io.BytesIO(encoded), formats=list(FORMATS)) as picture:
                 _check_size(*picture.size, reading)
-                return _decoded(picture, reading)
-        except BadPicture:
+                return _decoded(picture, reading, deep=_is_deep(encoded, picture))
+        except (BadPicture, MemoryError):
             raise
         except Image.DecompressionBombError as error:
             raise BadPicture(
@@ -122,16 +125,23 @@ def _jpeg(encoded: bytes, reading: Reading) -> Pixels | None:
     """As Pillow would decode it; None where that is to decide."""
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(encoded, strict=True)
-        if space not in ("Gray", "YCbCr", "RGB") or _turned(encoded):
-            return None
         _check_size(width, height, reading)
-        grey = space == "Gray"
+        grey, four = space == "Gray", space not in ("Gray", "YCbCr", "RGB")
         pixels: Pixels = simplejpeg.decode_jpeg(
-            encoded, "GRAY" if grey else "RGB", strict=True, fastdct=False, fastupsample=False
+            encoded,
+            "CMYK" if four else "GRAY" if grey else "RGB",
+            strict=True,
+            fastdct=False,
+            fastupsample=False,
         )
     except (ValueError, RuntimeError) as error:
-        if any(words in str(error) for words in _CUT):
+        strange = _STRANGE.search(str(error))
+        if any(words in str(error) for words in _CUT) or (
+            strange and int(strange.group(1)) > _FEW_BYTES
+        ):
             raise BadPicture(f"it is cut or damaged ({error})") from error
+        return None
+    if four or _turned(encoded):
         return None
     return pixels[..., 0] if grey else pixels
 
@@ -144,8 +154,22 @@ def _turned(encoded: bytes) -> bool:
         return picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
 
 
-def _decoded(picture: Image.Image, reading: Reading) -> Picture:
-    """An opened picture."""
+def _is_deep(encoded: bytes, picture: Image.Image) -> bool:
+    """Whether a picture in colour, or with alpha, has more bits than Pillow keeps of it."""
+    if picture.format == "PNG":
+        return encoded[24] == 16 and picture.mode not in _WIDE
+    bits = getattr(picture, "tag_v2", {}).get(_BITS, (8,))
+    return len(bits) > 1 and max(bits) > 8
+
+
+def _decoded(picture: Image.Image, reading: Reading, *, deep: bool) -> Picture:
+    """An opened picture.
+
+    Args:
+        deep: whether it had more than eight bits, of which the upper ones are left.
+    """
+    if deep and reading.white is not None:
+        raise BadPicture("it has 16 bits and colour or alpha, and data.white is for grey ones")
     tags: Any = getattr(picture, "tag_v2", {})  # of a TIFF
     if tags:
         _check_tiff(picture, tags)
@@ -167,9 +191,15 @@ def _decoded(picture: Image.Image, reading: Reading) -> Picture:
         if not np.asarray(whole)[..., 3].any():
             raise BadPicture("it is transparent all over")
         picture = Image.alpha_composite(under, whole)
-        colours = np.asarray(picture)
-        return Picture(np.ascontiguousarray(colours[..., 0] if grey else colours[..., :3]))
-    return Picture(np.array(picture.convert("L" if grey else "RGB")))
+        colours, seen = np.asarray(picture), np.asarray(whole)
+        pixels = np.ascontiguousarray(colours[..., 0] if grey else colours[..., :3])
+        return Picture(pixels, _peak(seen[..., :3][seen[..., 3] > 0]) if deep else math.nan)
+    pixels = np.array(picture.convert("L" if grey else "RGB"))
+    return Picture(pixels, _peak(pixels) if deep else math.nan)
+
+
+def _peak(values: Pixels) -> float:
+    return float(values.max()) / 255
 
 
 def _check_tiff(picture: Image.Image, tags: Any) -> None:
@@ -189,7 +219,8 @@ def _check_tiff(picture: Image.Image, tags: Any) -> None:
     size, count = picture.size, getattr(picture, "n_frames", 1)
     for page in range(1, count):
         picture.seek(page)
-        if picture.size == size and not picture.tag_v2.get(_SUBFILE, 0) & _REDUCED:  # type: ignore[attr-defined]
+        smaller = picture.width < size[0] and picture.height < size[1]
+        if not smaller and not picture.tag_v2.get(_SUBFILE, 0) & _REDUCED:  # type: ignore[attr-defined]
             raise BadPicture(f"it has {count} pages: save each as a picture of its own")
     if count > 1:
         picture.seek(0)
@@ -212,7 +243,10 @@ def _from_wide(picture: Image.Image, tags: Any, reading: Reading) -> Picture:
     white = reading.white or highest
     pixels = ((values * 255 + white // 2) // white).clip(0, 255).astype(np.uint8)
     pixels[transparent] = reading.background
-    return Picture(pixels, float(values.max()) / white)
+    seen = values[~transparent]
+    if not len(seen):
+        raise BadPicture("it is transparent all over")
+    return Picture(pixels, float(seen.max()) / white)
 
 
 def _unknown(encoded: bytes) -> str:

@@ -1,7 +1,9 @@
 """Images of a split: decoded once and kept where they are few, else batch by batch."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +29,8 @@ class Split:
         shape: (C, H, W) of each image.
         resize: whether pictures are scaled and cropped to it.
         reading: how they are decoded.
+        digests: SHA-256 of their files' bytes as they were looked at, uint8 [N, 32]; None where
+            there are no files.
         prepare: what the shorter side of each is scaled to first, where it is longer.
         crop: least and most of a picture's area, where random windows of it are wanted.
         resident: uint8 [N, C, H, W] where the split is small enough to keep, else None.
@@ -38,6 +42,7 @@ class Split:
     shape: tuple[int, int, int]
     resize: bool
     reading: Reading
+    digests: np.ndarray[Any, Any] | None = None
     prepare: int | None = None
     crop: tuple[float, float] | None = None
     resident: Tensor | None = None
@@ -58,7 +63,7 @@ class Split:
             keys: the samples', int64 [B], where they may be varied.
 
         Raises:
-            DataError: a picture cannot be read any more, or is not of the split's shape.
+            DataError: a picture cannot be read any more, or is another one now.
         """
         if self.resident is not None:
             return self.resident.index_select(0, numbers)
@@ -69,14 +74,6 @@ class Split:
         pixels = out.numpy()
         for place, number in enumerate(numbers.tolist()):
             image = to_shape(self.pixels(number), self.shape, resize=self.resize)
-            if image.shape != self.shape:
-                _, height, width = image.shape
-                raise DataError(
-                    f"{self.pictures.name(number)} has {width}×{height} pixels now, and not"
-                    f" {self.shape[2]}×{self.shape[1]}",
-                    "put it back; data must not change while it is trained on",
-                    one_rank=True,
-                )
             pixels[place] = image
         return out
 
@@ -104,7 +101,12 @@ class Split:
         if isinstance(self.pictures, Arrays):
             return to_channels(self.pictures.pixels[number].permute(1, 2, 0).numpy(), channels)
         try:
-            decoded = decode(self.pictures.read(number), self.reading).pixels
+            encoded = self.pictures.read(number)
+            if self.digests is not None:
+                digest = np.frombuffer(hashlib.sha256(encoded).digest(), np.uint8)
+                if not np.array_equal(digest, self.digests[number]):
+                    raise BadPicture("it is another one now")
+            decoded = decode(encoded, self.reading).pixels
         except (BadPicture, OSError) as error:
             raise DataError(
                 f"{self.pictures.name(number)} cannot be read any more: {error}",

@@ -42,7 +42,8 @@ def _first(config: Config, images: ImageData) -> tuple[Tensor, Tensor]:
     """float32 [N, C, H, W] and int64 [N]."""
     augmenter = Augmenter(config.augment, images.mean, images.std, torch.device("cpu"))
     alone = config.model_copy(update={"data": config.data.model_copy(update={"workers": 0})})
-    wanted, total = _COLUMNS * _ROWS, round(config.epochs * len(images.train))
+    wanted = _COLUMNS * _ROWS
+    total = wanted + config.batch_size  # however short the training is
     inputs, labels = [], []
     blocks = lane_blocks(
         images.train, alone, range(config.lanes), torch.device("cpu"), first_step=0, total=total

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from host.errors import DataError
+from host.errors import DataError, UsageError
+from train.config import Data
 from train.lanes import order
 
 _NAMED = 3  # of many, in a message
@@ -125,6 +126,17 @@ def halves(labelled: Labelled, holdout: float) -> tuple[Labelled, Labelled]:
         )
     kept, out = shuffled[held:].sort().values, shuffled[:held].sort().values
     return choose(labelled, kept), choose(labelled, out)
+
+
+def no_columns(config: Data, what: str) -> None:
+    """Refuse the names of columns where there are none.
+
+    Raises:
+        UsageError: one is set.
+    """
+    for knob in ("image_column", "label_column"):
+        if getattr(config, knob) is not None:
+            raise UsageError(f"data.{knob} is set, and {what} have no columns", "take it away")
 
 
 def some(names: Iterable[object], root: Path | None = None) -> str:

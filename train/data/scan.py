@@ -3,6 +3,7 @@
 What was found is kept until the files change, or what reads them does.
 """
 
+import errno
 import hashlib
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ _CODE = hashlib.sha256(
     b"".join(Path(each).read_bytes() for each in (decoding.__file__, png.__file__, __file__))
 ).hexdigest()
 GREY, COLOUR, BAD = 0, 1, 2
+# What keeps this file from being read, today and tomorrow.
+_OF_THE_FILE = (
+    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EINVAL),
+    *(errno.ELOOP, errno.ENAMETOOLONG, errno.ENODATA, errno.EFBIG, errno.ENXIO),
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class _Looks(Dataset[Scan | DataError]):
     def __init__(self, pictures: Encoded, how: Reading) -> None:
         self.pictures, self.how = pictures, how
 
-    def __getitem__(self, start: int) -> Scan:
+    def __getitem__(self, start: int) -> Scan | DataError:
         numbers = range(start, min(start + _AT_ONCE, len(self.pictures)))
         digests = np.zeros((len(numbers), 32), np.uint8)
         sizes = np.zeros((len(numbers), 2), np.int64)
@@ -131,6 +137,12 @@ class _Looks(Dataset[Scan | DataError]):
             except BadPicture as error:
                 bad[number] = str(error)
             except OSError as error:
+                if error.errno not in _OF_THE_FILE:  # it may be read another time: not remembered
+                    return DataError(
+                        f"cannot read {self.pictures.name(number)}: {error.strerror or error}",
+                        "look after the disk or the network, or remove the file",
+                        one_rank=True,
+                    )
                 bad[number] = error.strerror or str(error)
             else:
                 sizes[place] = picture.pixels.shape[:2]

@@ -16,6 +16,7 @@ from train.config import Augment, Data
 from train.data import twins, unusable
 from train.data.images import Split
 from train.data.pictures import Arrays, Found, Labelled
+from train.data.scaled import sizes_of
 from train.data.scan import COLOUR, Scan, reading, scan
 from train.data.sources import cifar, digits, folder, idx, own, synthetic
 from train.data.statistics import statistics
@@ -104,9 +105,10 @@ def load(config: Data, augment: Augment | None = None) -> ImageData:
             shape,
             resize=config.size is not None,
             reading=reading(config),
+            digests=None if seen is None else seen.digests,
             prepare=config.prepare,
         )
-        for each in splits
+        for each, seen in zip(splits, scans, strict=True)
     ]
     sha256 = _fingerprint(splits, scans, found.classes)
     names = [f"{sha256} {name}" for name in unusable.SPLITS]
@@ -180,18 +182,12 @@ def _check_wide(splits: list[Labelled], scans: list[Scan | None], config: Data) 
             f"set --data.white {value} or more",
         )
     if highest < _DARK and config.white is None:
-        value = round(highest * 65535)
         raise DataError(
-            f"{len(wide):,} pictures have 16 bits, and none is brighter than {100 * highest:.1f} %"
-            f" of white ({value} of 65535): they would be nearly black",
-            f"say which value is white, such as --data.white {_next_white(value)}, or 65535 if they"
-            " are meant so",
+            f"{len(wide):,} pictures have more than 8 bits, and none is brighter than"
+            f" {100 * highest:.1f} % of white: they would be nearly black",
+            "say which value is white: --data.white 4095 where 12 bits are used, 16383 where it is"
+            " 14, 65535 if they are meant so; those in colour have to be made brighter",
         )
-
-
-def _next_white(value: int) -> int:
-    """The highest number of as many bits."""
-    return int((1 << max(8, value.bit_length())) - 1)
 
 
 def _shape(splits: list[Labelled], scans: list[Scan | None], config: Data) -> tuple[int, int, int]:
@@ -206,9 +202,8 @@ def _shape(splits: list[Labelled], scans: list[Scan | None], config: Data) -> tu
             coloured = own_channels == 3
         else:
             assert seen is not None
-            found, firsts, counts = np.unique(
-                seen.sizes, axis=0, return_index=True, return_counts=True
-            )
+            whole = seen.sizes if config.prepare is None else sizes_of(seen.sizes, config.prepare)
+            found, firsts, counts = np.unique(whole, axis=0, return_index=True, return_counts=True)
             coloured = bool((seen.kinds == COLOUR).any())
         channels = config.channels or max(channels, 3 if coloured else 1)
         for pair, first, count in zip(found.tolist(), firsts, counts, strict=True):

@@ -6,10 +6,12 @@ whole, or is of other pictures, other settings or another decoder, is never used
 
 import errno
 import hashlib
+import mmap
 import os
 import shutil
+import stat
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -31,8 +33,11 @@ from train.data.progress import shown
 from train.data.scaled import Scaled, sizes_of
 from train.data.workers import load
 
-_AT_ONCE = 64
+_AT_ONCE = 64  # pictures
+_BLOCK = 16 << 20  # bytes that a loader process hands over together
 _SMALL = 16 << 20  # bytes that are decoded again sooner than they are written safely
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.11 does not name it
+_KINDS = ("scan-", "statistics-", "pixels-")
 _DIGEST = hashlib.sha256().digest_size
 CODE = hashlib.sha256(
     b"".join(
@@ -92,15 +97,21 @@ def _mapped(made: "_Images | _Pictures", size: int, config: Data, about: str) ->
                 try:
                     _write(made, size, path)
                 except OSError as error:
-                    if launcher.rank() == 0:
-                        said = (
-                            f"warning: cannot write {path} ({error.strerror}): pictures are decoded"
-                            " again and again; --data.cache_dir names another place"
-                        )
-                        print(printable(said), file=sys.stderr)
+                    _warn(path, error.strerror or str(error))
                     return None
                 found = _whole(path, size)
+                if found is None:
+                    _warn(path, "it cannot be mapped")
     return found
+
+
+def _warn(path: Path, why: str) -> None:
+    if launcher.rank() == 0:
+        said = (
+            f"warning: cannot keep {path} ({why}): pictures are decoded again and again;"
+            " --data.cache_dir names another place"
+        )
+        print(printable(said), file=sys.stderr)
 
 
 def _whole(path: Path, size: int) -> Tensor | None:
@@ -108,13 +119,17 @@ def _whole(path: Path, size: int) -> Tensor | None:
     try:
         if path.stat().st_size != size + _DIGEST:
             return None
-        # Not shared: what is written to it by mistake stays in this process.
-        data = torch.from_file(str(path), shared=False, size=size + _DIGEST, dtype=torch.uint8)
-    except (OSError, RuntimeError):
+        with path.open("rb") as file:
+            # What is written to it by mistake stays in this process; nothing is set aside for that.
+            whole = mmap.mmap(
+                file.fileno(), size + _DIGEST, mmap.MAP_PRIVATE | _NO_RESERVE,
+                mmap.PROT_READ | mmap.PROT_WRITE,
+            )  # fmt: skip
+    except (OSError, ValueError):
         return None
-    pixels, digest = data[:size], data[size:]
-    right = hashlib.sha256(pixels.numpy().data).digest() == bytes(digest.tolist())
-    return pixels if right else None
+    pixels = np.frombuffer(whole, np.uint8, size)
+    right = hashlib.sha256(pixels.data).digest() == whole[size:]
+    return torch.from_numpy(pixels) if right else None
 
 
 def _write(made: "_Images | _Pictures", size: int, path: Path) -> None:
@@ -127,11 +142,12 @@ def _write(made: "_Images | _Pictures", size: int, path: Path) -> None:
     digest = hashlib.sha256()
     count = len(made.split)
     what = f"decoding pictures once, {size / 2**30:.2f} GiB in {path.parent}"
-    workers = limits.cpus() if limits.cpus() > 1 and count > _AT_ONCE else 0
-    blocks = load(made, range(0, count, _AT_ONCE), workers, 2)
+    each = made.each = max(1, min(_AT_ONCE, _BLOCK * count // max(1, size)))
+    workers = limits.cpus() if limits.cpus() > 1 and count > each else 0
+    blocks = load(made, range(0, count, each), workers, 2)
     try:
         with aside.open("wb") as file, closing(blocks):
-            for block in shown(blocks, what, _AT_ONCE, count):
+            for block in shown(blocks, what, each, count):
                 data = block.numpy().data
                 digest.update(data)
                 file.write(data)
@@ -147,10 +163,10 @@ class _Images(Dataset[Tensor | DataError]):
     """The images of a split, some at a time, as bytes."""
 
     def __init__(self, split: Split) -> None:
-        self.split = split
+        self.split, self.each = split, 1
 
     def __getitem__(self, start: int) -> Tensor | DataError:
-        numbers = torch.arange(start, min(start + _AT_ONCE, len(self.split)))
+        numbers = torch.arange(start, min(start + self.each, len(self.split)))
         try:
             return self.split.images(numbers).flatten()
         except DataError as error:
@@ -161,10 +177,10 @@ class _Pictures(Dataset[Tensor | DataError]):
     """The pictures of a split, some at a time, as bytes."""
 
     def __init__(self, split: Split) -> None:
-        self.split = split
+        self.split, self.each = split, 1
 
     def __getitem__(self, start: int) -> Tensor | DataError:
-        numbers = range(start, min(start + _AT_ONCE, len(self.split)))
+        numbers = range(start, min(start + self.each, len(self.split)))
         try:
             flat = np.concatenate([self.split.pixels(number).ravel() for number in numbers])
         except DataError as error:
@@ -176,10 +192,10 @@ def entries(root: Path) -> list[tuple[Path, int, float]]:
     """What the cache holds: each file, its bytes, and when it was written."""
     if not root.is_dir():
         return []
-    seen = [(path, path.stat()) for path in root.iterdir() if _ours(path)]
-    return sorted((path, stat.st_size, stat.st_mtime) for path, stat in seen)
-
-
-def _ours(path: Path) -> bool:
-    kinds = ("scan-", "statistics-", "pixels-")
-    return path.is_file() and path.name.lstrip(".").startswith(kinds)
+    found = []
+    for path in sorted(root.iterdir()):
+        with suppress(OSError):  # it is gone since, or nobody's business
+            seen = path.lstat()
+            if stat.S_ISREG(seen.st_mode) and path.name.lstrip(".").startswith(_KINDS):
+                found.append((path, seen.st_size, seen.st_mtime))
+    return found

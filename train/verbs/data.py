@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +57,10 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     for line in _lines(images):
         print(printable(line))
     path = options.picture or Path("runs", f"{config.name}-data.png")
+    drawn = mosaic.draw(config, images)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        mosaic.draw(config, images).save(path)
+        drawn.save(path)
     except (OSError, ValueError) as error:  # ValueError: a suffix that is no format
         raise DataError(f"cannot draw {path}: {error}", "name another file: --picture") from error
     print(printable(f"the first samples, as the model gets them: {path}"))
@@ -77,13 +79,15 @@ def _cache(config: Data, *, clear: bool) -> None:
     found = store.entries(root)
     for path, size, written in found:
         if clear:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # somebody else's
+                path.unlink()
         else:
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))
             print(f"{size / 2**20:>10,.1f} MiB  {when}  {path.name}")
-    total = sum(size for _, size, _ in found) / 2**20
-    done = "removed from" if clear else "in"
-    print(printable(f"{len(found)} files, {total:,.1f} MiB {done} {root}"))
+    left = store.entries(root)
+    gone = f"; {len(found) - len(left)} were removed" if clear else ""
+    total = sum(size for _, size, _ in left) / 2**20
+    print(printable(f"{len(left)} files, {total:,.1f} MiB in {root}{gone}"))
 
 
 def _lines(images: "ImageData") -> list[str]:

@@ -140,7 +140,7 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
             "the data has other classes or another size than the weights were trained on",
             "name the right data with --data.root",
         )
-    if runtime.main and facts.data_sha256 != data.sha256:
+    if runtime.main and facts.data_sha256 not in (None, data.sha256):
         _warn("the data is not what the weights were trained on")
     # The weights come from the checkpoint, whatever the training started from.
     blank = config.model.model_copy(update={"weights": None})

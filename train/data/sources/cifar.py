@@ -77,8 +77,8 @@ def splits(config: Data) -> Found:
 def _batch(path: Path, key: str) -> tuple[torch.Tensor, list[Any]]:
     """uint8 [N, 3, 32, 32], and N labels."""
     said = _read(path)
-    data, found = said.get("data"), said.get(key)
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (_ROWS,):
+    data, found = getattr(said.get("data"), "values", None), said.get(key)
+    if not isinstance(data, np.ndarray) or data.shape[1:] != (_ROWS,):
         raise DataError(f"{path} holds no pictures of 3 × 32 × 32 bytes", _FIX)
     if not isinstance(found, list) or len(found) != len(data):
         raise DataError(f"{path} has not as many labels as pictures", _FIX)
@@ -86,14 +86,17 @@ def _batch(path: Path, key: str) -> tuple[torch.Tensor, list[Any]]:
 
 
 class _Reader(pickle.Unpickler):
-    """Of arrays, and nothing else: every name that is looked up is one of NumPy's, by value."""
+    """Of arrays of bytes, and nothing else: the names that a file may look up are stood in for.
+
+    NumPy's own would be called with whatever the file says, and make arrays of any memory.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         known = {
-            ("numpy.core.multiarray", "_reconstruct"): _empty,
-            ("numpy._core.multiarray", "_reconstruct"): _empty,
-            ("numpy", "ndarray"): np.ndarray,
-            ("numpy", "dtype"): np.dtype,
+            ("numpy.core.multiarray", "_reconstruct"): _Bytes,
+            ("numpy._core.multiarray", "_reconstruct"): _Bytes,
+            ("numpy", "ndarray"): "ndarray",
+            ("numpy", "dtype"): _Type,
             ("_codecs", "encode"): _encode,
         }
         if (module, name) not in known:
@@ -101,11 +104,29 @@ class _Reader(pickle.Unpickler):
         return known[module, name]
 
 
-def _empty(kind: Any, shape: Any, dtype: Any) -> Any:
-    """An array of no length, which the file then fills."""
-    if kind is not np.ndarray or shape != (0,):
-        raise pickle.UnpicklingError("it asks for an array of another kind")
-    return np.ndarray((0,), np.uint8 if dtype in (b"b", "b") else dtype)
+class _Type:
+    """Stands in for a type of NumPy's: that of bytes."""
+
+    def __init__(self, name: Any, *_: Any) -> None:
+        if name != "u1":
+            raise pickle.UnpicklingError(f"it holds values of the type {name}")
+
+    def __setstate__(self, _state: Any) -> None:
+        """What a file says of it is known."""
+
+
+class _Bytes:
+    """Stands in for an array of NumPy's: `values`, once the file has said them."""
+
+    def __init__(self, *_: Any) -> None:
+        self.values: np.ndarray[Any, Any] | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, by_column, data = state
+        data = data.encode("latin1") if isinstance(data, str) else data
+        if not isinstance(kind, _Type) or by_column or not isinstance(data, bytes):
+            raise pickle.UnpicklingError("it holds an array of another kind")
+        self.values = np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def _encode(text: str, encoding: str) -> bytes:

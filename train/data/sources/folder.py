@@ -51,5 +51,5 @@ def _may_hold_tables(root: Path) -> bool:
 def _has_tables(root: Path) -> bool:
     """Whether a table lies in the folder, or a folder deeper."""
     here = tree.entries(root)
-    below = (inner for each in here if each.is_dir() for inner in tree.entries(each.path))
+    below = (inner for each in here if tree.is_folder(each) for inner in tree.entries(each.path))
     return any(Path(each.name).suffix.lower() in _TABLES for each in (*here, *below))

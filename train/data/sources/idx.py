@@ -18,7 +18,7 @@ from torch import Tensor
 from host import regular
 from host.errors import DataError
 from train.config import Data
-from train.data.pictures import Arrays, Found, Labelled, halves, some
+from train.data.pictures import Arrays, Found, Labelled, halves, no_columns, some
 from train.data.sources import labels
 from train.data.sources.tree import entries
 
@@ -40,6 +40,7 @@ def splits(config: Data) -> Found:
     Raises:
         DataError: files are missing, damaged, or do not belong together.
     """
+    no_columns(config, "idx files")
     root = Path(config.root or "data")
     if not root.is_dir():
         raise DataError(f"there is no directory {root}", _FIX)

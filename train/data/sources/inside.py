@@ -115,11 +115,17 @@ def check_rows(root: Path, table: Dataset, column: str) -> None:
 
 def names(root: Path) -> Iterator[str]:
     """Its files, and links to folders; what stands in hidden folders is not data."""
-    for place, folders, here in os.walk(root):
+    for place, folders, here in os.walk(root, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (os.path.join(place, name) for name in here)
         inner = (os.path.join(place, name) for name in folders)
         yield from (name for name in inner if os.path.islink(name))
+
+
+def _refuse(error: OSError) -> None:
+    raise DataError(
+        f"cannot look into {error.filename}: {error.strerror}", "check its owner and permissions"
+    ) from error
 
 
 def _saved(root: Path) -> Iterator[tuple[Path, str]]:

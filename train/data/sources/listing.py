@@ -20,7 +20,7 @@ from train.config import Data
 from train.data.pictures import Found, Labelled, halves, some
 from train.data.sources import labels
 from train.data.sources.files import files
-from train.data.sources.tree import HELD_OUT, TRAINING, Walk, entries
+from train.data.sources.tree import HELD_OUT, TRAINING, Walk, entries, is_folder
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _NAMES = ("metadata", "labels", "annotations", "data", "index")
@@ -53,13 +53,13 @@ def lists(root: Path, config: Data) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for entry in entries(root):
         path = Path(entry.path)
-        if entry.is_file() and _is_list(path):
+        if _is_list(path) and _is_file(path):
             stem = path.stem.lower()
             split = _split(stem)
             if split or (stem in _NAMES and _labelled(path, config)):
                 found.setdefault(split, []).append(path)
-        elif entry.is_dir() and _split(entry.name.lower()):
-            inside = [Path(e.path) for e in entries(path) if e.is_file() and _is_list(Path(e.path))]
+        elif is_folder(entry) and _split(entry.name.lower()):
+            inside = [Path(e.path) for e in entries(path) if _is_list(Path(e.path))]
             of_it = [p for p in inside if p.stem.lower() in _NAMES and _labelled(p, config)]
             if of_it:
                 found.setdefault(_split(entry.name.lower()), []).extend(of_it)
@@ -146,7 +146,8 @@ def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> 
     there = {*walk.pictures, *walk.bad}
     for split, found in chosen.items():
         for row in found:
-            if row.name not in there:
+            # In a hidden folder, or elsewhere where that is allowed.
+            if row.name not in there and not _is_file(root / row.name):
                 bad[row.name] = f"no such picture, but {row.place} names it"
         chosen[split] = [row for row in found if row.name not in bad]
     _compare_folders(chosen)
@@ -168,6 +169,13 @@ def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> 
     if len(made) == 1:
         made = [*halves(made[0], config.holdout)]
     return Found(made[0], made[1], classes, left_out, bad)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _compare_folders(chosen: dict[str, list[Row]]) -> None:
@@ -228,21 +236,20 @@ def _rows(path: Path, root: Path, split: str, config: Data) -> Iterator[Row]:
         if divided and said and not _split(said):
             raise DataError(f"{place} is of the split {said}", f"use train, {', '.join(HELD_OUT)}")
         value = row.get(label)
+        if not isinstance(value, (str, int, float, type(None))):
+            raise DataError(f"{place} has a label that is no number and no name", "mend the row")
         where = _inside(path.parent, root, name, place, outside=config.outside)
         yield Row(place, where, int(value) if whole and value else value, _split(said))
 
 
 def _whole(values: list[Any]) -> bool:
     """Whether all are whole numbers, written as text; 007 is a name."""
-    return all(
-        isinstance(v, str) and (not v or (v.lstrip("-").isascii() and str_is_number(v)))
-        for v in values
-    )
+    return all(isinstance(v, str) and (not v or str_is_number(v)) for v in values)
 
 
 def str_is_number(text: str) -> bool:
     """Whether a text is how a whole number is written."""
-    return text.lstrip("-").isdigit() and len(text) < 20 and str(int(text)) == text
+    return re.fullmatch(r"-?[0-9]{1,18}", text) is not None and str(int(text)) == text
 
 
 def _inside(folder: Path, root: Path, name: str, place: str, *, outside: bool) -> str:
@@ -252,10 +259,11 @@ def _inside(folder: Path, root: Path, name: str, place: str, *, outside: bool) -
         DataError: it lies elsewhere.
     """
     path = folder / name
-    if not path.exists() and "\\" in name:
+    if "\\" in name and not _is_file(path):
         path = folder / name.replace("\\", "/")
-    plain = os.path.normpath(path)
-    inside = os.path.relpath(plain, os.path.normpath(root))
+    plain = os.path.normpath(path.absolute())
+    roots = [os.path.normpath(each) for each in (root.absolute(), root.resolve())]
+    inside = min((os.path.relpath(plain, each) for each in roots), key=len)
     if inside.startswith("..") and not outside:
         raise DataError(
             f"{place} names {name}, which lies outside of {root}",
@@ -283,6 +291,9 @@ def _table(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     delimiter = max(",;\t", key=head.count)
     csv.field_size_limit(_LINE)
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    names = rows.fieldnames or []
+    if len(set(names)) < len(names):
+        raise ValueError("two columns have the same name")
     for row in rows:
         if None in row or None in row.values():
             raise ValueError(f"line {rows.line_num} has not as many fields as the first line")

@@ -17,7 +17,7 @@ import torch
 
 from host.errors import DataError, first_line
 from train.config import Data
-from train.data.pictures import Arrays, Found, Labelled
+from train.data.pictures import Arrays, Found, Labelled, no_columns
 from train.data.sources import labels
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -55,7 +55,7 @@ def splits(config: Data) -> Found:
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise DataError(f"{config.source} returned {type(made).__name__}", _WANTED)
     if all(isinstance(each, tuple) and len(each) == 2 for each in pair):
-        return _arrays(config.source, pair)
+        return _arrays(config, pair)
     from datasets import Dataset, DatasetDict
 
     from train.data.sources.tables import tables
@@ -84,8 +84,14 @@ def _function(source: str) -> Callable[[Data], Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _arrays(source: str, pair: Any) -> Found:
-    pixels, values = zip(*pair, strict=True)
+def _arrays(config: Data, pair: Any) -> Found:
+    no_columns(config, "arrays")
+    source = config.source
+    pixels, said = zip(*pair, strict=True)
+    try:
+        values = [_plain(each) for each in said]
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{source} returned labels that are no list: {error}", _WANTED) from error
     shaped = [_pixels(source, each) for each in pixels]
     for images, of_them in zip(shaped, values, strict=True):
         if len(images) != len(of_them):
@@ -95,7 +101,7 @@ def _arrays(source: str, pair: Any) -> Found:
         if not len(images):
             raise DataError(f"{source} returned a split without pictures", _WANTED)
     train, held = (
-        labels.Said(split, _plain(of_them), lambda n, s=split: f"{s} sample {n}")  # type: ignore[misc]
+        labels.Said(split, of_them, lambda n, s=split: f"{s} sample {n}")  # type: ignore[misc]
         for split, of_them in zip(("training", "validation"), values, strict=True)
     )
     classes, numbers = labels.number(train, held)
@@ -111,6 +117,8 @@ def _pixels(source: str, given: Any) -> torch.Tensor:
             f"{source} returned pixels of {array.dtype} with {array.ndim} dimensions",
             "return uint8 [N, H, W] or [N, H, W, C]",
         )
+    if not array[:1].size and len(array):
+        raise DataError(f"{source} returned pictures without pixels", _WANTED)
     if array.ndim == 3:
         array = array[..., None]
     if array.shape[3] not in (1, 3):
@@ -123,4 +131,6 @@ def _pixels(source: str, given: Any) -> torch.Tensor:
 
 
 def _plain(values: Any) -> list[Any]:
-    return values.tolist() if hasattr(values, "tolist") else list(values)
+    """Python's own numbers and names, whichever library's they were."""
+    listed = values.tolist() if hasattr(values, "tolist") else list(values)
+    return [each.item() if isinstance(each, np.generic) else each for each in listed]

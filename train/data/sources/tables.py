@@ -75,10 +75,11 @@ class Rows:
             return None
         text = f"{self.table._fingerprint} {len(self)} {self.column} "
         digest = hashlib.sha256(text.encode())
-        column = self.table[:][self.column].combine_chunks()
-        elsewhere = column.field("path").filter(column.field("bytes").is_null())
-        for path in (*kept, *(each.as_py() for each in elsewhere)):
-            digest.update(places.about(Path(path or "")))
+        for path in kept:
+            digest.update(places.about(Path(path)))
+        for chunk in self.table[:][self.column].chunks:  # together they may be too much for Arrow
+            for path in chunk.field("path").filter(chunk.field("bytes").is_null()):
+                digest.update(places.about(Path(path.as_py() or "")))
         return digest.hexdigest()
 
 

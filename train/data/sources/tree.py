@@ -15,7 +15,7 @@ import torch
 
 from host.errors import DataError
 from train.config import Data
-from train.data.pictures import Found, Labelled, halves, some
+from train.data.pictures import Found, Labelled, halves, no_columns, some
 from train.data.sources.files import files
 from train.data.sources.labels import check_names
 
@@ -34,6 +34,7 @@ _LISTS = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 _HEADS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"II*\0", b"MM\0*", b"BM", b"RIFF")
 # What file servers, systems and archives put beside the data.
 _SYSTEM = {"__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN", "System Volume Information"}
+_DEEPEST = 200
 _LAYOUT = "lay pictures out as DIR/train/CLASS/* and DIR/validation/CLASS/*, or as DIR/CLASS/*"
 
 
@@ -45,12 +46,14 @@ class Walk:
         pictures: names of files that look like pictures, from `root`.
         left_out: what does not, and why, by name.
         bad: what should be a picture and cannot be one, and why, by name.
+        linked: folders that links led to, by their place on disk.
     """
 
     root: Path
     pictures: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
+    linked: set[tuple[int, int]] = field(default_factory=set)
 
     def into(self, folder: str, above: tuple[tuple[int, int], ...] = ()) -> None:
         """Look through a folder, named from the root, and what lies in it."""
@@ -65,15 +68,19 @@ class Walk:
                 continue
             try:
                 seen = entry.stat()
-                folder_here = stat.S_ISDIR(seen.st_mode)
             except OSError:
                 self.bad[name] = "a link that leads nowhere"
                 continue
-            if folder_here:
-                place = (seen.st_dev, seen.st_ino)
-                if place in above:
+            place = (seen.st_dev, seen.st_ino)
+            if stat.S_ISDIR(seen.st_mode):
+                if entry.is_symlink() and place in self.linked:
+                    self.left_out[name] = "a link to a folder that was read"
+                elif place in above:
                     self.left_out[name] = "a link back to a folder that it lies in"
+                elif len(above) > _DEEPEST:
+                    self.bad[f"{name}/"] = "too many folders deep"
                 else:
+                    self.linked |= {place} if entry.is_symlink() else set()
                     self.into(name, (*above, place))
             elif not stat.S_ISREG(seen.st_mode):
                 odd = self.bad if Path(name).suffix.lower() in _SUFFIXES else self.left_out
@@ -97,6 +104,14 @@ def entries(folder: str | Path) -> list[os.DirEntry[str]]:
         raise DataError(
             f"cannot look into {folder}: {error.strerror}", "check its owner and permissions"
         ) from error
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one; a link in a circle is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def looks_like_one(path: Path) -> bool:
@@ -125,6 +140,7 @@ def splits(config: Data, root: Path) -> Found:
     Raises:
         DataError: it is laid out otherwise, or a class has no pictures.
     """
+    no_columns(config, "class folders")
     walk = Walk(root)
     tops = _splits(root, walk)
     found = {split: _classes(walk, folder) for split, folder in tops.items()}
@@ -151,16 +167,16 @@ def splits(config: Data, root: Path) -> Found:
 
 def _splits(root: Path, walk: Walk) -> dict[str, str]:
     """The folder of each split, named from the root; "" where the root itself is one."""
-    tops = [e.name for e in entries(root) if not _aside(e.name) and e.is_dir()]
+    tops = [e.name for e in entries(root) if not _aside(e.name) and is_folder(e)]
     training = [name for name in tops if name.lower() in TRAINING]
     # A class may be called train: it then holds pictures, and no folders.
-    training = [n for n in training if any(e.is_dir() for e in entries(root / n))]
+    training = [n for n in training if any(is_folder(e) for e in entries(root / n))]
     held = sorted(
         (name for name in tops if name.lower() in HELD_OUT),
         key=lambda name: HELD_OUT.index(name.lower()),
     )
     if not training:
-        if held and len(held) == len(tops) and any(e.is_dir() for e in entries(root / held[0])):
+        if held and len(held) == len(tops) and any(is_folder(e) for e in entries(root / held[0])):
             raise DataError(
                 f"{root} has no split named train, only {some(tops)}", "rename one of them"
             )
@@ -181,7 +197,7 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
         if _aside(entry.name):
             walk.left_out[entry.name] = _aside(entry.name)
         elif entry.name not in chosen.values():
-            folder = entry.is_dir()
+            folder = is_folder(entry)
             why = f"validation is {held[0]}" if entry.name in held else "in no split"
             walk.left_out[entry.name + "/" * folder] = why
     return chosen
@@ -196,6 +212,7 @@ def _classes(walk: Walk, folder: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     spelled: dict[str, str] = {}
     first = len(walk.pictures)
+    walk.linked.clear()  # what both splits link to is in both
     walk.into(folder)
     for name in walk.pictures[first:]:
         parts = Path(name).relative_to(folder or ".").parts
@@ -205,7 +222,7 @@ def _classes(walk: Walk, folder: str) -> dict[str, list[str]]:
         found[_class(walk.root, folder, parts[0], spelled)].append(name)
     for entry in entries(walk.root / folder):
         name = str(Path(folder, entry.name))
-        if entry.is_dir() and not _aside(entry.name) and name not in walk.left_out:
+        if is_folder(entry) and not _aside(entry.name) and name not in walk.left_out:
             label = _class(walk.root, folder, entry.name, spelled)
             if not found[label]:
                 del found[label]
