@@ -157,3 +157,31 @@ def test_nothing_is_left_in_tmpdir(tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     assert [path.name for path in place.iterdir() if "torchinductor" not in path.name] == []
     shutil.rmtree(place)
+
+
+SLOW_DATA = """
+import sys, time
+from datetime import timedelta
+import torch.distributed as dist
+sys.path.insert(0, {root!r})
+from train.lanes.patience import all_done
+dist.init_process_group("gloo", timeout=timedelta(seconds=2))
+rank = dist.get_rank()
+if sys.argv[1] == "patient":
+    with all_done("data", rank, 2):
+        time.sleep(6 * rank)
+else:
+    time.sleep(6 * rank)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("kind", ["patient", "not"])
+def test_data_is_waited_for_longer_than_a_collective_would(tmp_path, kind) -> None:
+    """One machine knows its data, the other looks at a million pictures first."""
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW_DATA.format(root=str(ROOT)))
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    done = subprocess.run([*start, script, kind], capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == (kind == "patient"), done.stderr

@@ -13,6 +13,7 @@ from train.config import Config
 from train.data import Augmenter, ImageData, load
 from train.lanes import order
 from train.lanes.allreduce import AllReduce
+from train.lanes.patience import all_done
 from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
@@ -40,7 +41,8 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
     if runtime.main and "/" in config.data.source:
         source = printable(config.data.source)
         print(f"looking for {source}, in the cache and on the hub", flush=True)
-    with runtime.together(), stop.breaks():  # a download may take hours
+    # A download, or a look at all pictures, may take hours on one machine and none on another.
+    with runtime.together(), all_done("data", runtime.rank, runtime.world), stop.breaks():
         images = load(config.data, config.augment)
     mark = runtime.from_main(images.mark())
     with runtime.together():
