@@ -1,0 +1,160 @@
+"""Lines of a list of pictures: CSV, TSV or JSON Lines; each names a picture and its label."""
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from host import regular
+from host.errors import DataError, first_line
+from train.config import Data
+from train.data.sources.tree import HELD_OUT, TRAINING
+
+_PICTURE = (
+    *("file_name", "filename", "file", "filepath", "file_path", "path"),
+    *("image_path", "image", "img"),
+)
+LABEL = ("label", "class", "target", "category", "label_name", "class_name", "labels", "species")
+_SPLIT = ("split", "subset", "partition")
+LINE = 1 << 20  # characters of a field
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a list: where it stands, the picture's name from the root, its label and split."""
+
+    place: str
+    name: str
+    label: Any
+    split: str
+
+
+def text_of(data: bytes, errors: str = "strict") -> str:
+    """Of a list in UTF-8, or in UTF-16 as spreadsheets write it."""
+    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return data.decode("utf-16" if wide else "utf-8-sig", errors)
+
+
+def split_of(word: str) -> str:
+    """The split that a word names; "" where it names none."""
+    if word in TRAINING:
+        return "train"
+    return word if word in HELD_OUT else ""
+
+
+def is_file(path: Path) -> bool:
+    """Whether it is a regular file, or a link to one."""
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
+
+
+def rows_of(path: Path, root: Path, split: str, config: Data) -> Iterator[Row]:
+    """Its rows.
+
+    Args:
+        root: what pictures' names follow from.
+        split: what all rows are of; "" where each may say it.
+
+    Raises:
+        DataError: it cannot be read, or a row names what it may not, or nothing.
+    """
+    try:
+        text = text_of(regular.read(path))
+        read = _json_lines if path.suffix.lower() in (".jsonl", ".ndjson") else _table
+        rows = list(read(text))
+    except (OSError, ValueError, csv.Error, RecursionError) as error:
+        raise DataError(f"cannot read {path}: {first_line(error)}", "mend it") from error
+    if not rows:
+        raise DataError(f"{path} has no rows", "fill it, or remove it")
+    known = list(rows[0][1])
+    picture = _column(path, known, config.image_column, _PICTURE, "image_column")
+    label = _column(path, known, config.label_column, LABEL, "label_column")
+    divided = None if split else next((n for n in known if n.lower() in _SPLIT), None)
+    whole = _whole([row.get(label) for _, row in rows])
+    for line, row in rows:
+        place = f"{path.name}:{line}"
+        name = row.get(picture)
+        if not isinstance(name, str) or not name:
+            raise DataError(f"{place} names no picture in its column {picture}", "mend the row")
+        said = str(row.get(divided) or "").strip().lower() if divided else split
+        if divided and said and not split_of(said):
+            raise DataError(f"{place} is of the split {said}", f"use train, {', '.join(HELD_OUT)}")
+        value = row.get(label)
+        if not isinstance(value, (str, int, float, type(None))):
+            raise DataError(f"{place} has a label that is no number and no name", "mend the row")
+        where = _inside(path.parent, root, name, place, outside=config.outside)
+        yield Row(place, where, int(value) if whole and value else value, split_of(said))
+
+
+def _whole(values: list[Any]) -> bool:
+    """Whether all are whole numbers, written as text; 007 is a name."""
+    return all(isinstance(v, str) and (not v or str_is_number(v)) for v in values)
+
+
+def str_is_number(text: str) -> bool:
+    """Whether a text is how a whole number is written."""
+    return re.fullmatch(r"-?[0-9]{1,18}", text) is not None and str(int(text)) == text
+
+
+def _inside(folder: Path, root: Path, name: str, place: str, *, outside: bool) -> str:
+    """A picture's name from the root.
+
+    Raises:
+        DataError: it lies elsewhere.
+    """
+    path = folder / name
+    if "\\" in name and not is_file(path):
+        path = folder / name.replace("\\", "/")
+    plain = os.path.normpath(path.absolute())
+    roots = [os.path.normpath(each) for each in (root.absolute(), root.resolve())]
+    inside = min((os.path.relpath(plain, each) for each in roots), key=len)
+    if inside.startswith("..") and not outside:
+        raise DataError(
+            f"{place} names {name}, which lies outside of {root}",
+            "take it away; if you trust the list, add --data.outside true",
+        )
+    return inside
+
+
+def _column(
+    path: Path, known: list[str], wanted: str | None, usual: tuple[str, ...], knob: str
+) -> str:
+    found = [name for name in known if name == wanted]
+    if wanted is None:
+        found = [name for word in usual for name in known if name.lower() == word][:1]
+    if not found:
+        raise DataError(
+            f"{path} has no column {wanted or usual[0]}; its columns: {', '.join(known)}",
+            f"name one with --data.{knob}",
+        )
+    return found[0]
+
+
+def _table(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    head = text.split("\n", 1)[0]
+    delimiter = max(",;\t", key=head.count)
+    csv.field_size_limit(LINE)
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    names = rows.fieldnames or []
+    if len(set(names)) < len(names):
+        raise ValueError("two columns have the same name")
+    for row in rows:
+        if None in row or None in row.values():
+            raise ValueError(f"line {rows.line_num} has not as many fields as the first line")
+        yield rows.line_num, row
+
+
+def _json_lines(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, said in enumerate(text.split("\n"), 1):
+        if said.strip():
+            row = json.loads(said)
+            if not isinstance(row, dict):
+                raise ValueError(f"line {line} is no mapping")
+            yield line, row
