@@ -103,6 +103,13 @@ def test_the_other_verbs(checkout) -> None:
     again = checkout.run("make", "reproduce", "RUN=runs/short", "CPUS=2")
     assert again.code == 0, again.said
     assert "same bits: all 20 steps" in again.said
+    shown = checkout.run("make", "data")
+    assert shown.code == 0, shown.said
+    assert "training        1,436 pictures" in shown.said
+    assert (checkout.path / "runs/digits-data.png").stat().st_uid == checkout.uid
+    kept = checkout.run("make", "data", "ARGS=--cached")
+    assert "files, " in kept.said
+    assert " in /cache/lockstep" in kept.said
     nothing = checkout.run("make", "reproduce")
     assert "error: which run? → make reproduce RUN=" in nothing.said
 
@@ -113,6 +120,7 @@ def test_the_docker_commands_of_the_readme(checkout) -> None:
         line for line in commands((ROOT / "README.md").read_text()) if line.startswith("docker ")
     ]
     done = []
+    networks = docker("network", "ls", "--quiet")
     for line in lines:
         outcome = checkout.run("sh", "-c", line)
         if "gpu.yml" in line and not shutil.which("nvidia-smi"):
@@ -126,6 +134,7 @@ def test_the_docker_commands_of_the_readme(checkout) -> None:
             serves(checkout)
         done.append(line)
     assert len(done) >= 4
+    assert docker("network", "ls", "--quiet") == networks  # an engine has room for thirty
     assert len(list((checkout.path / "runs/digits").iterdir())) == 2
     assert {p.stat().st_uid for p in (checkout.path / "runs").rglob("*")} == {checkout.uid}
     named = checkout.run("docker", "compose", "run", "--rm", "evaluate", RUN="runs/first")
