@@ -136,8 +136,10 @@ def bits(dry: bool, names: list[str] | None = None) -> Iterator[Row]:
                 f"{name} 4 workers": (["--data.workers", "4", "--data.cache", "0"], 1),
                 f"{name} 2 processes": ([], 2),
             }
+            if not dry:
+                tries[f"{name} images on the GPU"] = (["--data.cache_on", "gpu"], 1)
             # Side by side: each leaves most of the machine idle.
-            with ThreadPoolExecutor(1 if dry else 5) as pool:
+            with ThreadPoolExecutor(1 if dry else len(tries)) as pool:
                 jobs = {
                     own: pool.submit(trained, folder, own, knobs, dry, count)
                     for own, (knobs, count) in tries.items()

@@ -31,6 +31,8 @@ from torch.nn import functional
 from host.limits import cpus
 from train.config import Config, Model
 from train.data import ImageData, Split
+from train.data.decode import Reading
+from train.data.pictures import Arrays
 from train.lanes import runtime as runtimes
 from train.lanes import seeds
 from train.lanes.runtime import Runtime
@@ -113,10 +115,10 @@ def images(count: int, side: int, classes: int) -> ImageData:
     seeds.seed_start(1)
     pixels = torch.randint(256, (count, *shape), dtype=torch.uint8)
     labels = torch.arange(count) % classes
-    nothing: Any = None
-    split = Split(nothing, labels, shape, False, pixels)
+    reading = Reading(max_pixels=1, background=0, white=None)  # there is nothing to read
+    split = Split(Arrays(pixels), labels, shape, resize=False, reading=reading, resident=pixels)
     names = [str(n) for n in range(classes)]
-    return ImageData(split, split, names, [0.5] * 3, [0.25] * 3, None)
+    return ImageData(split, split, names, [0.5] * 3, [0.25] * 3, "", {}, {}, [])
 
 
 @contextmanager

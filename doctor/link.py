@@ -11,8 +11,8 @@ _BUS = "/sys/bus/thunderbolt/devices"
 # of a tunnel's ports is made up.
 _TUNNEL = {20: 1.3, 40: 2.7, 80: 5.6}
 _ADVICE = (
-    "keep the data on the GPU, raise batch or accumulation (lanes), and neither shard nor offload"
-    " over that link"
+    "keep the data on the GPU (data.cache_on: gpu), raise batch or accumulation (lanes), and"
+    " neither shard nor offload over that link"
 )
 
 

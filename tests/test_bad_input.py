@@ -154,3 +154,11 @@ def test_another_place_for_data_that_has_none(tmp_path, cli, verb) -> None:
     done = cli(verb, *(["--run"] * (verb == "evaluate")), run, "--data.root", tmp_path)
     assert done.code == 2
     assert "--data.root does nothing with data.source: digits" in one_line(done.err)
+
+
+def test_images_on_a_gpu_where_there_is_none(tmp_path, cli) -> None:
+    done = cli("fit", *DIGITS, "--data.cache_on", "gpu", "--run", tmp_path / "run")
+    assert done.code == 2
+    assert "data.cache_on: gpu, and this training is on the CPU → --data.cache_on host" in one_line(
+        done.err
+    )

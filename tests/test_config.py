@@ -200,6 +200,8 @@ IDLE = [
     ("optim: {milestones: [0.3]}", "optim.milestones does nothing with optim.schedule: cosine"),
     ("optim: {schedule: linear, gamma: 0.5}", "optim.gamma does nothing"),
     ("data: {root: here}", "data.root does nothing with data.source: digits"),
+    ("data: {cache_on: gpu, workers: 2}", "data.workers does nothing with data.cache_on: gpu"),
+    ("data: {source: cifar10, holdout: 0.3}", "data.holdout does nothing with data.source: cifar"),
     ("data: {prefetch: 8}", "data.prefetch does nothing with data.workers: 0"),
     ("wandb: {project: mine}", "wandb.project does nothing with wandb.mode: off"),
     ("wandb: {entity: me}", "wandb.entity does nothing with wandb.mode: off"),

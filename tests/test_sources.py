@@ -12,6 +12,7 @@ import odd
 import pytest
 from conftest import picture
 from datasets import Dataset
+from datasets import Image as Pictures
 from PIL import Image
 
 from host.errors import DataError, UsageError
@@ -263,6 +264,31 @@ def test_an_error_of_the_disk_is_not_remembered_as_a_damaged_picture(root, monke
 def test_names_of_columns_where_there_are_none(root) -> None:
     with pytest.raises(UsageError, match=r"data.label_column is set, and class folders have no"):
         read(root, label_column="x")
+
+
+@pytest.mark.parametrize("form", ["folders", "list", "tables", "idx"])
+def test_a_holdout_where_there_is_a_validation_split(root, mnist, tmp_path, form) -> None:
+    knobs = {"root": root}
+    if form == "list":
+        (root / "metadata.csv").write_text(
+            "file_name,label,split\n" + "".join(
+                f"{split}/dark/{n}.png,{n % 2},{split}\n"
+                for split in ("train", "validation") for n in range(2)
+            )
+        )  # fmt: skip
+    elif form == "tables":
+        knobs = {"root": tmp_path / "parquet"}
+        one = (root / "train/dark/0.png").read_bytes()
+        for split in ("train", "validation"):
+            for_split = Dataset.from_dict(
+                {"image": [{"bytes": one, "path": None}] * 4, "label": [0, 1] * 2}
+            ).cast_column("image", Pictures())
+            (tmp_path / "parquet").mkdir(exist_ok=True)
+            for_split.to_parquet(tmp_path / "parquet" / f"{split}.parquet")
+    elif form == "idx":
+        knobs = {"root": mnist, "source": "idx"}
+    with pytest.raises(UsageError, match=r"data\.holdout is set, and the source has a validation"):
+        load(Data(**{"source": "folder", **knobs, "root": str(knobs["root"]), "holdout": 0.3}))
 
 
 def test_links_are_counted_once_and_folders_are_not_endless(root, tmp_path) -> None:
@@ -645,6 +671,15 @@ def test_a_function_that_returns_something_else(mine, body, said) -> None:
     mine.write_text(f"import numpy as np\ndef tables(config):\n    {body}\n")
     with pytest.raises(DataError, match=said):
         load(Data(source="my_data:tables"))
+
+
+def test_knobs_of_files_where_a_function_returns_pixels(mine) -> None:
+    mine.write_text(
+        f"import numpy as np\ndef f(_):\n    x = {PIXELS}; return ((x, [0, 1] * 6),) * 2"
+    )
+    with pytest.raises(UsageError, match=r"data\.on_bad is set, and my_data:f returned pixels"):
+        load(Data(source="my_data:f", on_bad="skip"))
+    assert len(load(Data(source="my_data:f", holdout=0.3)).train) == 12  # it may have looked
 
 
 def test_a_function_that_is_not_there(mine) -> None:

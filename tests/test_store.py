@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from host.errors import DataError
+from host.errors import DataError, UsageError
 from train.config import Data
-from train.data import load, store
+from train.data import check_place, load, store
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,24 @@ def test_the_pixels_are_those_that_are_decoded(knobs) -> None:
     assert (mapped.mean, mapped.std, mapped.sha256) == (
         streamed.mean, streamed.std, streamed.sha256
     )  # fmt: skip
-    assert mapped.resident == 0  # all processes share it
+    assert mapped.resident(torch.device("cpu")) == 0  # all processes share it
+
+
+def test_images_that_a_gpu_keeps(knobs) -> None:
+    # The CPU stands for the device here; `make test-gpu` compares the bits on a real one.
+    here = torch.device("cpu")
+    found = load(Data(**knobs))
+    config = Data(**knobs, cache_on="gpu")
+    moved = found.placed(config, here)
+    numbers = torch.arange(len(found.train)).flip(0)
+    assert torch.equal(moved.train.images(numbers), found.train.images(numbers))
+    assert moved.resident(here) == moved.train.nbytes + moved.validation.nbytes
+    assert load(Data(**knobs)).placed(Data(**knobs), here).train.mapped
+    with pytest.raises(UsageError, match="gpu, and this training is on the CPU"):
+        check_place(config, here)
+    streamed = load(Data(**knobs, cache=0))
+    with pytest.raises(UsageError, match=r"images take 0\.00 GiB, more than data\.cache \(0\)"):
+        streamed.placed(Data(**knobs, cache=0, cache_on="gpu"), here)
 
 
 def test_they_are_decoded_once(knobs, monkeypatch) -> None:

@@ -10,7 +10,7 @@ from host.errors import DataError, UsageError
 from host.text import printable
 from train import learner
 from train.config import Config
-from train.data import Augmenter, ImageData, load
+from train.data import Augmenter, ImageData, check_place, load
 from train.lanes import order
 from train.lanes.allreduce import AllReduce
 from train.lanes.patience import all_done
@@ -37,7 +37,10 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
 
     Raises:
         DataError: the data cannot be had, or is not what the experiment says.
+        UsageError: it is to be kept on GPUs, and there are none, or it is too large.
     """
+    with runtime.together():
+        check_place(config.data, runtime.device)
     if runtime.main and "/" in config.data.source:
         source = printable(config.data.source)
         print(f"looking for {source}, in the cache and on the hub", flush=True)
@@ -52,7 +55,7 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
                 "copy the same data to all machines, or name a place that all of them see",
                 one_rank=True,
             )
-    return images
+        return images.placed(config.data, runtime.device)
 
 
 def samples(config: Config, images: ImageData) -> int:

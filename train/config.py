@@ -43,13 +43,17 @@ class Data(Section):
     """digits, folder, idx, cifar10, cifar100, synthetic, a hub id, or my_package.data:function."""
     root: str | None = Field(None, json_schema_extra=FREE | idle("data.source", "digits"))
     """Where the data lies (default for idx, cifar: data); of a hub id: where downloads are kept."""
-    workers: Natural = Field(0, json_schema_extra=FREE)
+    workers: Natural = Field(0, json_schema_extra=FREE | idle("data.cache_on", "gpu"))
     """Loader processes beside each training process; 0 loads in the training process."""
     prefetch: Count = Field(2, json_schema_extra=FREE | idle("data.workers", 0))
     """Steps that each loader process works ahead."""
     cache: Annotated[float, Field(ge=0)] = Field(1.0, json_schema_extra=FREE)
     """GiB: images of a split that take no more are decoded once, and mapped from cache_dir."""
-    holdout: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    cache_on: Literal["host", "gpu"] = Field("host", json_schema_extra=FREE)
+    """`gpu`: each GPU keeps all decoded images in its own memory, for slow ways to the GPU."""
+    holdout: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, json_schema_extra=idle("data.source", "cifar10", "cifar100")
+    )
     """Share of samples held out for validation where the source has no such split."""
     prepare: Annotated[int, Field(ge=1, le=1 << 14)] | None = Field(
         None, json_schema_extra=_NO_FILES
@@ -251,6 +255,14 @@ class Config(Section):
             if least > most:
                 raise UsageError(
                     f"augment.crop: {least} is more than {most}", "give the least share first"
+                )
+        several = {"augment.crop": self.augment.crop, "data.prepare": self.data.prepare}
+        for name, value in several.items():
+            if value is not None and self.data.cache_on == "gpu":
+                raise UsageError(
+                    f"data.cache_on: gpu keeps images of one size, and {name} is for pictures of"
+                    " several",
+                    "drop one of the two",
                 )
         if (self.data.prepare or 1 << 14) < (self.data.size or 0):
             raise UsageError(

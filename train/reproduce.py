@@ -52,6 +52,8 @@ def reproduce(
     again = rundir.choose(config, None, None)
     # What a run sends to others while it trains is nothing to repeat.
     silent = changed(config, "wandb.mode", "off")
+    if planned.device == "cpu":
+        silent = changed(silent, "data.cache_on", "host")
     documents.write(again / "config.yaml", dump(silent))
     print(printable(f"training again what {run} recorded, in {again}"), flush=True)
     words = ["fit", "--config", str(again / "config.yaml"), "--run", str(again)]

@@ -69,7 +69,7 @@ def doubts(parts: Parts) -> Iterator[str]:
         config,
         len(images.classes),
         images.train.shape,
-        resident=images.resident,
+        resident=images.resident(runtime.device),
         world=runtime.world,
         local=launcher.local_world(),
         gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.inside import devices
 from host import plan
@@ -18,7 +20,7 @@ from host.machine import Machine
 from host.plan import Plan
 from train import experiment
 from train.config import Config
-from train.data import ImageData
+from train.data import ImageData, check_place
 from train.data import load as load_data
 from train.learn import models
 from train.process import memory
@@ -39,14 +41,16 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
             portable=config.portable,
         )
         found.append(_lanes(config, planned))
-        data = load_data(config.data, config.augment)
+        device = torch.device(planned.device)
+        check_place(config.data, device)
+        data = load_data(config.data, config.augment).placed(config.data, device)
         found.append(_data(data))
         _check_model(config, data)
         fit = memory.fit(
             config,
             len(data.classes),
             data.train.shape,
-            resident=data.resident,
+            resident=data.resident(device),
             world=planned.processes,
             local=planned.processes,
             gpus=range(planned.processes) if planned.device == "cuda" else (),

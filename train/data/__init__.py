@@ -3,6 +3,15 @@
 from train.data.augment import Augmenter
 from train.data.images import Split
 from train.data.loader import Batch, eval_batches, lane_blocks
-from train.data.source import ImageData, load
+from train.data.source import ImageData, check_place, load
 
-__all__ = ["Augmenter", "Batch", "ImageData", "Split", "eval_batches", "lane_blocks", "load"]
+__all__ = [
+    "Augmenter",
+    "Batch",
+    "ImageData",
+    "Split",
+    "check_place",
+    "eval_batches",
+    "lane_blocks",
+    "load",
+]

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ class Split:
             there are no files.
         prepare: what the shorter side of each is scaled to first, where it is longer.
         crop: least and most of a picture's area, where random windows of it are wanted.
-        resident: uint8 [N, C, H, W] where the split is small enough to keep, else None.
+        resident: uint8 [N, C, H, W] where the split is small enough to keep, else None; in memory,
+            or on a device.
         mapped: whether that is a file's, whose memory all processes share.
     """
 
@@ -56,8 +57,13 @@ class Split:
         """Bytes of all its images, decoded."""
         return len(self) * int(np.prod(self.shape))
 
+    def on(self, device: torch.device) -> "Split":
+        """The same, its resident images in the device's memory."""
+        assert self.resident is not None
+        return replace(self, resident=self.resident.to(device), mapped=False)
+
     def images(self, numbers: Tensor, keys: Tensor | None = None) -> Tensor:
-        """uint8 [B, C, H, W] of the samples with these numbers, int64 [B].
+        """uint8 [B, C, H, W] of the samples with these numbers, int64 [B]; where they are resident.
 
         Args:
             keys: the samples', int64 [B], where they may be varied.
@@ -66,7 +72,7 @@ class Split:
             DataError: a picture cannot be read any more, or is another one now.
         """
         if self.resident is not None:
-            return self.resident.index_select(0, numbers)
+            return self.resident.index_select(0, sent(numbers, self.resident.device))
         out = torch.empty((len(numbers), *self.shape), dtype=torch.uint8)
         if self.crop is not None and keys is not None:
             self._windows(numbers, keys, self.crop, out)
@@ -115,6 +121,13 @@ class Split:
             ) from error
         whole = to_channels(decoded, channels)
         return whole if self.prepare is None else shrink(whole, self.prepare)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same on `device`; a GPU takes it from pinned memory, and nobody waits for that."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def to_shape(pixels: Pixels, shape: tuple[int, int, int], *, resize: bool) -> Pixels:

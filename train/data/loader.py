@@ -36,7 +36,8 @@ class Batch:
 
     def pin_memory(self) -> "Batch":
         """The same in pinned memory (the DataLoader looks for a method of this name)."""
-        return Batch(self.images.pin_memory(), self.labels.pin_memory(), self.keys.pin_memory())
+        images = self.images.pin_memory() if self.images.device.type == "cpu" else self.images
+        return Batch(images, self.labels.pin_memory(), self.keys.pin_memory())
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -1,7 +1,7 @@
 """Pictures as they are stored, with their classes, and which of them are held out."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -126,6 +126,23 @@ def halves(labelled: Labelled, holdout: float) -> tuple[Labelled, Labelled]:
         )
     kept, out = shuffled[held:].sort().values, shuffled[:held].sort().values
     return choose(labelled, kept), choose(labelled, out)
+
+
+def two_splits(splits: Sequence[Labelled], config: Data) -> tuple[Labelled, Labelled]:
+    """Training and validation split of a source that has both, or one to hold some out of.
+
+    Raises:
+        UsageError: a share is to be held out, and the source has a validation split.
+        DataError: that share leaves one of them empty.
+    """
+    if len(splits) == 1:
+        return halves(splits[0], config.holdout)
+    if config.holdout != Data().holdout:
+        raise UsageError(
+            "data.holdout is set, and the source has a validation split of its own", "take it away"
+        )
+    train, held = splits
+    return train, held
 
 
 def no_columns(config: Data, what: str) -> None:

@@ -4,11 +4,13 @@ Raises DataError throughout, with what is wrong and how to mend it.
 """
 
 import hashlib
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from host.errors import DataError, UsageError
 from host.text import printable
@@ -66,12 +68,43 @@ class ImageData:
             "doubts": self.doubts,
         }
 
-    @property
-    def resident(self) -> int:
-        """Bytes of images that are kept in memory, in each process."""
+    def resident(self, device: torch.device) -> int:
+        """Bytes of images that each process keeps in the memory of such a device for itself."""
         splits = (self.train, self.validation)
         kept = [s.resident for s in splits if s.resident is not None and not s.mapped]
-        return sum(each.nbytes for each in kept)
+        return sum(each.nbytes for each in kept if each.device.type == device.type)
+
+    def placed(self, config: Data, device: torch.device) -> "ImageData":
+        """The same, its images where `data.cache_on` wants them for a training on `device`.
+
+        Raises:
+            UsageError: they take more than `data.cache`.
+        """
+        if config.cache_on == "host":
+            return self
+        splits = (self.train, self.validation)
+        wanted = max([s.nbytes for s in splits if s.resident is None], default=0) / 2**30
+        if wanted:
+            raise UsageError(
+                f"data.cache_on: gpu, and a split's images take {wanted:.2f} GiB, more than"
+                f" data.cache ({config.cache:g})",
+                f"set --data.cache {math.ceil(10 * wanted) / 10:g} if the GPU has room for that",
+            )
+        train, validation = (split.on(device) for split in splits)
+        return replace(self, train=train, validation=validation)
+
+
+def check_place(config: Data, device: torch.device) -> None:
+    """See, before anything is read, that there is a GPU where images are to be kept on one.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if config.cache_on == "gpu" and device.type != "cuda":
+        raise UsageError(
+            f"data.cache_on: gpu, and this training is on the {device.type.upper()}",
+            "--data.cache_on host gives the same pixels",
+        )
 
 
 def _listed(names: dict[str, str]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def fit(
 
     Args:
         shape: (C, H, W) of an image.
-        resident: bytes of images that each process keeps in memory.
+        resident: bytes of images that each process keeps there.
         world, local: processes in all, and on this machine.
         gpus: those that it is for, by torch's numbers; none: the CPU.
         half: mixed precision.
@@ -97,7 +97,7 @@ def fit(
     need = estimate(model, config, shape, kept, world=world, half=half)
     if gpus:
         least = min(torch.cuda.get_device_properties(n).total_memory for n in gpus)
-        return Fit(need, need.total + CONTEXT, least, "GPU memory")
+        return Fit(need, need.total + resident + CONTEXT, least, "GPU memory")
     limit = limits.memory()
     there = limit or limits.memory_total()
     if there is None:

@@ -35,7 +35,9 @@ def tune(file: Path | None, config: Config, what: list[str]) -> Path:
         print("the largest micro-batch:", flush=True)
         found["batch"] = sizes.largest(config, trials, folder)
         tuned = sizes.lanes(tuned, found["batch"], said)
-    if "workers" in what:
+    if "workers" in what and config.data.cache_on == "gpu":
+        print("loader processes: none, since data.cache_on is gpu", flush=True)
+    elif "workers" in what:
         print("loader processes:", flush=True)
         found["workers"] = loaders.workers(tuned, trials)
         best = found["workers"]["best"]

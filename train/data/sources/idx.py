@@ -18,7 +18,7 @@ from torch import Tensor
 from host import regular
 from host.errors import DataError
 from train.config import Data
-from train.data.pictures import Arrays, Found, Labelled, halves, no_columns, some
+from train.data.pictures import Arrays, Found, Labelled, no_columns, some, two_splits
 from train.data.sources import labels
 from train.data.sources.tree import entries
 
@@ -67,9 +67,7 @@ def splits(config: Data) -> Found:
         arrays.append(held[0])
     classes, numbers = labels.number(said[0], said[1] if len(said) > 1 else None)
     made = [Labelled(Arrays(a), n) for a, n in zip(arrays, numbers, strict=True)]
-    if len(made) == 1:
-        made = [*halves(made[0], config.holdout)]
-    return Found(made[0], made[1], classes)
+    return Found(*two_splits(made, config), classes)
 
 
 def _split(images: Path, labels_of: Path) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from host import regular
 from host.errors import DataError
 from train.config import Data
-from train.data.pictures import Found, Labelled, halves, some
+from train.data.pictures import Found, Labelled, some, two_splits
 from train.data.sources import labels
 from train.data.sources.files import files
 from train.data.sources.rows import LABEL, LINE, Row, is_file, rows_of, split_of, text_of
@@ -131,9 +131,7 @@ def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> 
         Labelled(files(root, [row.name for row in split_rows]), split_labels)
         for split_rows, split_labels in zip(chosen.values(), numbers, strict=True)
     ]
-    if len(made) == 1:
-        made = [*halves(made[0], config.holdout)]
-    return Found(made[0], made[1], classes, left_out, bad)
+    return Found(*two_splits(made, config), classes, left_out, bad)
 
 
 def _compare_folders(chosen: dict[str, list[Row]]) -> None:

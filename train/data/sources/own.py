@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from host.errors import DataError, first_line
+from host.errors import DataError, UsageError, first_line
 from train.config import Data
 from train.data.pictures import Arrays, Found, Labelled, no_columns
 from train.data.sources import labels
@@ -25,6 +25,7 @@ _WANTED = (
     "return a DatasetDict with train and validation, or (train, validation), each a Dataset or"
     " (pixels, labels)"
 )
+_OF_FILES = ("background", "white", "on_bad", "max_pixels", "prepare", "outside")
 
 
 def named(source: str) -> bool:
@@ -63,6 +64,8 @@ def splits(config: Data) -> Found:
     if not all(isinstance(each, Dataset) for each in pair):
         kinds = " and ".join(type(each).__name__ for each in pair)
         raise DataError(f"{config.source} returned {kinds}", _WANTED)
+    # What is held out is the function's business, which may have looked at it.
+    config = config.model_copy(update={"holdout": Data().holdout})
     return tables(DatasetDict(train=pair[0], validation=pair[1]), config)
 
 
@@ -86,6 +89,12 @@ def _function(source: str) -> Callable[[Data], Any]:
 
 def _arrays(config: Data, pair: Any) -> Found:
     no_columns(config, "arrays")
+    for knob in _OF_FILES:
+        if getattr(config, knob) != getattr(Data(), knob):
+            raise UsageError(
+                f"data.{knob} is set, and {config.source} returned pixels, not files",
+                "take it away",
+            )
     source = config.source
     pixels, said = zip(*pair, strict=True)
     try:

@@ -25,7 +25,7 @@ from datasets import (
 from host import regular
 from host.errors import DataError, first_line
 from train.config import Data
-from train.data.pictures import Found, Labelled, halves, some
+from train.data.pictures import Found, Labelled, some, two_splits
 from train.data.sources import inside, labels, places
 from train.data.sources.tree import HELD_OUT
 
@@ -139,9 +139,7 @@ def tables(found: DatasetDict, config: Data) -> Found:
         for table, said, number in zip(both, said, numbers, strict=True)
     ]
     left_out = dict.fromkeys(unused[1:], f"validation is {unused[0]}")
-    if len(splits_of) == 1:
-        splits_of = [*halves(splits_of[0], config.holdout)]
-    return Found(splits_of[0], splits_of[1], classes, left_out)
+    return Found(*two_splits(splits_of, config), classes, left_out)
 
 
 def open_tables(config: Data) -> DatasetDict:

@@ -15,7 +15,7 @@ import torch
 
 from host.errors import DataError
 from train.config import Data
-from train.data.pictures import Found, Labelled, halves, no_columns, some
+from train.data.pictures import Found, Labelled, no_columns, some, two_splits
 from train.data.sources.files import files
 from train.data.sources.labels import check_names
 
@@ -156,12 +156,14 @@ def splits(config: Data, root: Path) -> Found:
             f"{root} has one class, {classes[0]}{deeper}",
             f"{_LAYOUT}; data.root is the DIR of these",
         )
-    labelled = {split: _labelled(root, found[split], classes, split) for split in found}
-    train = labelled["train"]
-    if "validation" in labelled:
-        held = labelled["validation"]
-    else:
-        train, held = halves(train, config.holdout)
+    train, held = two_splits(
+        [
+            _labelled(root, found[split], classes, split)
+            for split in ("train", "validation")
+            if split in found
+        ],
+        config,
+    )
     return Found(train, held, classes, walk.left_out, walk.bad)
 
 
