@@ -84,7 +84,8 @@ RUN mkdir -p runs data /cache && chmod 1777 runs /cache && \
     chmod -R u=rwX,go=rX /lockstep /usr/local/bin && chmod 1777 runs && rm -rf /tools /root/.cache && \
     find /lockstep /usr/local/bin -exec touch {} + && touch / /root /usr/local
 # Any UID will do, with an entry in /etc/passwd or without: libraries ask for a name and a home.
-ENV USER=lockstep LOGNAME=lockstep HOME=/cache HF_HOME=/cache/huggingface TORCH_HOME=/cache/torch \
+ENV USER=lockstep LOGNAME=lockstep HOME=/cache XDG_CACHE_HOME=/cache \
+    HF_HOME=/cache/huggingface TORCH_HOME=/cache/torch \
     TORCHINDUCTOR_CACHE_DIR=/cache/inductor TRITON_CACHE_DIR=/cache/triton WANDB_DIR=/lockstep/runs \
     PYTHONUNBUFFERED=1 CUDA_LINE=${CUDA}
 USER 1000:1000
