@@ -18,8 +18,8 @@ PYTHON     ?= python3
 MAKEFLAGS += --no-print-directory
 
 # A misspelt variable would be ignored in silence, and another experiment trained.
-known := CONFIG GPUS CPUS PRECISION ACCELERATE ENGINE CUDA BASE_IMAGE APT_SNAPSHOT DATA CACHE DOCTOR RUN ARGS \
-         UID GID SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU PYTHON SHELL MAKEFLAGS WANDB_API_KEY_FILE HF_TOKEN_FILE
+known := CONFIG GPUS CPUS PRECISION ACCELERATE ENGINE CUDA BASE_IMAGE APT_SNAPSHOT DATA CACHE CODE DOCTOR RUN ARGS \
+         SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU PYTHON SHELL MAKEFLAGS WANDB_API_KEY_FILE HF_TOKEN_FILE
 stray := $(firstword $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v)))))
 ifneq ($(stray),)
 near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \
@@ -40,6 +40,9 @@ told := $(foreach v,$(set),$(if $(filter command,$(firstword $(origin $(v)))),$(
 $(foreach v,$(set),$(if $(findstring $(break),$(value $(v))),$(error $(v) holds a line break → write it on one line)))
 $(foreach v,$(set),$(eval override $(v) := $$(value $(v))))
 quoted   = '$(subst ','\'',$($(1)))'
+# Compose reads these from its environment, from which `override` has taken what make was told.
+compose := APT_SNAPSHOT BASE_IMAGE CACHE CODE DATA SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU
+$(foreach v,$(filter $(compose) WANDB_API_KEY_FILE HF_TOKEN_FILE,$(told)),$(eval export $(v)))
 unexport CONFIG RUN ARGS
 
 # exec: a signal to the recipe's shell must reach what it runs.
@@ -86,10 +89,11 @@ args   := $(if $(value ARGS),$(if $(found),$(shell ARGS=$(call quoted,ARGS) $(PY
 verbs  := $(filter-out __init__ data fit evaluate tune reproduce,$(notdir $(basename $(wildcard train/verbs/*.py))))
 
 # What is about containers does nothing without one.
+elsewhere := $(if $(filter DATA,$(told)),; data that is elsewhere: ARGS="--data.root DIR")
 runs   := $(filter train data tune eval reproduce tensorboard $(verbs),$(goals))
-idle   := $(filter DATA CACHE BASE_IMAGE APT_SNAPSHOT SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU,$(told))
+idle   := $(filter $(compose),$(told))
 ifneq ($(and $(filter local,$(engine)),$(runs),$(idle)),)
-$(error $(firstword $(idle)) is about containers, and this is ENGINE=local → take it away; data that is elsewhere:   ARGS="--data.root DIR")
+$(error $(firstword $(idle)) is about containers, and this is ENGINE=local → take it away$(elsewhere))
 endif
 
 .PHONY: help doctor train data tune eval reproduce $(verbs) tensorboard test test-slow test-crowd test-alone test-fault test-gpu \
@@ -219,7 +223,7 @@ schema: $(ENV)  ## write configs/schema.json anew from train/config.py
 
 # Universal: one lock for all systems and Pythons from 3.11 on; hashes, and no addresses.
 lock: $(ENV)  ## make requirements/*.txt anew from requirements/*.in
-	@for name in cuda13 cuda12 dev peers; do \
+	@for name in $(filter-out common,$(basename $(notdir $(wildcard requirements/*.in)))); do \
 	  (cd requirements && $(if $(inside),,../)$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --custom-compile-command 'make lock' $$name.in -o $$name.txt) || exit; done
@@ -274,6 +278,7 @@ help:  ## this list
 	@echo '  CUDA=LINE        cuda13, cuda12, or auto: the newest that fits the driver ['$(call quoted,CUDA)']'
 	@echo '  BASE_IMAGE=NAME  another base image, of a mirror perhaps'
 	@echo '  DATA=DIR         what stands in data/ in a container                      [data]'
+	@echo '  CODE=DIR         your own package, beside ours in a container, read-only'
 	@echo '  DOCTOR=0         train without looking at the machine first'
 	@echo '  RUN=DIR          the run directory                 [runs/<name>/<time>-<signature>]'
 	@echo '  ARGS="..."       more arguments, as ARGS="--optim.lr 0.05 --epochs 20"'

@@ -131,6 +131,6 @@ def nearest(word: str, known: Iterable[str], count: int = 1) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What a library's error says, cut to what fits on a line."""
     return (str(error).strip().splitlines() or [""])[0][:200]

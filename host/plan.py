@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping
 
-from host import nvidia
+from host import HOME, nvidia
 from host.errors import HostError, UsageError, nearest
 from host.lanes import sharing
 from host.machine import Machine
 
-CONFIGS = Path("configs/accelerate")
+CONFIGS = HOME / "configs" / "accelerate"
 PRECISIONS = ("no", "fp16", "bf16")
 MOST = "most"
 """GPUS where `free` chose them: as many of those that CUDA sees as can share the lanes."""
@@ -193,8 +193,14 @@ def _chosen(asked: _Asked, precision: str, visible: int, lanes: int | None) -> P
     else:
         name = kind if kind != "no" else "gpu" if count == 1 else "multi_gpu"
     told = [] if name in ("cpu", "gpu") else ["--num_processes", str(count)]
-    path = CONFIGS / f"{name}.yaml"
+    path = _config(name)
     return Plan(count, device, kind, path, ("--config_file", str(path), *told, *extra))
+
+
+def _config(name: str) -> Path:
+    """A hardware config's file, from the working directory where that is the checkout."""
+    path, here = CONFIGS / f"{name}.yaml", Path.cwd()
+    return path.relative_to(here) if here in path.parents else path
 
 
 def _named(name: str, asked: _Asked, precision: str, visible: int) -> Plan:
@@ -227,7 +233,7 @@ def _named(name: str, asked: _Asked, precision: str, visible: int) -> Plan:
 
 def _read(name: str) -> _Hardware:
     """The lines of a hardware config that matter here; Accelerate reads all of it."""
-    path = CONFIGS / f"{name}.yaml"
+    path = _config(name)
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

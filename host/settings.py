@@ -18,6 +18,7 @@ PASSED = (
     "CONFIG",
     "DATA",
     "CACHE",
+    "CODE",
     "WANDB_API_KEY_FILE",
     "HF_TOKEN_FILE",
 )

@@ -113,6 +113,27 @@ def test_an_open_quote_is_refused(place) -> None:
     assert "error: ARGS=--name 'a: no closing quotation" in said
 
 
+COMPOSE = (
+    *("APT_SNAPSHOT", "BASE_IMAGE", "CACHE", "CODE", "DATA", "SHM_SIZE", "READ_ONLY", "MEMLOCK"),
+    *("TENSORBOARD_PORT", "CDI_GPU", "WANDB_API_KEY_FILE", "HF_TOKEN_FILE"),
+)
+
+
+@pytest.mark.parametrize("name", COMPOSE)
+def test_what_make_is_told_reaches_compose(place, tmp_path, name) -> None:
+    (tmp_path / "show.mk").write_text("show:\n\t@env\n")
+    words = ["make", "-f", "Makefile", "-f", str(tmp_path / "show.mk"), "show", "ENGINE=local"]
+    env = {n: value for n, value in os.environ.items() if n not in (*COMPOSE, "MAKEFLAGS")}
+    for value in ("/a b$(shell touch ran)", ""):
+        given = [f"{name}={value}"] if value else []
+        done = subprocess.run(
+            [*words, *given], cwd=place, env=env, capture_output=True, text=True, check=True
+        )
+        shown = [line for line in done.stdout.splitlines() if line.split("=")[0] in COMPOSE]
+        assert shown == given  # and what nobody said is for .env to say
+    assert left(place) == []
+
+
 @pytest.mark.parametrize("name", ["DATA", "CACHE", "BASE_IMAGE", "SHM_SIZE", "TENSORBOARD_PORT"])
 def test_what_is_about_containers_does_nothing_without_one(place, name) -> None:
     code, said, told = make(place, "train", f"{name}=1")

@@ -685,7 +685,7 @@ def test_knobs_of_files_where_a_function_returns_pixels(mine) -> None:
 def test_a_function_that_is_not_there(mine) -> None:
     mine.write_text("x = 1\n")
     for source, said in (("my_data:x", "no function x"), ("nowhere.at:all", "cannot be imported")):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(UsageError, match=said):
             load(Data(source=source))
 
 

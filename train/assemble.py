@@ -20,7 +20,7 @@ from train.lanes.seeds import Generators
 from train.lanes.traits import Traits
 from train.lanes.tree import LaneTree
 from train.lanes.tripwire import Tripwire
-from train.learn import optim
+from train.learn import loss, optim
 from train.parts import Parts
 from train.process.interrupt import StopFlag
 from train.process.stopwatch import Stopwatch
@@ -163,6 +163,7 @@ def parts(
         unwrapped=model,
         traits=traits,
         generators=Generators(model),
+        loss=loss.build(config.optim),
         # The optimizer's state is where it belongs; Accelerate would move AdamW's step counts to
         # the GPU, where each is waited for.
         optimizer=runtime.accelerator.prepare_optimizer(optimizer, device_placement=False),

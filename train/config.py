@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
+from host.dotted import is_path
 from host.errors import UsageError
 from host.lanes import cutting, default
 from train.knobs import FREE, Section, idle, named
@@ -102,7 +103,7 @@ class Model(Section):
     """What learns."""
 
     name: str = "convnet"
-    """One of ours (convnet, dropnet, mlp) or any classification model of torchvision."""
+    """convnet, dropnet, mlp, a classification model of torchvision, or my_package.nets:build."""
     weights: str | None = None
     """Start from torchvision's weights (e.g. DEFAULT) or from a model.safetensors file."""
     prefix: str | None = Field(None, json_schema_extra=idle("model.weights", None))
@@ -155,6 +156,8 @@ class Optim(Section):
     """`step` schedule: the factor."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of each target that is spread over all classes."""
+    loss: str | None = None
+    """my_package.losses:function (logits, labels) → loss of each sample; null: cross-entropy."""
 
 
 class Checkpoint(Section):
@@ -247,6 +250,20 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _own_code(self) -> "Config":
+        if self.optim.loss is not None:
+            if not is_path(self.optim.loss):
+                raise UsageError(
+                    f"optim.loss: {self.optim.loss} names no function",
+                    "name one of yours: my_package.losses:focal",
+                )
+            if self.optim.label_smoothing:
+                raise UsageError(
+                    "optim.label_smoothing does nothing with a loss of your own", "take it away"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _sizes(self) -> "Config":
         if self.augment.crop is not None:
             least, most = self.augment.crop
@@ -286,6 +303,16 @@ class Config(Section):
                     "drop one of the two",
                 )
         return self
+
+    @property
+    def own_code(self) -> dict[str, str]:
+        """Functions of the user's that it names, by knob."""
+        named = {
+            "model.name": self.model.name,
+            "data.source": self.data.source,
+            "optim.loss": self.optim.loss or "",
+        }
+        return {knob: name for knob, name in named.items() if is_path(name)}
 
     @property
     def lockstep(self) -> bool:

@@ -17,7 +17,7 @@ from train.lanes import order, seeds
 from train.lanes.runtime import Runtime
 from train.lanes.settings import settings
 from train.lanes.traits import USUAL, Traits
-from train.learn import examine, models, optim, portable, tries
+from train.learn import examine, loss, models, optim, portable, tries
 from train.learn.alone import alone
 from train.process.failures import out_of_memory
 
@@ -67,8 +67,9 @@ def traits(
     one_of_none = partial(alone, launched=False) if lockstep else nullcontext
 
     def another(place: Place, like: tries.Samples) -> tries.Tries:
-        return tries.Tries(_built(config, images, runtime), like, runtime, place)
+        return tries.Tries(_built(config, images, runtime), like, runtime, place, own)
 
+    own = loss.build(config.optim) if config.optim.loss else None
     few = _samples(config, images, runtime, tries.SAMPLES)
     _check_synchronised(model, config, runtime, samples or 0)
     compiled = portable.compiled()
@@ -113,9 +114,11 @@ def first_pass(config: Config, images: ImageData, runtime: Runtime) -> str:
     """
     place = alone if config.lockstep else nullcontext
 
+    own = loss.build(config.optim) if config.optim.loss else None
+
     def tried(count: int) -> str:
         samples, model = _samples(config, images, runtime, count), _built(config, images, runtime)
-        return tries.Tries(model, samples, runtime, place).train().digest()
+        return tries.Tries(model, samples, runtime, place, own).train().digest()
 
     try:
         try:

@@ -6,7 +6,6 @@ from contextlib import closing
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from train.data import Batch
 from train.journal import Journal
@@ -102,10 +101,7 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
                 if config.model.channels_last:
                     images = images.contiguous(memory_format=torch.channels_last)
                 logits = parts.model(images).float()
-                smoothing = config.optim.label_smoothing
-                loss = functional.cross_entropy(
-                    logits, batch.labels, reduction="sum", label_smoothing=smoothing
-                )
+                loss = parts.loss(logits, batch.labels)
                 runtime.accelerator.backward(loss * (reducer.scale / size))
                 hits = (logits.detach().argmax(1) == batch.labels).sum()
                 report = torch.stack([loss.detach(), hits.float()])

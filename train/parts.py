@@ -15,6 +15,7 @@ from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
 from train.lanes.traits import Traits
 from train.lanes.tripwire import Tripwire
+from train.learn.loss import Loss
 from train.measure import Metrics, evaluate
 from train.process.health import Health
 from train.process.interrupt import StopFlag
@@ -31,6 +32,7 @@ class Parts:
         model: what is called: wrapped for precision, processes and compilation.
         unwrapped: the same weights as the bare module, for evaluation and checkpoints.
         traits: what the model does that others do not.
+        loss: from logits and labels to the sum of the samples' losses.
         generators: all that the model draws random numbers from.
         stop: set when a signal asks this process to stop.
         samples: how many the run consumes in all.
@@ -49,6 +51,7 @@ class Parts:
     unwrapped: nn.Module
     traits: Traits
     generators: Generators
+    loss: Loss
     optimizer: AcceleratedOptimizer
     reducer: Reducer
     saver: Saver

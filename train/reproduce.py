@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from host import errors, regular
+from host import dotted, errors, regular
 from host.errors import CheckpointError, DataError, LockstepError, NotReproduced, UsageError
 from host.plan import Plan
 from host.text import printable
@@ -119,6 +119,9 @@ def _objections(
         commit = manifest["git"]["commit"]
         hint = f" ({run} ran commit {commit[:12]})" if commit else ""
         found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", _FIX))
+    own = dotted.changed(manifest.get("own_code", {}))
+    if own:
+        found.append(UsageError(f"your own code changed since: {_few(own)}", _FIX))
     # A large data set that was trained on at `fast` was not hashed.
     if manifest["data_sha256"] is not None:
         data = load_data(config.data, config.augment)

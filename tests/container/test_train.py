@@ -1,6 +1,7 @@
 """`make train` and Compose in a fresh checkout: the same bits, the caller's files, no second build."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,11 +16,12 @@ from conftest import ROOT, commands
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
 
 
-def digits(run: Path, *knobs: str) -> str:
+def digits(run: Path, *knobs: str, where: Path = ROOT) -> str:
     """The weights that the local environment ends with."""
-    python = ROOT / ".venv/bin/python"
-    words = [python, "-m", "train", "fit", "--config", "configs/digits.yaml", "--run", run, *knobs]
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    config = ROOT / "configs/digits.yaml"
+    words = [ROOT / ".venv/bin/python", "-m", "train", "fit", "--config", config, "--run", run]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([*words, *knobs], cwd=where, env=environ, check=True, capture_output=True)
     return str(json.loads((run / "result.json").read_text())["weights_sha256"])
 
 
@@ -112,6 +114,30 @@ def test_the_other_verbs(checkout) -> None:
     assert " in /cache/lockstep" in kept.said
     nothing = checkout.run("make", "reproduce")
     assert "error: which run? → make reproduce RUN=" in nothing.said
+
+
+def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
+    """CODE= puts it beside ours, read-only: the same bits as in the local environment."""
+    package = checkout.path.parent / "mine"  # outside of the checkout
+    package.mkdir()
+    text = "from train.learn.models import convnet\n\n\ndef build(classes, shape):\n"
+    (package / "__init__.py").write_text(f"{text}    return convnet(classes, shape)\n")
+    knobs = ["--model.name", "mine:build", "--max_steps", "20"]
+    words = ["make", "train", "CPUS=1", "RUN=runs/mine", f"ARGS={' '.join(knobs)}"]
+    refused = checkout.run(*words)
+    assert "with a container add CODE=DIR/mine" in refused.said
+    done = checkout.run(*words, f"CODE={package}")
+    assert done.code == 0, done.said
+    assert f"--volume {package}:/lockstep/mine:ro" in done.said
+    assert set(checkout.read("runs/mine/run.json")["own_code"]) == {"mine"}
+    local = digits(tmp_path / "run", *knobs, where=package.parent)
+    assert checkout.read("runs/mine/result.json")["weights_sha256"] == local
+    for wrong, said in (
+        ("nowhere", "CODE=nowhere does not exist"),
+        ("train", "CODE=train is part of the checkout"),
+        ("README.md", "has no name that Python can import"),
+    ):
+        assert said in checkout.run(*words, f"CODE={wrong}").said
 
 
 def test_the_docker_commands_of_the_readme(checkout) -> None:

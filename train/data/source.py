@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from host import dotted
 from host.errors import DataError, UsageError
 from host.text import printable
 from train.config import Augment, Data
@@ -113,16 +114,17 @@ def _listed(names: dict[str, str]) -> dict[str, Any]:
     return {"count": len(names), "why": {printable(name): why for name, why in first}}
 
 
-def load(config: Data, augment: Augment | None = None) -> ImageData:
+def load(config: Data, augment: Augment | None = None, *, listing: bool = False) -> ImageData:
     """Both splits of the source that the experiment names.
 
     Args:
         augment: how training images are varied, where they are.
+        listing: whether what cannot be used is to be listed, whatever the experiment does about it.
     """
     found = _find(config)
     scans = [_scan(split, config) for split in (found.train, found.validation)]
     skipped = found.bad | dict(unusable.bad(found, scans))
-    if skipped and config.on_bad == "error":
+    if skipped and config.on_bad == "error" and not listing:
         total = len(found.train.labels) + len(found.validation.labels) + len(found.bad)
         raise DataError(
             f"{len(skipped):,} of {total:,} pictures cannot be used: {unusable.by_reason(skipped)}",
@@ -179,7 +181,7 @@ def _find(config: Data) -> Found:
     }
     if config.source in known:
         return known[config.source].splits(config)  # type: ignore[no-any-return]
-    if own.named(config.source):
+    if dotted.is_path(config.source):
         return own.splits(config)
     from train.data.sources import tables  # `datasets` takes longer to load than digits to train
 

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from host import regular
+from host import dotted, regular
 from host.errors import LockstepError, UsageError
 from train.config import Model
 from train.lanes.state import slots
@@ -98,7 +98,8 @@ def build(config: Model, classes: int, shape: Shape) -> nn.Module:
 
 
 def _made(config: Model, classes: int, shape: Shape) -> nn.Module:
-    if config.name in OURS:
+    own = dotted.is_path(config.name)
+    if own or config.name in OURS:
         if config.stem != "standard":
             raise UsageError(f"{config.name} has one stem only", "drop --model.stem")
         if config.weights is not None and config.file is None:
@@ -106,7 +107,8 @@ def _made(config: Model, classes: int, shape: Shape) -> nn.Module:
                 f"{config.name} has no weights named {config.weights!r}",
                 "name a file that ends in .safetensors",
             )
-        model = _called(config.name, classes, shape)
+        function = dotted.load("model.name", config.name) if own else OURS[config.name]
+        model = _called(function, config.name, classes, shape)
     else:
         model = registry.build(config, classes, shape, OURS)
     # Lazy modules take their sizes from a blank image: an optimizer needs them.
@@ -148,9 +150,11 @@ def _common_prefix(given: Collection[str], own: Collection[str]) -> str:
     return prefix if all(name.startswith(prefix) for name in given) else ""
 
 
-def _called(name: str, classes: int, shape: Shape) -> nn.Module:
+def _called(
+    function: Callable[[int, Shape], nn.Module], name: str, classes: int, shape: Shape
+) -> nn.Module:
     try:
-        return OURS[name](classes, shape)
+        model = function(classes, shape)
     except (LockstepError, MemoryError):
         raise
     except Exception as error:  # whatever a model raises
@@ -162,6 +166,12 @@ def _called(name: str, classes: int, shape: Shape) -> nn.Module:
             f" {said}",
             "mend its constructor; --debug shows where",
         ) from error
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"{name} returned {type(model).__name__}",
+            "return an nn.Module: it is called with the number of classes, and (C, H, W)",
+        )
+    return model
 
 
 def _load(model: nn.Module, path: Path, prefix: str) -> None:

@@ -53,7 +53,8 @@ def build(config: Model, classes: int, shape: Shape, ours: Collection[str]) -> n
         near = nearest(config.name, [*ours, *known], count=3)
         raise UsageError(
             f"there is no model {config.name}{near}",
-            f"use one of ours ({', '.join(ours)}) or a classification model of torchvision",
+            f"use one of ours ({', '.join(ours)}), a classification model of torchvision, or a"
+            " function of yours: my_package.nets:build",
         )
     named = None if config.file else config.weights
     # Two old models have more outputs while they train, unless told otherwise.

@@ -14,6 +14,7 @@ from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
 from train.lanes.state import Kept, Slot, slots
 from train.lanes.traits import Traits
+from train.learn.loss import Loss
 from train.learn.passes import Pass, counted, watched
 
 SAMPLES = 4
@@ -40,6 +41,7 @@ class Tries:
 
     Args:
         place: what each pass is done in.
+        loss: the user's own, where there is one.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class Tries:
         samples: Samples,
         runtime: Runtime,
         place: Callable[[], AbstractContextManager[None]] = nullcontext,
+        loss: Loss | None = None,
     ) -> None:
         self.model, self.samples, self.runtime, self._place = model, samples, runtime, place
+        self._loss = loss or functional.cross_entropy
         self.kept = Kept(slots(model))
         self.generators = Generators(model)
         self._moving: set[Slot] = set()
@@ -100,7 +104,7 @@ class Tries:
                     "no parameter of the model has a gradient: there is nothing to train",
                     "leave some of them unfrozen (requires_grad)",
                 )
-            functional.cross_entropy(logits, self.samples.labels).backward()
+            self._loss(logits, self.samples.labels).backward()
         found.result["logits"] = logits.detach()
         for name, parameter in model.named_parameters():
             if parameter.grad is not None and parameter.grad.is_sparse:

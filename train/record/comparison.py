@@ -66,7 +66,8 @@ def agree(config: Config, runtime: Runtime) -> None:
     """
     if runtime.control is None or config.reproducibility == "fast":
         return
-    own = (platform.node(), describe(config, runtime))
+    with runtime.together():
+        own = (platform.node(), describe(config, runtime))
     every: list[Any] = [None] * runtime.world
     dist.all_gather_object(every, own, group=runtime.control)
     here, first = every[0]
@@ -128,6 +129,8 @@ def _factors(manifest: Manifest) -> dict[str, Any]:
     factors: dict[str, Any] = {"data": manifest.get("data_sha256")}
     factors["image"] = (manifest.get("image") or {}).get("identity")
     factors |= {f"code {name}": digest for name, digest in manifest.get("code", {}).items()}
+    own = manifest.get("own_code", {})
+    factors |= {f"code {name}": digest for name, digest in own.items()}
     factors |= {f"package {name}": v for name, v in manifest.get("versions", {}).items()}
     # What portable numerics leave of a CPU's kind shows in the probes.
     portable = manifest.get("numerics") == "portable"

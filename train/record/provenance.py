@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from host import HOME, git, limits
+from host import HOME, dotted, git, limits
 from host.text import without_secrets
 from train.config import Config
 from train.lanes.runtime import Runtime
@@ -48,6 +48,7 @@ def describe(
         "environment": environment.recorded(os.environ),
         "git": {"commit": commit, "diff_sha256": different},
         "code": code(),
+        "own_code": own_code(config),
         "lock_sha256": lock_sha256(),
         "image": image(),
         "data_sha256": None if data is None else data["sha256"],
@@ -106,6 +107,13 @@ def code() -> dict[str, str]:
     return {
         str(path.relative_to(HOME)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
     }
+
+
+def own_code(config: Config) -> dict[str, str]:
+    """SHA-256 of each file of the user's that the experiment runs, by its module's name."""
+    for knob, path in config.own_code.items():
+        dotted.load(knob, path)  # what it imports is known then
+    return dotted.imported(config.own_code.values())
 
 
 def image() -> dict[str, Any] | None:

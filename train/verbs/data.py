@@ -53,7 +53,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         return
 
     # All that is damaged is listed first, whatever the experiment does about it.
-    images = load(config.data.model_copy(update={"on_bad": "skip"}), config.augment)
+    images = load(config.data, config.augment, listing=True)
     for line in _lines(images):
         print(printable(line))
     path = options.picture or Path("runs", f"{config.name}-data.png")

@@ -4,12 +4,12 @@ import argparse
 import json
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from host import launcher, regular
-from host.errors import DataError, UsageError
+from host import dotted, launcher, regular
+from host.errors import DataError, LockstepError, UsageError
 from train.config import Config, Data
 from train.experiment import moved, parse
 from train.numerics import variables
@@ -95,6 +95,8 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         runtimes.start(config, training=False, precision=precision) as runtime,
     ):
         comparison.agree(config, runtime)
+        if runtime.main:
+            _check_code(path)
         metrics = _measured(found, config, runtime)
     if runtime.main:
         step = found.state["step"]
@@ -104,6 +106,15 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
             file=sys.stderr,
         )
         print(json.dumps({"checkpoint": str(path), "step": step, **metrics.full()}))
+
+
+def _check_code(path: Path) -> None:
+    """Say where code of the user's is not what the checkpoint's run recorded."""
+    with suppress(LockstepError):  # without its record, or with a damaged one, nothing is known
+        record = documents.record(path.absolute().parent.parent) or {}
+        changed = dotted.changed(record.get("own_code", {}))
+        if changed:
+            _warn(f"your own code changed since the training: {', '.join(changed)}")
 
 
 def _precision(recorded: str) -> str:

@@ -5,22 +5,17 @@ It is called with the experiment's `data` section. It returns what it has: table
 uint8 [N, H, W] or [N, H, W, C] of one channel or three, labels whole numbers or names.
 """
 
-import importlib
-import re
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from host import dotted
 from host.errors import DataError, UsageError, first_line
 from train.config import Data
 from train.data.pictures import Arrays, Found, Labelled, no_columns
 from train.data.sources import labels
 
-_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _WANTED = (
     "return a DatasetDict with train and validation, or (train, validation), each a Dataset or"
     " (pixels, labels)"
@@ -28,18 +23,14 @@ _WANTED = (
 _OF_FILES = ("background", "white", "on_bad", "max_pixels", "prepare", "outside")
 
 
-def named(source: str) -> bool:
-    """Whether a source is the dotted path of a function."""
-    return _PATH.fullmatch(source) is not None
-
-
 def splits(config: Data) -> Found:
     """Training and validation split that the function returns.
 
     Raises:
-        DataError: there is no such function, it fails, or returns something else.
+        UsageError: there is no such function.
+        DataError: it fails, or returns something else.
     """
-    function = _function(config.source)
+    function = dotted.load("data.source", config.source)
     try:
         made = function(config)
     except DataError:
@@ -67,24 +58,6 @@ def splits(config: Data) -> Found:
     # What is held out is the function's business, which may have looked at it.
     config = config.model_copy(update={"holdout": Data().holdout})
     return tables(DatasetDict(train=pair[0], validation=pair[1]), config)
-
-
-def _function(source: str) -> Callable[[Data], Any]:
-    module, name = source.split(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # `lockstep` as a command, and torchrun's workers, have it not
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except Exception as error:
-        raise DataError(
-            f"data.source {source}: {module} cannot be imported"
-            f" ({type(error).__name__}: {first_line(error)})",
-            "run it from the folder that holds the package",
-        ) from error
-    if not callable(found):
-        raise DataError(f"data.source {source}: {module} has no function {name}", "mend the name")
-    return found  # type: ignore[no-any-return]
 
 
 def _arrays(config: Data, pair: Any) -> Found:

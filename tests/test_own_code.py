@@ -1,0 +1,191 @@
+"""A model, a data set and a loss of the user's, by dotted path: same bits, resumed, recorded."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Outcome, one_line
+
+from host import dotted
+
+BLOCKS = """from torch import nn
+
+
+def block(inputs, outputs):
+    layers = [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.GELU()]
+    return nn.Sequential(*layers)
+"""
+NETS = """from torch import nn
+
+from mine.blocks import block
+
+
+def build(classes, shape):
+    flat = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(16, classes)]
+    return nn.Sequential(block(shape[0], 16), *flat)
+
+
+def number(classes, shape):
+    return 5
+
+
+def none(classes, shape):
+    raise ValueError("no such luck")
+"""
+DATA = """import numpy as np
+from sklearn.datasets import load_digits
+
+
+def tables(config):
+    digits = load_digits()
+    pixels = (digits.images * 15).astype(np.uint8)
+    return (pixels[:1400], digits.target[:1400]), (pixels[1400:], digits.target[1400:])
+"""
+LOSSES = """import torch
+from torch.nn import functional
+
+
+def focal(logits, labels):
+    loss = functional.cross_entropy(logits, labels, reduction="none")
+    return (1 - torch.exp(-loss)) ** 2 * loss
+
+
+def mean(logits, labels):
+    return functional.cross_entropy(logits, labels)
+
+
+def words(logits, labels):
+    return "low"
+
+
+def fails(logits, labels):
+    raise KeyError("weights")
+"""
+CONFIG = ["--config", ROOT / "configs" / "digits.yaml"]
+KNOBS = {
+    "model.name": "mine.nets:build",
+    "data.source": "mine.data:tables",
+    "data.holdout": "0.2",
+    "optim.loss": "mine.losses:focal",
+    "optim.label_smoothing": "0",
+    "numerics": "native",
+}
+MINE = [word for knob, value in KNOBS.items() for word in (f"--{knob}", value)]
+
+
+@pytest.fixture
+def mine(tmp_path) -> Path:
+    """A package of the user's in a directory that is not the checkout."""
+    package = tmp_path / "mine"
+    package.mkdir()
+    files = {"__init__": "", "blocks": BLOCKS, "nets": NETS, "data": DATA, "losses": LOSSES}
+    for name, text in files.items():
+        (package / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def start(where: Path, *words: object, processes: int = 1) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m"]
+    if processes > 1:
+        command += ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+        command += ["-m", "--"]
+    path = {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"}
+    return subprocess.Popen(
+        [*command, "train", *map(str, words)], cwd=where, env={**os.environ, **path}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def run(where: Path, *words: object, processes: int = 1) -> Outcome:
+    process = start(where, *words, processes=processes)
+    out, err = process.communicate(timeout=240)
+    return Outcome(process.returncode, out, err)
+
+
+def weights(run: Path) -> str:
+    return str(json.loads((run / "result.json").read_text())["weights_sha256"])
+
+
+@pytest.mark.slow
+def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
+    length = ["--max_steps", 60, "--checkpoint.every", 5]
+    for processes in (1, 2):
+        path = mine / f"p{processes}"
+        done = run(mine, "fit", *CONFIG, *MINE, *length, "--run", path, processes=processes)
+        assert done.code == 0, done.err
+    assert weights(mine / "p1") == weights(mine / "p2")
+    killed = start(mine, "fit", *CONFIG, *MINE, *length, "--run", mine / "killed")
+    while killed.poll() is None and not (mine / "killed/checkpoints/step-00000010").exists():
+        time.sleep(0.02)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    words = ["fit", *CONFIG, *MINE, *length, "--run", mine / "killed", "--resume"]
+    assert run(mine, *words, processes=2).code == 0
+    assert weights(mine / "killed") == weights(mine / "p1")
+
+    record = json.loads((mine / "p2" / "run.json").read_text())
+    assert set(record["own_code"]) == {
+        "mine", "mine.blocks", "mine.data", "mine.losses", "mine.nets"
+    }  # fmt: skip
+    again = run(mine, "reproduce", "p1", "--cpus", 2)
+    assert again.code == 0, again.err
+    assert "same bits: all 60 steps" in again.out
+    assert run(mine, "evaluate", "--run", "p1").err.count("warning") == 0
+
+    # Another file of theirs, which is imported by the one that is named.
+    (mine / "mine/blocks.py").write_text(BLOCKS.replace("GELU", "SiLU"))
+    again = run(mine, "reproduce", "p1")
+    assert again.code == 2
+    assert "your own code changed since: mine.blocks → restore it" in one_line(again.err)
+    measured = run(mine, "evaluate", "--run", "p1")
+    assert measured.code == 0
+    assert "warning: your own code changed since the training: mine.blocks" in measured.err
+    (mine / "mine/blocks.py").unlink()
+    assert "your own code changed since: mine.blocks" in run(mine, "reproduce", "p1").err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("knob", "value", "said"),
+    [
+        ("model.name", "mine.nets:number", "mine.nets:number returned int → return an nn.Module"),
+        ("model.name", "mine.nets:none", "ValueError: no such luck"),
+        ("model.name", "mine.nets:bild", "has no function bild; did you mean build?"),
+        ("model.name", "mine.netz:build", "mine.netz cannot be imported"),
+        ("model.name", "nine.nets:build", "run it from the folder that holds nine"),
+        ("optim.loss", "mine.losses:mean", "returned [] for 4 samples → return the loss of each"),
+        ("optim.loss", "mine.losses:words", "returned str for 4 samples"),
+        ("optim.loss", "mine.losses:fails", "failed (KeyError: 'weights')"),
+        ("optim.loss", "focal", "optim.loss: focal names no function → name one of yours"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_it_is_one_line(mine, knob, value, said) -> None:
+    words = ["--optim.label_smoothing", 0, "--numerics", "native"] if "loss" in knob else []
+    done = run(mine, "fit", *CONFIG, *words, f"--{knob}", value, "--run", "x")
+    assert done.code == 2
+    assert said in one_line(done.err)
+
+
+def test_which_files_are_the_user_s(mine, monkeypatch) -> None:
+    monkeypatch.chdir(mine)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (mine / "beside.py").write_text("import mine.blocks\n\n\ndef f():\n    pass\n")
+    (mine / "mine/blocks.py").write_text("x = 1\n")
+    try:
+        dotted.load("model.name", "beside:f")
+        found = dotted.imported(["beside:f"])
+        assert set(found) == {"beside", "mine", "mine.blocks"}
+        assert dotted.changed(found) == []
+        assert dotted.imported([]) == {}
+        (mine / "mine/blocks.py").write_text("x = 2\n")
+        (mine / "beside.py").unlink()
+        assert dotted.changed(found) == ["beside", "mine.blocks"]
+        assert dotted.changed({"nowhere.at.all": "0"}) == ["nowhere.at.all"]
+    finally:
+        for name in ("beside", "mine", "mine.blocks"):
+            sys.modules.pop(name, None)

@@ -1,0 +1,48 @@
+"""What training makes smaller: cross-entropy, or a function of the user's."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+from torch.nn import functional
+
+from host import dotted
+from host.errors import LockstepError, UsageError, first_line
+from train.config import Optim
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From logits, float32 [B, classes], and labels, int64 [B], to the sum of the samples' losses."""
+
+
+def build(config: Optim) -> Loss:
+    """The loss that `config` names.
+
+    Raises:
+        UsageError: there is no such function; when it is called, it fails or gives something else
+            than a loss for each sample.
+    """
+    if config.loss is None:
+        smoothing = config.label_smoothing
+        return partial(functional.cross_entropy, reduction="sum", label_smoothing=smoothing)
+    return partial(_summed, dotted.load("optim.loss", config.loss), config.loss)
+
+
+def _summed(function: Loss, name: str, logits: Tensor, labels: Tensor) -> Tensor:
+    try:
+        found = function(logits, labels)
+    except (LockstepError, MemoryError):
+        raise
+    except Exception as error:  # whatever a function raises
+        if "memory" in str(error):
+            raise
+        raise UsageError(
+            f"optim.loss {name} failed ({type(error).__name__}: {first_line(error)})",
+            "mend it; --debug shows where",
+        ) from error
+    if not isinstance(found, Tensor) or found.shape != labels.shape:
+        shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise UsageError(
+            f"optim.loss {name} returned {shape} for {len(labels)} samples",
+            "return the loss of each sample, [B], and no mean: reduction='none'",
+        )
+    return found.float().sum()
