@@ -35,8 +35,8 @@ def test_what_the_readme_names_is_there() -> None:
 
 
 def test_the_knobs_of_the_table_have_the_defaults_it_states() -> None:
-    from train.cli import default
     from train.config import knobs
+    from train.knobs import default
 
     fields = dict(knobs())
     section = README.split("## What people change first")[1].split("**Your own")[0]

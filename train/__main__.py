@@ -1,10 +1,19 @@
 """`python -m train VERB`: the command line, and the one place that turns errors into exit codes."""
 
+import importlib.util
 import os
 import sys
 import time
 import traceback
 from pathlib import Path
+
+if not all(map(importlib.util.find_spec, ("torch", "psutil", "pydantic_settings", "dotenv"))):
+    print(
+        f"error: PyTorch and its like are not installed for {sys.executable} → use make, or"
+        " .venv/bin/python, which `make train ENGINE=local` makes",
+        file=sys.stderr,
+    )
+    sys.exit(6)
 
 from host import dotenv, keys, launcher
 from host.errors import LockstepError, Stopped

@@ -1,16 +1,15 @@
 """The command line's words: the verbs, their arguments, and one flag for each knob."""
 
 import argparse
-import json
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
 
 from host.errors import UsageError, nearest
 from train import verbs
 from train.config import Config, knobs
+from train.knobs import table
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def parse(argv: list[str]) -> Command:
     parser = Parser(
         prog="python -m train",
         description="Lockstep: reproducible training.",
-        epilog=f"The knobs of an experiment, for `fit`:\n\n{_table()}",
+        epilog=f"The knobs of an experiment, for `fit`:\n\n{table(knobs())}",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -84,14 +83,3 @@ def _unknown(words: list[str], flags: list[str]) -> UsageError:
     word = next((w for w in words if w.startswith("-")), words[0])
     near = nearest(word.split("=")[0], flags)
     return UsageError(f"unknown argument {word}{near}", "see `python -m train fit --help`")
-
-
-def _table() -> str:
-    rows = [(f"--{name}", field.description, default(field)) for name, field in knobs()]
-    width = max(len(flag) for flag, *_ in rows)
-    return "\n".join(f"  {flag:<{width}}  {text} [{default}]" for flag, text, default in rows)
-
-
-def default(field: FieldInfo) -> str:
-    """A knob's default, as YAML takes it; only `lanes` has one that follows from another knob."""
-    return "from batch_size" if field.default_factory else json.dumps(field.default)

@@ -1,6 +1,7 @@
 """What a knob can be marked with, and a section of knobs."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -38,6 +39,18 @@ def idle_with(field: FieldInfo) -> tuple[str, list[Any]] | None:
 def _marks(field: FieldInfo) -> JsonDict:
     extra = field.json_schema_extra
     return extra if isinstance(extra, dict) else {}
+
+
+def default(field: FieldInfo) -> str:
+    """A knob's default, as YAML takes it; only `lanes` has one that follows from another knob."""
+    return "from batch_size" if field.default_factory else json.dumps(field.default)
+
+
+def table(knobs: Iterable[tuple[str, FieldInfo]]) -> str:
+    """A line for each knob: its flag, what it does, and its default."""
+    rows = [(f"--{name}", field.description, default(field)) for name, field in knobs]
+    width = max((len(flag) for flag, *_ in rows), default=0)
+    return "\n".join(f"  {flag:<{width}}  {text} [{value}]" for flag, text, value in rows)
 
 
 def named(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

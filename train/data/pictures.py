@@ -62,6 +62,7 @@ class Found:
         classes: their names, in label order.
         left_out: files that are no data, and why, by name.
         bad: pictures that are known to be damaged before they are read, and why, by name.
+        both: whether the source has a validation split of its own.
     """
 
     train: Labelled
@@ -69,6 +70,7 @@ class Found:
     classes: list[str]
     left_out: dict[str, str] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
+    both: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,15 +134,10 @@ def two_splits(splits: Sequence[Labelled], config: Data) -> tuple[Labelled, Labe
     """Training and validation split of a source that has both, or one to hold some out of.
 
     Raises:
-        UsageError: a share is to be held out, and the source has a validation split.
-        DataError: that share leaves one of them empty.
+        DataError: `data.holdout` leaves one of them empty.
     """
     if len(splits) == 1:
         return halves(splits[0], config.holdout)
-    if config.holdout != Data().holdout:
-        raise UsageError(
-            "data.holdout is set, and the source has a validation split of its own", "take it away"
-        )
     train, held = splits
     return train, held
 

@@ -165,6 +165,8 @@ def load(config: Data, augment: Augment | None = None, *, listing: bool = False)
         validation = keep(validation, config, names[1])
     mean, std = statistics(train, config, sha256)
     doubts = [*twins.doubts(splits, scans)]
+    if found.both and config.holdout != Data().holdout:
+        doubts.append("data.holdout does nothing: the source has a validation split of its own")
     return ImageData(
         train, validation, found.classes, mean, std, sha256, found.left_out, skipped, doubts
     )

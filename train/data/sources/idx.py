@@ -67,7 +67,7 @@ def splits(config: Data) -> Found:
         arrays.append(held[0])
     classes, numbers = labels.number(said[0], said[1] if len(said) > 1 else None)
     made = [Labelled(Arrays(a), n) for a, n in zip(arrays, numbers, strict=True)]
-    return Found(*two_splits(made, config), classes)
+    return Found(*two_splits(made, config), classes, both=len(made) > 1)
 
 
 def _split(images: Path, labels_of: Path) -> tuple[Tensor, Tensor]:

@@ -131,7 +131,7 @@ def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> 
         Labelled(files(root, [row.name for row in split_rows]), split_labels)
         for split_rows, split_labels in zip(chosen.values(), numbers, strict=True)
     ]
-    return Found(*two_splits(made, config), classes, left_out, bad)
+    return Found(*two_splits(made, config), classes, left_out, bad, both=len(made) > 1)
 
 
 def _compare_folders(chosen: dict[str, list[Row]]) -> None:

@@ -139,7 +139,7 @@ def tables(found: DatasetDict, config: Data) -> Found:
         for table, said, number in zip(both, said, numbers, strict=True)
     ]
     left_out = dict.fromkeys(unused[1:], f"validation is {unused[0]}")
-    return Found(*two_splits(splits_of, config), classes, left_out)
+    return Found(*two_splits(splits_of, config), classes, left_out, both=len(splits_of) > 1)
 
 
 def open_tables(config: Data) -> DatasetDict:

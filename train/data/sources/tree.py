@@ -164,7 +164,7 @@ def splits(config: Data, root: Path) -> Found:
         ],
         config,
     )
-    return Found(train, held, classes, walk.left_out, walk.bad)
+    return Found(train, held, classes, walk.left_out, walk.bad, both="validation" in found)
 
 
 def _splits(root: Path, walk: Walk) -> dict[str, str]:
