@@ -28,6 +28,19 @@ $(error make has no variable $(stray)$(near) → see `make help`; what is for Py
   stands before make: $(stray)=… make)
 endif
 
+# A word that is no target would be "up to date" where a folder has that name.
+# A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
+verbs   := $(filter-out __init__ data fit evaluate knobs tune reproduce,$(notdir $(basename $(wildcard train/verbs/*.py))))
+targets := help doctor train data tune eval reproduce knobs $(verbs) tensorboard test test-slow test-crowd test-alone \
+           test-fault test-gpu test-portable test-container bench conformance coverage ready lint format schema lock \
+           shell image image-twice pin-images clean
+strange := $(firstword $(filter-out $(targets),$(MAKECMDGOALS)))
+ifneq ($(strange),)
+near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \
+  print(nearest(sys.argv[1], sys.argv[2:]))' '$(subst ','\'',$(strange))' $(targets) 2>/dev/null)
+$(error make has no target $(strange)$(near) → see `make help`)
+endif
+
 # Values are text: neither make nor the shell is to run what stands in one. So each is taken as it
 # was written, stands in single quotes wherever a shell reads it, and is one line.
 define break
@@ -85,8 +98,6 @@ SETTINGS += $(chosen)
 
 # ARGS as words that a shell takes for words. Without a Python to split them they must be plain ones.
 args   := $(if $(value ARGS),$(if $(found),$(shell ARGS=$(call quoted,ARGS) $(PYTHON) -m host.words || echo refused:$$?),$(plain)))
-# A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
-verbs  := $(filter-out __init__ data fit evaluate tune reproduce,$(notdir $(basename $(wildcard train/verbs/*.py))))
 
 # What is about containers does nothing without one.
 elsewhere := $(if $(filter DATA,$(told)),; data that is elsewhere: ARGS="--data.root DIR")
@@ -96,9 +107,7 @@ ifneq ($(and $(filter local,$(engine)),$(runs),$(idle)),)
 $(error $(firstword $(idle)) is about containers, and this is ENGINE=local → take it away$(elsewhere))
 endif
 
-.PHONY: help doctor train data tune eval reproduce $(verbs) tensorboard test test-slow test-crowd test-alone test-fault test-gpu \
-        test-portable test-container bench conformance coverage ready lint format schema lock shell image \
-        image-twice pin-images clean
+.PHONY: $(targets)
 
 # A lock is installed when a stamp with its checksum exists: touching the file changes nothing.
 stamp  = $(VENV)/.installed-$(1)-$(shell cksum requirements/$(1).txt 2>/dev/null | cut -d' ' -f1)
@@ -116,20 +125,23 @@ $(goals):
 
 else
 
-train: checked $(ENV)  ## train CONFIG; with RUN= into that directory, ARGS=--resume to go on
+train: checked $(ENV)  ##1 train CONFIG; with RUN= into that directory, ARGS=--resume to go on
 	$(VERB) fit --config $(call quoted,CONFIG) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
-data: $(ENV)  ## show what CONFIG trains on: classes, what is damaged or left out, a picture
+data: $(ENV)  ##1 show what CONFIG trains on: classes, what is damaged or left out, a picture
 	$(VERB) data --config $(call quoted,CONFIG) $(args)
 
-tune: checked $(ENV)  ## measure what CONFIG can do here, and write an experiment to use; ARGS="--what batch,workers,speed,lr"
+tune: checked $(ENV)  ##2 measure what CONFIG can do here, and write an experiment to use; ARGS="--what batch,workers,speed,lr"
 	$(VERB) tune --config $(call quoted,CONFIG) $(args)
 
-eval: $(ENV)  ## measure the newest weights of RUN, or of the newest run, on the validation set
+eval: $(ENV)  ##1 measure the newest weights of RUN, or of the newest run, on the validation set
 	$(VERB) evaluate $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
-reproduce: named $(ENV)  ## train RUN again from its record and compare the bits; CPUS= and GPUS= are free
+reproduce: named $(ENV)  ##1 train RUN again from its record and compare the bits; CPUS= and GPUS= are free
 	$(VERB) reproduce $(call quoted,RUN) $(args)
+
+knobs: $(ENV)  ##2 list every knob of an experiment, or those with a word: ARGS=warmup
+	$(VERB) knobs $(args)
 
 $(verbs): $(ENV)
 	$(VERB) $@ $(if $(RUN),--run $(call quoted,RUN)) $(if $(filter file default undefined,$(origin CONFIG)),,--config $(call quoted,CONFIG)) $(args)
@@ -155,10 +167,10 @@ $(DEV): $(ENV)
 	@VENV=$(VENV) requirements/install.sh dev
 	@touch $@
 
-tensorboard: $(ENV)  ## show all runs at http://127.0.0.1:6006
+tensorboard: $(ENV)  ##2 show all runs at http://127.0.0.1:6006
 	@exec $(BIN)/tensorboard --logdir runs --host 127.0.0.1 --port 6006
 
-shell: $(DEV)  ## a shell in the environment
+shell: $(DEV)  ##3 a shell in the environment
 	@PATH="$(if $(inside),,$$PWD/)$(BIN):$$PATH" VIRTUAL_ENV="$(if $(inside),,$$PWD/)$(VENV)" $${SHELL:-sh}
 
 test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
@@ -236,7 +248,7 @@ endif
 checked:
 	@$(if $(and $(found),$(filter-out 0,$(DOCTOR))),ENGINE=$(engine) $(HOST) doctor --quick,:)
 
-doctor:  ## look at driver, GPUs, engine, disks, …: what is wrong, and the command that mends it
+doctor:  ##2 look at driver, GPUs, engine, disks, …: what is wrong, and the command that mends it
 	@$(if $(filter refused:%,$(args)),exit $(args:refused:%=%),:)
 	@$(if $(found),ENGINE=$(call quoted,ENGINE) $(HOST) doctor $(args),echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
 
@@ -250,23 +262,27 @@ test-container:  ## build the images and test them; needs a Docker engine
 	@folder=$$(mktemp -d -t pytest-container-XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
 	  BASE_IMAGE=$(call quoted,BASE_IMAGE) $(BIN)/python -m pytest -m container -n 2 --dist loadfile --basetemp "$$folder/checkouts" $(args)
 
-image:  ## build the image with all that is in it, as for a cluster
+image:  ##3 build the image with all that is in it, as for a cluster
 	$(COMPOSE) build train
 
-image-twice:  ## build the image twice from nothing, and name each file that differs
+image-twice:  ##3 build the image twice from nothing, and name each file that differs
 	@exec $(HOST) container.twice
 
-pin-images:  ## record the digests of the base images in the Dockerfile
+pin-images:  ##3 record the digests of the base images in the Dockerfile
 	@exec $(HOST) container.pin
 
-clean:  ## remove this checkout's environment, caches, containers and images; runs stay
+clean:  ##3 remove this checkout's environment, caches, containers and images; runs stay
 	@rm -rf .venv .venv-peers .venv-peers-container .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
 	@find host container doctor train tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 	@if [ -n "$(found)" ]; then $(HOST) container.clean; fi
 
 help:  ## this list
-	@echo 'targets:'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*##' 'BEGIN { title[1] = "begin:"; title[2] = "look:"; title[3] = "containers and this checkout:"; \
+	    title[4] = "develop:" } \
+	  /^[a-z-]+:.*##/ { group = $$2 ~ /^[1-3] / ? substr($$2, 1, 1) : 4; sub(/^[1-3]? /, "", $$2); \
+	    lines[group] = lines[group] sprintf("  %-14s %s\n", $$1, $$2) } \
+	  END { for (n = 1; n <= 4; n++) printf("%s%s\n%s", (n == 1 ? "" : "\n"), title[n], lines[n]) }' \
+	  $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo 'variables:'
 	@echo '  CONFIG=FILE      the experiment                    ['$(call quoted,CONFIG)']'

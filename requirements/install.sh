@@ -13,6 +13,7 @@ fail() { printf 'error: %s → %s\n' "$1" "$2" >&2; exit 6; }
 
 if ! "$venv"/bin/python -c '' 2>/dev/null; then
   rm -rf "$venv"
+  echo "making $venv"
   python=${PYTHON:-python3}
   if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
     "$python" -m venv "$venv" >/dev/null 2>&1 || command -v uv >/dev/null 2>&1 ||

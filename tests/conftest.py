@@ -54,7 +54,7 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest one begins first, so that the other workers do not wait for it at the end."""
-    items.sort(key=lambda item: item.name != "test_the_commands_of_the_readme_run")
+    items.sort(key=lambda item: not item.name.startswith("test_the_commands_of_a_page_run"))
 
 
 @dataclass

@@ -121,8 +121,8 @@ COMPOSE = (
 
 @pytest.mark.parametrize("name", COMPOSE)
 def test_what_make_is_told_reaches_compose(place, tmp_path, name) -> None:
-    (tmp_path / "show.mk").write_text("show:\n\t@env\n")
-    words = ["make", "-f", "Makefile", "-f", str(tmp_path / "show.mk"), "show", "ENGINE=local"]
+    (tmp_path / "show.mk").write_text("help: show\nshow:\n\t@env\n")
+    words = ["make", "-f", "Makefile", "-f", str(tmp_path / "show.mk"), "help", "ENGINE=local"]
     env = {n: value for n, value in os.environ.items() if n not in (*COMPOSE, "MAKEFLAGS")}
     for value in ("/a b$(shell touch ran)", ""):
         given = [f"{name}={value}"] if value else []

@@ -1,7 +1,17 @@
+import fcntl
 import json
 import math
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
 
 import pytest
+from conftest import DIGITS, ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from host.errors import UsageError
@@ -98,3 +108,33 @@ def test_wandb_online_without_a_key_is_an_error(tmp_path, monkeypatch) -> None:
         check_key(Config(wandb={"mode": "online"}))
     monkeypatch.setenv("WANDB_API_KEY", "from .env")
     check_key(Config(wandb={"mode": "online"}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("columns", "shown"), [(50, ""), (80, "loss "), (120, "samples/s")])
+def test_the_bar_fits_the_terminal_and_moves_with_each_step(tmp_path, columns, shown) -> None:
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    knobs = ["--max_steps", "20", "--log.every", "10"]
+    words = [sys.executable, "-m", "train", "fit", *DIGITS, *knobs]
+    env = {**os.environ, "TERM": "xterm-256color", "ACCELERATE_USE_CPU": "true"}
+    env.pop("COLUMNS", None)
+    said = b""
+    with subprocess.Popen(
+        [*words, "--run", str(tmp_path / "run")], stdin=terminal, stdout=terminal, stderr=terminal,
+        env=env, cwd=ROOT,
+    ) as process:  # fmt: skip
+        os.close(terminal)
+        with suppress(OSError):  # the terminal's other side is closed
+            while part := os.read(screen, 1 << 16):
+                said += part
+    os.close(screen)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
+    bars = [line for line in re.split(r"[\r\n]+", text) if " left " in line]
+    assert all(len(line) <= columns for line in bars)
+    assert re.search(r"20/20 .*left 0:00:00", bars[-1])
+    assert shown in bars[-1]
+    assert "…" not in bars[-1]
+    # More places than the two that are logged.
+    assert len({re.search(r"(\d+)/20", line)[1] for line in bars}) > 3

@@ -1,13 +1,14 @@
 """The command line's words: the verbs, their arguments, and one flag for each knob."""
 
 import argparse
+import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
 
 from host.errors import UsageError, nearest
-from train import verbs
+from train import experiment, verbs
 from train.config import Config, knobs
 from train.knobs import table
 
@@ -45,6 +46,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
+        verb = re.match(r"argument VERB: invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if verb:
+            near = nearest(verb[1], re.findall(r"\w+", verb[2]))
+            raise UsageError(f"there is no verb {verb[1]}{near}", f"one of {verb[2]}")
         raise UsageError(message, f"see `{self.prog} --help`")
 
 
@@ -81,5 +86,5 @@ def parse(argv: list[str]) -> Command:
 
 def _unknown(words: list[str], flags: list[str]) -> UsageError:
     word = next((w for w in words if w.startswith("-")), words[0])
-    near = nearest(word.split("=")[0], flags)
-    return UsageError(f"unknown argument {word}{near}", "see `python -m train fit --help`")
+    near = experiment.meant(word, flags)
+    return UsageError(f"unknown argument {word}{near}", "`make knobs` lists every knob")

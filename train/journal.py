@@ -41,6 +41,8 @@ class Journal:
     def keep(self, report: Tensor, norm: Tensor) -> None:
         """Keep the loss and the gradient's norm of the step that was just done."""
         self._unread.append(torch.stack((report[0], norm)))
+        if self.parts.recorder:
+            self.parts.recorder.display.moved(self.state.step)
 
     def settle(self) -> None:
         """Wait for the device, write the trace, and look whether all steps were sound.

@@ -140,10 +140,12 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
         assert said in checkout.run(*words, f"CODE={wrong}").said
 
 
-def test_the_docker_commands_of_the_readme(checkout) -> None:
+def test_the_docker_commands_of_the_page(checkout) -> None:
     """Compose alone, without make and without saying who one is: the runs' owner is."""
     lines = [
-        line for line in commands((ROOT / "README.md").read_text()) if line.startswith("docker ")
+        line
+        for line in commands((ROOT / "docs" / "container.md").read_text())
+        if line.startswith("docker ")
     ]
     done = []
     networks = docker("network", "ls", "--quiet")

@@ -1,5 +1,6 @@
 """An experiment's file: read, override, check, compare and write it."""
 
+from train.experiment.aliases import meant
 from train.experiment.comparing import changed, differences, dump, signature
 from train.experiment.parsing import load, moved, parse, settled
 from train.experiment.reading import read_yaml
@@ -9,6 +10,7 @@ __all__ = [
     "differences",
     "dump",
     "load",
+    "meant",
     "moved",
     "parse",
     "read_yaml",

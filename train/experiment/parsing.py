@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from host.errors import UsageError, nearest
+from host.errors import UsageError
 from host.text import short
 from train.config import Config, knobs
+from train.experiment.aliases import meant
 from train.experiment.comparing import changed, value
 from train.experiment.reading import read_yaml
 from train.knobs import idle_with
@@ -130,11 +131,9 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
         given = given.get(part, {}) if isinstance(given, Mapping) else {}
     where = "the command line" if given != {} else origin
     if first["type"] == "extra_forbidden":
-        by_last_word = {k.rsplit(".", 1)[-1]: k for k in known}
-        near = nearest(name, [*known, *sections]) or nearest(by_last_word.get(name, ""), known)
+        near = meant(name, [*known, *sections])
         return UsageError(
-            f"{where}: unknown key {name}{near}{more}",
-            "see `python -m train fit --help` for every key",
+            f"{where}: unknown key {name}{near}{more}", "`make knobs` lists every knob"
         )
     text = first["msg"][0].lower() + first["msg"][1:]
     return UsageError(

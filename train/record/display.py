@@ -18,6 +18,8 @@ from host.text import printable
 
 # Without a terminal, seconds between lines of training.
 _QUIET = 10.0
+# Columns of a terminal for all figures, and for the loss alone.
+_WIDE, _NARROW = 110, 70
 
 
 class Display:
@@ -27,15 +29,16 @@ class Display:
         self.epochs, self.steps = epochs, steps
         self.terminal = sys.stdout.isatty()
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        room = self._console.width
+        elapsed = [TextColumn("{task.fields[figures]}"), TimeElapsedColumn(), TextColumn("left")]
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=None),  # what the others leave of the line
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
+            *(elapsed if room >= _NARROW else [TextColumn("left")]),
             TimeRemainingColumn(),
             console=self._console,
+            expand=True,
             disable=not self.terminal,
         )
         self._task = self._bar.add_task("epoch 0", total=steps, figures="")
@@ -57,11 +60,18 @@ class Display:
         self._console.print(printable(text), markup=False)
         sys.stdout.flush()
 
+    def moved(self, step: int) -> None:
+        """So many steps were done; their figures come later."""
+        if self.terminal:
+            self._bar.update(self._task, completed=step)
+
     def train(self, step: int, epoch: float, loss: float, accuracy: float, speed: float) -> None:
         """The figures of a training step; `speed` in samples per second."""
         figures = f"loss {loss:.4f}  acc {100 * accuracy:5.1f} %  {speed:,.0f} samples/s"
         where = f"epoch {epoch:.1f}/{self.epochs:g}"
-        self._bar.update(self._task, completed=step, description=where, figures=figures)
+        room = self._console.width
+        short = figures if room >= _WIDE else f"loss {loss:.4f}" if room >= _NARROW else ""
+        self._bar.update(self._task, completed=step, description=where, figures=short)
         now = time.monotonic()
         if not self.terminal and now - self._last_line > _QUIET:
             self._last_line = now

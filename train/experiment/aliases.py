@@ -1,0 +1,147 @@
+"""What other trainers call our knobs, so that their words lead to ours.
+
+The words are those of timm's train.py, torchvision's references, ultralytics, Lightning, the
+Hugging Face Trainer and fastai, as their documentation lists them.
+"""
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+_CALLED = {
+    "accumulate": "lanes",
+    "arch": "model.name",
+    "backbone": "model.name",
+    "batch": "batch_size",
+    "bs": "batch_size",
+    "per_device_train_batch_size": "batch_size",
+    "train_batch_size": "batch_size",
+    "accumulate_grad_batches": "lanes",
+    "grad_accum_steps": "lanes",
+    "gradient_accumulation_steps": "lanes",
+    "check_val_every_n_epoch": "eval.every",
+    "eval_steps": "eval.every",
+    "val_interval": "eval.every",
+    "save_steps": "checkpoint.every",
+    "save_period": "checkpoint.every",
+    "save_total_limit": "checkpoint.keep",
+    "clip_grad": "optim.clip",
+    "clip_grad_norm": "optim.clip",
+    "gradient_clip_val": "optim.clip",
+    "max_grad_norm": "optim.clip",
+    "cos_lr": "optim.schedule",
+    "lr_scheduler": "optim.schedule",
+    "lr_scheduler_type": "optim.schedule",
+    "sched": "optim.schedule",
+    "scheduler": "optim.schedule",
+    "data_dir": "data.root",
+    "data_path": "data.root",
+    "dataset_dir": "data.root",
+    "train_dir": "data.root",
+    "dataset": "data.source",
+    "dataset_name": "data.source",
+    "deterministic": "reproducibility",
+    "hflip": "augment.flip",
+    "fliplr": "augment.flip",
+    "random_erasing": "augment.cutout",
+    "reprob": "augment.cutout",
+    "scale": "augment.crop",
+    "image_size": "data.size",
+    "img_size": "data.size",
+    "imgsz": "data.size",
+    "input_size": "data.size",
+    "resolution": "data.size",
+    "train_crop_size": "data.size",
+    "log_interval": "log.every",
+    "log_every_n_steps": "log.every",
+    "logging_steps": "log.every",
+    "learning_rate": "optim.lr",
+    "lr0": "optim.lr",
+    "base_lr": "optim.lr",
+    "lrf": "optim.final",
+    "min_lr": "optim.final",
+    "max_epochs": "epochs",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "net": "model.name",
+    "num_workers": "data.workers",
+    "dataloader_num_workers": "data.workers",
+    "opt": "optim.name",
+    "optimizer": "optim.name",
+    "pretrained": "model.weights",
+    "initial_checkpoint": "model.weights",
+    "prefetch_factor": "data.prefetch",
+    "smoothing": "optim.label_smoothing",
+    "torch_compile": "model.compile",
+    "torchcompile": "model.compile",
+    "use_wandb": "wandb.mode",
+    "warmup_epochs": "optim.warmup",
+    "warmup_steps": "optim.warmup",
+    "lr_warmup_epochs": "optim.warmup",
+    "wd": "optim.weight_decay",
+    "ckpt": "resume",
+    "ckpt_path": "resume",
+    "resume_from_checkpoint": "resume",
+    "logdir": "run",
+    "out_dir": "run",
+    "output": "run",
+    "output_dir": "run",
+    "save_dir": "run",
+}
+# Where it runs is no knob of an experiment: make and the launcher are told.
+_ELSEWHERE = {
+    "accelerator": "GPUS=",
+    "amp": "PRECISION=",
+    "bf16": "PRECISION=bf16",
+    "fp16": "PRECISION=fp16",
+    "half": "PRECISION=fp16",
+    "mixed_precision": "PRECISION=",
+    "precision": "PRECISION=",
+    "device": "GPUS=",
+    "devices": "GPUS=",
+    "gpu": "GPUS=",
+    "gpus": "GPUS=",
+    "cpu": "CPUS=",
+    "cpus": "CPUS=",
+    "nproc_per_node": "GPUS=",
+    "num_gpus": "GPUS=",
+    "num_processes": "GPUS=",
+    "world_size": "GPUS=",
+}
+
+
+def meant(word: str, known: Collection[str]) -> str:
+    """'; did you mean …?' for the known name that a word stands for, or '' where none does.
+
+    Args:
+        word: a flag or a key, as it was given.
+        known: names, `--` in front of them or not.
+    """
+    names = {name.lstrip("-"): name for name in known}
+    plain = word.split("=", maxsplit=1)[0].lstrip("-").replace("-", "_").lower()
+    last = plain.rsplit(".", 1)[-1]
+    if plain in names:
+        return _asked(names[plain])
+    # The end of a name: `lr` is optim.lr, and `size` is data.size.
+    ends = [name for name in names if name.rsplit(".", 1)[-1] == last]
+    for each in (plain, last):
+        if each in _ELSEWHERE and not ends:
+            return f"; did you mean make's {_ELSEWHERE[each]}?"
+        if _CALLED.get(each) in names:
+            return _asked(names[_CALLED[each]])
+    if "." in plain:
+        whole = get_close_matches(plain, names, n=1, cutoff=0.8)
+        if whole:
+            return _asked(names[whole[0]])
+    if ends:
+        return _asked(*(names[name] for name in ends[:3]))
+    # A misspelt one, whole or by its end, ours or another trainer's.
+    near = {name.rsplit(".", 1)[-1]: name for name in names}
+    near |= {other: name for other, name in _CALLED.items() if name in names}
+    near |= {name: name for name in names}
+    close = get_close_matches(plain, near, n=1, cutoff=0.6)
+    close = close or get_close_matches(last, near, n=1, cutoff=0.7)
+    return _asked(names[near[close[0]]]) if close else ""
+
+
+def _asked(*names: str) -> str:
+    return f"; did you mean {' or '.join(names)}?"
