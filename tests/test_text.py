@@ -1,15 +1,19 @@
 """What is printed does nothing to a terminal, and is printed on any."""
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 from conftest import DIGITS, ROOT, one_line
+from hypothesis import given
+from hypothesis import strategies as st
 
 from doctor import finding
 from host.errors import UsageError
 from host.text import printable
+from train.record import documents
 
 RED, TITLE, CURSOR = "\x1b[31m", "\x1b]0;mine\x07", "\x9b2J"
 
@@ -84,3 +88,24 @@ def test_a_terminal_that_knows_ascii_alone(words) -> None:
     assert done.returncode in (0, 6), done.stderr
     assert b"Traceback" not in done.stderr
     assert done.stdout.isascii()
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)  # fmt: skip
+
+
+@given(_VALUES)
+def test_documents_are_json_with_a_line_for_each_list(value) -> None:
+    written = documents.text(value)
+    assert json.loads(written) == value
+
+
+def test_a_matrix_has_a_line_for_each_row() -> None:
+    said = documents.text({"a": [[1, 2], [3, 4]], "b": {"c": ["x", "y"]}, "d": {}, "e": []})
+    assert said.splitlines() == [
+        "{", ' "a": [', "  [1, 2],", "  [3, 4]", " ],", ' "b": {', '  "c": ["x", "y"]', " },",
+        ' "d": {},', ' "e": []', "}",
+    ]  # fmt: skip

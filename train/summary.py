@@ -99,6 +99,7 @@ def result(parts: Parts, state: State, metrics: Metrics) -> dict[str, Any]:
         "seconds": round(state.seconds, 3),
         "samples_per_second": round(samples / max(state.seconds, 1e-9), 1),
         "weights_sha256": checkpoint.weights_sha256(parts.unwrapped),
+        "classes": parts.data.classes,
         "metrics": metrics.full(),
         "best": {"step": state.best_step, "top1": state.best_top1},
     }

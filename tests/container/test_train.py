@@ -13,6 +13,8 @@ import pytest
 from checkouts import Checkout, docker
 from conftest import ROOT, commands
 
+PORT = 6106  # 6006 is for the tests without containers, which may run meanwhile
+
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
 
 
@@ -112,6 +114,8 @@ def test_the_other_verbs(checkout) -> None:
     kept = checkout.run("make", "data", "ARGS=--cached")
     assert "files, " in kept.said
     assert " in /cache/lockstep" in kept.said
+    misspelt = checkout.run("docker", "compose", "run", "--rm", "train", "evalute")
+    assert "error: there is no verb evalute; did you mean evaluate?" in misspelt.said
     nothing = checkout.run("make", "reproduce")
     assert "error: which run? → make reproduce RUN=" in nothing.said
 
@@ -150,7 +154,7 @@ def test_the_docker_commands_of_the_page(checkout) -> None:
     done = []
     networks = docker("network", "ls", "--quiet")
     for line in lines:
-        outcome = checkout.run("sh", "-c", line)
+        outcome = checkout.run("sh", "-c", line, TENSORBOARD_PORT=str(PORT))
         if "gpu.yml" in line and not shutil.which("nvidia-smi"):
             assert "could not select device driver" in outcome.said
             continue
@@ -180,7 +184,7 @@ def serves(checkout: Checkout) -> None:
                 break
             time.sleep(0.5)
         assert health == "healthy"
-        with urllib.request.urlopen("http://127.0.0.1:6006/data/plugin/scalars/tags") as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/data/plugin/scalars/tags") as page:
             tags = json.load(page)
         assert any(run.startswith("first") for run in tags)
         assert set(re.findall(r"-> (.*):", docker("port", name))) == {"127.0.0.1"}

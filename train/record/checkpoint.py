@@ -9,7 +9,6 @@ SHA256SUMS              a digest of each file; `sha256sum -c SHA256SUMS` checks 
 """
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -109,7 +108,7 @@ def write(
         if tensors:
             content[f"{name}{SUFFIX}"] = save(contiguous(tensors))
     said = {**state, "parts": plain, "tensors": slots}
-    content[rundir.STATE] = (json.dumps(said, indent=1, allow_nan=False) + "\n").encode()
+    content[rundir.STATE] = (documents.text(said) + "\n").encode()
     # Of what is in memory: a digest of what the disk gives back would vouch for a bad write.
     content[SUMS] = sums(content)
     try:

@@ -76,19 +76,18 @@ def _check_experiment(config: Config, path: Path) -> None:
     """
     manifest = documents.record(path) or {}
     if "config" in manifest:
-        _check_knobs(
-            config, parse(manifest["config"], str(path / "run.json")), f"{path} was started"
-        )
+        before = parse(manifest["config"], str(path / "run.json"))
+        _check_knobs(config, before, path, f"{path} was started")
 
 
-def _check_knobs(now: Config, before: Config, what: str) -> None:
+def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
     other = differences(now, settled(before))
     if other:
         said = ", ".join(f"{name} ({was}, and now {value})" for name, value, was in other)
         raise UsageError(
             f"{what} with another {said}",
-            "continue with the run's config.yaml as it was written, or start another run with this"
-            " one",
+            "go on without these changes, or start another run, from its weights if you like:"
+            f" --model.weights {run / 'checkpoints' / 'latest' / 'model.safetensors'}",
         )
 
 
@@ -99,7 +98,7 @@ def check_facts(run: Path, before: Facts, now: Facts) -> None:
         DataError, UsageError: it is of other data, knobs, precision or processes.
     """
     origin = f"the last checkpoint of {run}"
-    _check_knobs(parse(now.config, "now"), parse(before.config, origin), f"{origin} was made")
+    _check_knobs(parse(now.config, "now"), parse(before.config, origin), run, f"{origin} was made")
     if before.data_sha256 != now.data_sha256:
         raise DataError(
             f"the data is not what {run} was started on", "restore it, or start another run"

@@ -125,7 +125,22 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     Raises:
         CheckpointError: it cannot be written.
     """
-    write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write(path, text(content) + "\n")
+
+
+def text(value: Any, indent: str = "") -> str:
+    """JSON for people too: a line for each key, and for each list of plain values."""
+    deeper = f"{indent} "
+    if isinstance(value, dict) and value:
+        rows = [f"{json.dumps(name)}: {text(inner, deeper)}" for name, inner in value.items()]
+        opening, closing = "{}"
+    elif isinstance(value, list) and any(isinstance(inner, (dict, list)) for inner in value):
+        rows = [text(inner, deeper) for inner in value]
+        opening, closing = "[]"
+    else:
+        return json.dumps(value, allow_nan=False)
+    listed = f",\n{deeper}".join(rows)
+    return f"{opening}\n{deeper}{listed}\n{indent}{closing}"
 
 
 def write(path: Path, text: str) -> None:
