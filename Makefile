@@ -137,7 +137,7 @@ tune: checked $(ENV)  ##2 measure what CONFIG can do here, and write an experime
 eval: $(ENV)  ##1 measure the newest weights of RUN, or of the newest run, on the validation set
 	$(VERB) evaluate $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
-reproduce: named $(ENV)  ##1 train RUN again from its record and compare the bits; CPUS= and GPUS= are free
+reproduce: named $(ENV)  ##1 train RUN again from its record and compare the bits; on any CPUS= or GPUS=
 	$(VERB) reproduce $(call quoted,RUN) $(args)
 
 knobs: $(ENV)  ##2 list every knob of an experiment, or those with a word: ARGS=warmup
@@ -187,7 +187,7 @@ test-alone: $(DEV)
 
 # A machine with a GPU may have a torch of its own and no network: that one will do.
 has_torch = $(if $(filter test-gpu,$(goals)),$(shell $(PYTHON) -c 'import torch, pytest; print("yes")' 2>/dev/null))
-test-gpu: $(if $(has_torch),,$(DEV))  ## prove it on a GPU: bits, models, waits; benchmarks/gpu.py writes the table
+test-gpu: $(if $(has_torch),,$(DEV))  ## test on a GPU; benchmarks/gpu.py writes the table
 	@$(if $(has_torch),$(PYTHON),$(BIN)/python) benchmarks/gpu.py --check
 	@$(if $(has_torch),$(PYTHON),$(BIN)/python) -m pytest -m gpu tests/gpu $(args)
 
@@ -234,9 +234,9 @@ schema: $(ENV)  ## write configs/schema.json anew from train/config.py
 	@$(BIN)/python -m train.config >configs/schema.json
 
 # Universal: one lock for all systems and Pythons from 3.11 on; hashes, and no addresses.
-lock: $(ENV)  ## make requirements/*.txt anew from requirements/*.in
+lock: $(ENV)  ## make requirements/*.txt from requirements/*.in; ARGS=--upgrade takes newer versions
 	@for name in $(filter-out common,$(basename $(notdir $(wildcard requirements/*.in)))); do \
-	  (cd requirements && $(if $(inside),,../)$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	  (cd requirements && $(if $(inside),,../)$(BIN)/uv pip compile --quiet $(args) --universal --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --custom-compile-command 'make lock' $$name.in -o $$name.txt) || exit; done
 
@@ -289,11 +289,11 @@ help:  ## this list
 	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; CPU where there are none]'
 	@echo '  CPUS=N           N processes on the CPU instead'
 	@echo '  PRECISION=P      no, fp16 or bf16                  [no]'
-	@echo '  ACCELERATE=NAME  a file of configs/accelerate instead of these three'
+	@echo '  ACCELERATE=NAME  a file of configs/accelerate, by name'
 	@echo '  ENGINE=E         docker, local, or auto: Docker where an engine answers   ['$(call quoted,ENGINE)']'
 	@echo '  CUDA=LINE        cuda13, cuda12, or auto: the newest that fits the driver ['$(call quoted,CUDA)']'
 	@echo '  BASE_IMAGE=NAME  another base image, of a mirror perhaps'
-	@echo '  DATA=DIR         what stands in data/ in a container                      [data]'
+	@echo '  DATA=DIR         the folder that a container sees as data/                [data]'
 	@echo '  CODE=DIR         your own package, beside ours in a container, read-only'
 	@echo '  DOCTOR=0         train without looking at the machine first'
 	@echo '  RUN=DIR          the run directory                 [runs/<name>/<time>-<signature>]'

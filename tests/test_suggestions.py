@@ -76,6 +76,17 @@ def test_a_flag(given, wanted) -> None:
     assert refused.value.problem.endswith(f"{wanted}?")
 
 
+@pytest.mark.parametrize("given", [["--model", "resnet18"], ["--data=x"], ["--log", "1"]])
+def test_a_group_in_the_place_of_a_knob(given) -> None:
+    name = given[0].split("=")[0]
+    with pytest.raises(
+        UsageError, match=f"{name} is a group of knobs → set one of them: {name}\\."
+    ):
+        cli.parse(["fit", *given])
+    with pytest.raises(UsageError, match=f"{name[2:]} is a group of knobs, and not 'x'"):
+        parse({name[2:]: "x"}, "x.yaml")
+
+
 @pytest.mark.parametrize(("given", "wanted"), VERBS.items())
 def test_a_verb(given, wanted) -> None:
     with pytest.raises(UsageError, match=f"no verb {given}; did you mean {wanted}\\?"):

@@ -77,11 +77,22 @@ def parse(argv: list[str]) -> Command:
         # To make the flags takes a moment, so it is done for the verb that is meant.
         if verb.KNOBS and argv[:1] == [name]:
             sources[name] = CliSettingsSource[Any](_Flags, root_parser=own)
+    for word in argv:
+        _check_group(word.split("=")[0])
     options, rest = parser.parse_known_args(argv)
     if rest:
         raise _unknown(rest, list(places.choices[options.verb]._option_string_actions))
     given = {name: source(parsed_args=options)() for name, source in sources.items()}
     return Command(known[options.verb], options, given.get(options.verb, {}))
+
+
+def _check_group(flag: str) -> None:
+    """Refuse a section in the place of one of its knobs: others have `--model resnet18`."""
+    inner = [name for name, _ in knobs() if f"--{name.split('.')[0]}" == flag and "." in name]
+    if inner:
+        listed = ", ".join(f"--{name}" for name in inner[:4])
+        more = f" and {len(inner) - 4} more" if len(inner) > 4 else ""
+        raise UsageError(f"{flag} is a group of knobs", f"set one of them: {listed}{more}")
 
 
 def _unknown(words: list[str], flags: list[str]) -> UsageError:

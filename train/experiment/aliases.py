@@ -138,8 +138,8 @@ def meant(word: str, known: Collection[str]) -> str:
     near = {name.rsplit(".", 1)[-1]: name for name in names}
     near |= {other: name for other, name in _CALLED.items() if name in names}
     near |= {name: name for name in names}
-    close = get_close_matches(plain, near, n=1, cutoff=0.6)
-    close = close or get_close_matches(last, near, n=1, cutoff=0.7)
+    close = get_close_matches(plain, near, n=1, cutoff=0.75)
+    close = close or get_close_matches(last, near, n=1, cutoff=0.75)
     return _asked(names[near[close[0]]]) if close else ""
 
 

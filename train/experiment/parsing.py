@@ -135,6 +135,12 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
         return UsageError(
             f"{where}: unknown key {name}{near}{more}", "`make knobs` lists every knob"
         )
+    if name in sections:
+        inner = [k for k in known if k.startswith(f"{name}.")]
+        return UsageError(
+            f"{where}: {name} is a group of knobs, and not {short(repr(first['input']))}{more}",
+            f"write {name}: {{{inner[0].split('.')[1]}: …}}",
+        )
     text = first["msg"][0].lower() + first["msg"][1:]
     return UsageError(
         f"{where}: {name} = {short(repr(first['input']))}: {text}{more}",

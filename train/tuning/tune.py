@@ -1,6 +1,6 @@
 """What this experiment can do on this machine, measured.
 
-The global batch decides the result, the micro-batch only the speed. What cannot change the bits
+Batch and lanes decide the result, loader processes only the speed. What cannot change the bits
 goes into the experiment that is written; what would is measured and named, and goes into it only
 where `reproducibility` is `fast`, or where the training would not fit otherwise.
 """
