@@ -109,7 +109,8 @@ def run(words: list[str]) -> int:
     name = foreground.name(service)
     how = ["--name", name, "--env", f"LOCKSTEP_CONTAINER={name}"]
     how += [] if foreground.terminal() else ["-T"]
-    how += [] if service == "tensorboard" else _code(environ.get("CODE", ""))
+    # The checkout itself is mounted for `dev`: what is put into it would stay there.
+    how += _code(environ.get("CODE", "")) if service in ("train", "evaluate") else []
     at = words.index("run") + 1
     return foreground.run(_command(files, [*words[:at], *how, *words[at:]], known), name)
 
@@ -153,7 +154,8 @@ def tag() -> str:
 def _check_paths(words: list[str]) -> None:
     """Refuse paths that a container cannot see: a run written there would be lost with it."""
     # What stands behind a verb without a flag is a run.
-    if len(words) > 1 and not words[1].startswith("-") and (_VERBS / f"{words[0]}.py").exists():
+    verb = words[:1] != ["knobs"] and words and (_VERBS / f"{words[0]}.py").exists()
+    if verb and len(words) > 1 and not words[1].startswith("-"):
         words = ["--run", *words[1:]]
     pairs = zip(words, [*words[1:], "--"])
     for flag, value in [*pairs, *(word.split("=", 1) for word in words if "=" in word)]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import re
 import sys
+import sysconfig
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Mapping
 
 from host import HOME
 from host.errors import UsageError, first_line, nearest
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _OURS = ("container", "doctor", "host", "train")
+_INSTALLED = ("site-packages", "dist-packages")
+# Python keeps what it imported; this is what those files were then. None: not the user's.
+_SEEN: dict[str, str | None] = {}
 
 
 def is_path(text: str) -> bool:
@@ -48,7 +52,18 @@ def load(knob: str, path: str) -> Callable[..., Any]:
             f"{knob} {path}: {name} has no function {wanted}{nearest(wanted, others)}",
             "mend the name",
         )
+    imported([path])  # its files may be edited before anybody writes down what they were
     return found  # type: ignore[no-any-return]
+
+
+def load_all(named: Mapping[str, str]) -> None:
+    """Import the modules of all functions that are named, by knob.
+
+    Raises:
+        UsageError: as `load`.
+    """
+    for knob, path in named.items():
+        load(knob, path)
 
 
 def imported(paths: Iterable[str]) -> dict[str, str]:
@@ -60,16 +75,14 @@ def imported(paths: Iterable[str]) -> dict[str, str]:
     packages = {path.partition(":")[0].split(".")[0] for path in paths}
     if not packages:
         return {}
-    files = {
-        name: Path(file).resolve()
-        for name, module in sorted(sys.modules.items())
-        if (file := getattr(module, "__file__", None)) and not name.endswith("main__")
-    }
-    return {
-        name: digest(path)
-        for name, path in files.items()
-        if path.is_file() and (name.split(".")[0] in packages or _is_own(path))
-    }
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "")
+        named = name.split(".")[0] in packages
+        if (name in _SEEN and not (named and _SEEN[name] is None)) or name.endswith("main__"):
+            continue
+        own = path.is_file() and (named or _is_own(path.absolute()))
+        _SEEN[name] = digest(path) if own else None
+    return {name: found for name, found in sorted(_SEEN.items()) if found is not None}
 
 
 def digest(path: Path) -> str:
@@ -84,17 +97,18 @@ def changed(recorded: dict[str, str]) -> list[str]:
 
 
 def _digest_of(name: str) -> str | None:
-    """SHA-256 of the file that a module would be imported from."""
-    where: Any = None
-    spec = None
-    parts = name.split(".")
-    for count in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:count]), where)
-        if spec is None:
-            return None
-        where = spec.submodule_search_locations
-    origin = Path(spec.origin) if spec is not None and spec.origin else None
-    return digest(origin) if origin is not None and origin.is_file() else None
+    """SHA-256 of the file that a module would be imported from; None where there is none."""
+    top, *inner = name.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+        for count in range(1, len(inner) + 1):
+            where = spec.submodule_search_locations if spec is not None else None
+            if where is None:
+                return None
+            spec = PathFinder.find_spec(".".join([top, *inner[:count]]), where)
+        return digest(Path(spec.origin)) if spec is not None and spec.origin else None
+    except (ImportError, OSError, ValueError):
+        return None
 
 
 def _search_here() -> None:
@@ -105,6 +119,10 @@ def _search_here() -> None:
 
 def _is_own(path: Path) -> bool:
     """Whether an imported file is one of the working directory's, and no installed package's."""
-    ours = {HOME / each for each in _OURS}
-    installed = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
-    return Path.cwd().resolve() in path.parents and not (ours | installed) & {*path.parents}
+    if {*_INSTALLED} & {*path.parts}:
+        return False
+    above = {*path.parents, *path.resolve().parents}
+    if above & {HOME / each for each in _OURS} or Path(sysconfig.get_path("stdlib")) in above:
+        return False
+    here = {Path.cwd(), Path.cwd().resolve()}
+    return bool(here & above)

@@ -238,3 +238,12 @@ def test_what_the_command_line_turned_off_is_not_said(tmp_path) -> None:
     # As a run writes it, it is read again.
     path.write_text(experiment.dump(found))
     assert experiment.load(path) == found
+
+
+def test_what_hangs_on_a_knob_that_was_taken_away_goes_with_it(tmp_path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("data: {workers: 4, prefetch: 4}\n")
+    config = experiment.load(file, {"data": {"cache_on": "gpu"}})
+    assert (config.data.workers, config.data.prefetch) == (0, 2)
+    with pytest.raises(UsageError, match=r"data\.prefetch does nothing with data\.workers: 0"):
+        experiment.load(file, {"data": {"cache_on": "gpu", "prefetch": 4}})

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from host import dotted
 from host.errors import LockstepError, UsageError, first_line
 from host.lanes import default
 from train.config import Config
@@ -37,6 +38,7 @@ def new(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Module,
 
 
 def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
+    dotted.load_all(config.own_code)  # an import may draw numbers, or seed: before we do
     seeds.seed_start(config.seed)
     # At lockstep a constructor that asks is told that this process is the only one.
     with alone() if config.lockstep else nullcontext():
@@ -69,7 +71,7 @@ def traits(
     def another(place: Place, like: tries.Samples) -> tries.Tries:
         return tries.Tries(_built(config, images, runtime), like, runtime, place, own)
 
-    own = loss.build(config.optim) if config.optim.loss else None
+    own = loss.tried(config.optim)
     few = _samples(config, images, runtime, tries.SAMPLES)
     _check_synchronised(model, config, runtime, samples or 0)
     compiled = portable.compiled()
@@ -114,7 +116,7 @@ def first_pass(config: Config, images: ImageData, runtime: Runtime) -> str:
     """
     place = alone if config.lockstep else nullcontext
 
-    own = loss.build(config.optim) if config.optim.loss else None
+    own = loss.tried(config.optim)
 
     def tried(count: int) -> str:
         samples, model = _samples(config, images, runtime, count), _built(config, images, runtime)

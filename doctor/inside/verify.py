@@ -43,14 +43,15 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
         found.append(_lanes(config, planned))
         device = torch.device(planned.device)
         check_place(config.data, device)
-        data = load_data(config.data, config.augment).placed(config.data, device)
+        data = load_data(config.data, config.augment)
+        on_gpu = config.data.cache_on == "gpu"
         found.append(_data(data))
         _check_model(config, data)
         fit = memory.fit(
             config,
             len(data.classes),
             data.train.shape,
-            resident=data.resident(device),
+            resident=data.wanted(config.data) if on_gpu else data.resident(device),
             world=planned.processes,
             local=planned.processes,
             gpus=range(planned.processes) if planned.device == "cuda" else (),

@@ -111,6 +111,7 @@ def test_the_other_verbs(checkout) -> None:
     assert shown.code == 0, shown.said
     assert "training        1,436 pictures" in shown.said
     assert (checkout.path / "runs/digits-data.png").stat().st_uid == checkout.uid
+    assert "--optim.warmup" in checkout.run("make", "knobs", "ARGS=warmup").said
     kept = checkout.run("make", "data", "ARGS=--cached")
     assert "files, " in kept.said
     assert " in /cache/lockstep" in kept.said

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from host import dotted
-from host.errors import DataError, UsageError
+from host.errors import DataError, OutOfMemory, UsageError
 from host.text import printable
 from train.config import Augment, Data
 from train.data import twins, unusable
@@ -80,19 +80,37 @@ class ImageData:
 
         Raises:
             UsageError: they take more than `data.cache`.
+            OutOfMemory: they take more than the GPU has left.
         """
         if config.cache_on == "host":
             return self
-        splits = (self.train, self.validation)
-        wanted = max([s.nbytes for s in splits if s.resident is None], default=0) / 2**30
-        if wanted:
-            raise UsageError(
-                f"data.cache_on: gpu, and a split's images take {wanted:.2f} GiB, more than"
-                f" data.cache ({config.cache:g})",
-                f"set --data.cache {math.ceil(10 * wanted) / 10:g} if the GPU has room for that",
-            )
-        train, validation = (split.on(device) for split in splits)
+        size = self.wanted(config)
+        try:
+            train, validation = (split.on(device) for split in (self.train, self.validation))
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(
+                f"data.cache_on: gpu, and the GPU has not the {size / 2**30:.2f} GiB left that the"
+                " images take",
+                "--data.cache_on host gives the same bits",
+                one_rank=True,
+            ) from error
         return replace(self, train=train, validation=validation)
+
+    def wanted(self, config: Data) -> int:
+        """Bytes that all images take in a GPU's memory.
+
+        Raises:
+            UsageError: a split takes more than `data.cache`.
+        """
+        splits = (self.train, self.validation)
+        most = max([s.nbytes for s in splits if s.resident is None], default=0) / 2**30
+        if most:
+            raise UsageError(
+                f"data.cache_on: gpu, and a split's images take {most:.2f} GiB, more than"
+                f" data.cache ({config.cache:g})",
+                f"set --data.cache {math.ceil(10 * most) / 10:g} if the GPU has room for that",
+            )
+        return sum(split.nbytes for split in splits)
 
 
 def check_place(config: Data, device: torch.device) -> None:
@@ -165,7 +183,8 @@ def load(config: Data, augment: Augment | None = None, *, listing: bool = False)
         validation = keep(validation, config, names[1])
     mean, std = statistics(train, config, sha256)
     doubts = [*twins.doubts(splits, scans)]
-    if found.both and config.holdout != Data().holdout:
+    own = dotted.is_path(config.source)  # which may have looked at it
+    if found.both and config.holdout != Data().holdout and not own:
         doubts.append("data.holdout does nothing: the source has a validation split of its own")
     return ImageData(
         train, validation, found.classes, mean, std, sha256, found.left_out, skipped, doubts

@@ -87,6 +87,19 @@ _CALLED = {
     "output_dir": "run",
     "save_dir": "run",
 }
+# What they count in other units: whoever copies the value would train something else.
+_UNITS = {
+    "check_val_every_n_epoch": "in steps",
+    "lr_warmup_epochs": "in steps",
+    "lrf": "as a share of the peak",
+    "min_lr": "as a share of the peak",
+    "reprob": "the side of a square, in pixels",
+    "random_erasing": "the side of a square, in pixels",
+    "save_period": "in steps",
+    "val_interval": "in steps",
+    "warmup_epochs": "in steps",
+    "per_device_train_batch_size": "over all processes",
+}
 # Where it runs is no knob of an experiment: make and the launcher are told.
 _ELSEWHERE = {
     "accelerator": "GPUS=",
@@ -127,7 +140,8 @@ def meant(word: str, known: Collection[str]) -> str:
         if each in _ELSEWHERE and not ends:
             return f"; did you mean make's {_ELSEWHERE[each]}?"
         if _CALLED.get(each) in names:
-            return _asked(names[_CALLED[each]])
+            unit = f" ({_UNITS[each]})" if each in _UNITS else ""
+            return _asked(names[_CALLED[each]] + unit)
     if "." in plain:
         whole = get_close_matches(plain, names, n=1, cutoff=0.8)
         if whole:

@@ -24,10 +24,17 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     over, origin = overrides or {}, str(path or "defaults")
     given = read_yaml(path) if path else {}
     config = parse(_merge(given, over), origin, over)
+    dropped: set[str] = set()  # what hangs on one that was taken away goes with it
     for name, field in knobs():
         switch, values = idle_with(field) or ("", [])
         if switch and value(config, switch) in values:
-            config = _without(config, (name, field.default), switch, given, (origin, over))
+            before = value(config, name)
+            if switch in dropped and not _stated(over, name):
+                config = changed(config, name, field.default)
+            else:
+                config = _without(config, (name, field.default), switch, given, (origin, over))
+            if value(config, name) != before:
+                dropped.add(name)
     return config
 
 

@@ -18,8 +18,8 @@ def build(config: Optim) -> Loss:
     """The loss that `config` names.
 
     Raises:
-        UsageError: there is no such function; when it is called, it fails or gives something else
-            than a loss for each sample.
+        UsageError: there is no such function; when it is called: it gives something else than a
+            loss for each sample.
     """
     if config.loss is None:
         smoothing = config.label_smoothing
@@ -27,9 +27,28 @@ def build(config: Optim) -> Loss:
     return partial(_summed, dotted.load("optim.loss", config.loss), config.loss)
 
 
+def tried(config: Optim) -> Loss | None:
+    """The user's own loss for a try before the first step, where whatever it raises is its fault;
+    None where there is none.
+    """
+    return partial(_named, build(config), config.loss) if config.loss is not None else None
+
+
 def _summed(function: Loss, name: str, logits: Tensor, labels: Tensor) -> Tensor:
+    found = function(logits, labels)
+    if not isinstance(found, Tensor) or found.shape != labels.shape:
+        shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise UsageError(
+            f"optim.loss {name} returned {shape} for {len(labels)} samples",
+            "return the loss of each sample, [B], and no mean: reduction='none'",
+            one_rank=True,
+        )
+    return found.float().sum()
+
+
+def _named(loss: Loss, name: str, logits: Tensor, labels: Tensor) -> Tensor:
     try:
-        found = function(logits, labels)
+        return loss(logits, labels)
     except (LockstepError, MemoryError):
         raise
     except Exception as error:  # whatever a function raises
@@ -39,10 +58,3 @@ def _summed(function: Loss, name: str, logits: Tensor, labels: Tensor) -> Tensor
             f"optim.loss {name} failed ({type(error).__name__}: {first_line(error)})",
             "mend it; --debug shows where",
         ) from error
-    if not isinstance(found, Tensor) or found.shape != labels.shape:
-        shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise UsageError(
-            f"optim.loss {name} returned {shape} for {len(labels)} samples",
-            "return the loss of each sample, [B], and no mean: reduction='none'",
-        )
-    return found.float().sum()

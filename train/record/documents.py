@@ -49,6 +49,7 @@ class _Record(_Part):
     environment: dict[str, str] = {}
     git: _Git = _Git(commit=None)
     code: dict[str, str] = {}
+    own_code: dict[str, str] = {}
     image: dict[str, Any] | None = None
     data_sha256: str | None = None
     versions: dict[str, str | None] = {}

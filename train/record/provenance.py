@@ -111,8 +111,7 @@ def code() -> dict[str, str]:
 
 def own_code(config: Config) -> dict[str, str]:
     """SHA-256 of each file of the user's that the experiment runs, by its module's name."""
-    for knob, path in config.own_code.items():
-        dotted.load(knob, path)  # what it imports is known then
+    dotted.load_all(config.own_code)
     return dotted.imported(config.own_code.values())
 
 

@@ -155,6 +155,7 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
         _warn("the data is not what the weights were trained on")
     # The weights come from the checkpoint, whatever the training started from.
     blank = config.model.model_copy(update={"weights": None})
+    dotted.load_all(config.own_code)
     seeds.seed_start(config.seed)  # a model may hold more than its checkpoints do
     with alone() if config.lockstep else nullcontext():
         model = models.build(blank, len(data.classes), data.train.shape)

@@ -55,8 +55,6 @@ def splits(config: Data) -> Found:
     if not all(isinstance(each, Dataset) for each in pair):
         kinds = " and ".join(type(each).__name__ for each in pair)
         raise DataError(f"{config.source} returned {kinds}", _WANTED)
-    # What is held out is the function's business, which may have looked at it.
-    config = config.model_copy(update={"holdout": Data().holdout})
     return tables(DatasetDict(train=pair[0], validation=pair[1]), config)
 
 
