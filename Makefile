@@ -102,7 +102,7 @@ args   := $(if $(value ARGS),$(if $(found),$(shell ARGS=$(call quoted,ARGS) $(PY
 # What is about containers does nothing without one.
 elsewhere := $(if $(filter DATA,$(told)),; data that is elsewhere: ARGS="--data.root DIR")
 runs   := $(filter train data tune eval reproduce tensorboard $(verbs),$(goals))
-idle   := $(filter $(compose),$(told))
+idle   := $(filter-out $(if $(filter tensorboard,$(goals)),TENSORBOARD_PORT),$(filter $(compose),$(told)))
 ifneq ($(and $(filter local,$(engine)),$(runs),$(idle)),)
 $(error $(firstword $(idle)) is about containers, and this is ENGINE=local → take it away$(elsewhere))
 endif
@@ -168,7 +168,7 @@ $(DEV): $(ENV)
 	@touch $@
 
 tensorboard: $(ENV)  ##2 show all runs at http://127.0.0.1:6006
-	@exec $(BIN)/tensorboard --logdir runs --host 127.0.0.1 --port 6006
+	@exec $(BIN)/tensorboard --logdir runs --host 127.0.0.1 --port $(if $(TENSORBOARD_PORT),$(call quoted,TENSORBOARD_PORT),6006)
 
 shell: $(DEV)  ##3 a shell in the environment
 	@PATH="$(if $(inside),,$$PWD/)$(BIN):$$PATH" VIRTUAL_ENV="$(if $(inside),,$$PWD/)$(VENV)" $${SHELL:-sh}

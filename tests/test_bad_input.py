@@ -23,7 +23,7 @@ TABLE = {
     "no such file": (["fit", "--config", "configs/digit.yaml"], 2, "no config file.*did you mean digits?"),
     "a directory": (["fit", "--config", "configs"], 2, "cannot read configs: Is a directory"),
     "no verb": ([], 2, "required: VERB"),
-    "no such verb": (["fitt"], 2, "invalid choice: 'fitt'"),
+    "no such verb": (["fitt"], 2, "no verb fitt; did you mean fit"),
     "no such model": ([*FIT, "--model.name", "resnet81"], 2, "no model resnet81; did you mean resnet18"),
     "images too small": ([*FIT, "--model.name", "alexnet"], 2, "cannot take 8×8 images.*stem small"),
     "batch over data": ([*FIT, "--batch_size", "4096"], 2, "4096 is larger than the 1436 training"),

@@ -13,6 +13,7 @@ from contextlib import suppress
 import pytest
 from conftest import DIGITS, ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from host.errors import UsageError
 from train.config import Config
@@ -76,10 +77,19 @@ def test_an_evaluation_that_no_checkpoint_knows_is_dropped(tmp_path) -> None:
 
 def test_tensorboard_holds_the_same_points(tmp_path) -> None:
     record(tmp_path, [1, 2, 3])
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert {"train/loss", "train/lr", "eval/top1"} <= set(events.Tags()["scalars"])
-    points = {p.step: p.value for p in events.Scalars("train/loss")}
+    train, held = (
+        EventAccumulator(str(tmp_path / "tensorboard" / name)).Reload()
+        for name in ("train", "validation")
+    )
+    assert {"loss", "top1", "lr", "grad_norm"} <= set(train.Tags()["scalars"])
+    assert {"loss", "top1", "top5"} == set(held.Tags()["scalars"])  # of one name: in one chart
+    points = {p.step: p.value for p in train.Scalars("loss")}
     assert points == pytest.approx({1: 1.0, 2: 0.5, 3: 1 / 3})
+    told = held.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    known = HParamsPluginData.FromString(told).session_start_info.hparams
+    assert known["optim.lr"].number_value == pytest.approx(0.1)
+    assert known["model.name"].string_value == "convnet"
+    assert "data.workers" not in known  # decides nothing
 
 
 def test_json_has_no_infinity(tmp_path) -> None:

@@ -76,9 +76,10 @@ def parse(argv: list[str]) -> Command:
         verb.arguments(own)
         # To make the flags takes a moment, so it is done for the verb that is meant.
         if verb.KNOBS and argv[:1] == [name]:
+            for word in argv[1:]:
+                if word.split("=")[0] not in own._option_string_actions:
+                    _check_group(word.split("=")[0])
             sources[name] = CliSettingsSource[Any](_Flags, root_parser=own)
-    for word in argv:
-        _check_group(word.split("=")[0])
     options, rest = parser.parse_known_args(argv)
     if rest:
         raise _unknown(rest, list(places.choices[options.verb]._option_string_actions))

@@ -1,7 +1,7 @@
 """An experiment's file: read, override, check, compare and write it."""
 
 from train.experiment.aliases import meant
-from train.experiment.comparing import changed, differences, dump, signature
+from train.experiment.comparing import changed, differences, dump, signature, value
 from train.experiment.parsing import load, moved, parse, settled
 from train.experiment.reading import read_yaml
 
@@ -16,4 +16,5 @@ __all__ = [
     "read_yaml",
     "settled",
     "signature",
+    "value",
 ]

@@ -2,19 +2,16 @@
 
 import math
 import os
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-from torch.utils.tensorboard import SummaryWriter
 
 from host.errors import CheckpointError, UsageError
 from train.config import Config
 from train.lanes.order import consumed
 from train.record import metrics, trace
+from train.record.board import Board
 from train.record.display import Display
 from train.record.files import sync_directory
 
@@ -54,11 +51,9 @@ class Recorder:
                 trace.cut(run, step)
                 self._file = stack.enter_context(path.open("a", encoding="utf-8"))
                 self._trace = stack.enter_context((run / trace.NAME).open("a", encoding="utf-8"))
-                self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+                self._board = stack.enter_context(Board(run / "tensorboard", config, step))
             except OSError as error:
                 raise _full(str(path), error) from error
-            stack.enter_context(_quiet_writer())
-            stack.callback(self._board.close)
             display.begin(step)
             self._stack = stack.pop_all()  # all is open: closing is __exit__'s business now
         self._named = False  # whether the names of the files are durable
@@ -145,8 +140,7 @@ class Recorder:
         try:
             self._file.write(metrics.line(line))
             self._file.flush()
-            for name, value in points.items():
-                self._board.add_scalar(name, value, step)
+            self._board.add(kind, step, figures)
         except OSError as error:
             raise _full(self._file.name, error) from error
         if self._wandb is not None:
@@ -190,22 +184,6 @@ def _start_wandb(run: Path, run_id: str, config: Config, stack: ExitStack) -> An
         config=config.model_dump(mode="json"),
         settings=wandb.Settings(silent=True),
     )
-
-
-@contextmanager
-def _quiet_writer() -> Iterator[None]:
-    """No traceback from TensorBoard's thread: its error is raised again where it is next used."""
-    before = threading.excepthook
-
-    def hook(args: threading.ExceptHookArgs) -> None:
-        if not issubclass(args.exc_type, OSError):
-            before(args)
-
-    threading.excepthook = hook
-    try:
-        yield
-    finally:
-        threading.excepthook = before
 
 
 def _finite(value: float | None) -> float | None:

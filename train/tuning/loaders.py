@@ -6,6 +6,8 @@ from train.tuning.trials import Row, Trials
 
 SAME = 0.95
 """What is measured is as good as the best where it is this near to it."""
+# Loader processes take CPU and memory from others: they must be worth more than seconds of chance.
+_WORTH = 0.9
 
 
 def workers(config: Config, trials: Trials) -> Row:
@@ -28,7 +30,7 @@ def workers(config: Config, trials: Trials) -> Row:
 def enough(rows: list[Row]) -> Row:
     """The fewest workers, and the least ahead, that are as fast as the fastest."""
     most = max(row["samples_per_second"] for row in rows)
-    good = [row for row in rows if row["samples_per_second"] >= SAME * most]
+    good = [row for row in rows if row["samples_per_second"] >= _WORTH * most]
     return min(good, key=lambda row: (row["workers"], row["prefetch"]))
 
 

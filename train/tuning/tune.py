@@ -29,6 +29,7 @@ def tune(file: Path | None, config: Config, what: list[str]) -> Path:
     folder = _folder(config)
     trials = Trials(folder, len(nvidia.seen(Machine())))
     found: dict[str, Any] = {"experiment": str(file), "command": sys.argv[1:]}
+    print(f"measuring {', '.join(what)}: each line is a training of seconds, all take minutes")
     said: list[str] = []
     tuned = config
     if "batch" in what:
