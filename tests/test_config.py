@@ -247,3 +247,10 @@ def test_what_hangs_on_a_knob_that_was_taken_away_goes_with_it(tmp_path) -> None
     assert (config.data.workers, config.data.prefetch) == (0, 2)
     with pytest.raises(UsageError, match=r"data\.prefetch does nothing with data\.workers: 0"):
         experiment.load(file, {"data": {"cache_on": "gpu", "prefetch": 4}})
+
+
+def test_a_number_of_channels_on_the_command_line() -> None:
+    assert cli.parse(["fit", "--data.channels", "3"]).knobs == {"data": {"channels": "3"}}
+    assert experiment.load(None, {"data": {"channels": "3"}}).data.channels == 3
+    with pytest.raises(UsageError, match="should be 1 or 3"):
+        experiment.load(None, {"data": {"channels": "2"}})

@@ -21,7 +21,7 @@ EVERY = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(
 # What is tested elsewhere, and where.
 ELSEWHERE = {
     "make test": ".ci/run runs it",
-    "make train ENGINE=docker CUDA=cuda12": "6 GB more",
+    "make train ENGINE=docker CUDA=cuda12 CONFIG=configs/cifar10.yaml": "6 GB more",
     'make tune ARGS="--what batch"': "tests/test_tune.py",
     "make test-gpu": "tests/gpu",
     "python benchmarks/gpu.py --out docs/GPU.md": "tests/test_gpu_proof.py",

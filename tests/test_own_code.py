@@ -112,6 +112,7 @@ def weights(run: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # ten trainings, beside other tests
 def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
     length = ["--max_steps", 30, "--checkpoint.every", 5]
     for processes in (1, 2):

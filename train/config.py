@@ -32,6 +32,8 @@ Mode = Annotated[
     Literal["off", "offline", "online"], BeforeValidator(lambda v: "off" if v is False else v)
 ]
 
+# The command line's words are text, which a literal number is not compared with.
+Channels = Annotated[Literal[1, 3], BeforeValidator(lambda v: int(v) if v in ("1", "3") else v)]
 
 _LOCAL = ("digits", "idx", "cifar10", "cifar100", "synthetic")  # sources without picture files
 _NO_FILES = idle("data.source", *_LOCAL)
@@ -66,7 +68,7 @@ class Data(Section):
     """Mean of each channel, pixels from 0 to 1; null: measured on the training images."""
     std: Annotated[list[Deviation], Field(min_length=1, max_length=4)] | None = None
     """Standard deviation of each channel; null: measured on the training images."""
-    channels: Literal[1, 3] | None = None
+    channels: Channels | None = None
     """1: grey, 3: colour; null: 3 where any image has colour."""
     background: Annotated[int, Field(ge=0, le=255)] = Field(255, json_schema_extra=_NO_FILES)
     """Grey value that shows where an image is transparent: 0 is black, 255 white."""
