@@ -163,6 +163,14 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     made.remove()
 
 
+@pytest.fixture
+def local_copy(tmp_path: Path) -> Path:
+    """The tracked and new files as they are now, in a place of their own, with this environment."""
+    made = copy(tmp_path / "lockstep", os.getuid())
+    (made.path / ".venv").symlink_to(ROOT / ".venv")
+    return made.path
+
+
 def commands(text: str) -> list[str]:
     """The lines of a Markdown text's ```console blocks that start with `$ `, joined over `\\`."""
     found = []

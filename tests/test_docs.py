@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -83,21 +82,6 @@ def test_the_knobs_of_the_table_have_the_defaults_it_states() -> None:
         assert [d.strip('"') for d in known] == stated, names
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The tracked and new files as they are now, with this environment."""
-    there = tmp_path / "lockstep"
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in filter(None, listed.stdout.split("\0")):
-        (there / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, there / name)
-    (there / ".venv").symlink_to(ROOT / ".venv")
-    return there
-
-
 def run(line: str, where: Path) -> str:
     """Run a command of a page; returns what it said."""
     if line == "make tensorboard":
@@ -115,25 +99,25 @@ def run(line: str, where: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # it waits for the others
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_run(copy: Path, page: str) -> None:
+def test_the_commands_of_a_page_run(local_copy: Path, page: str) -> None:
     text = (ROOT / page).read_text()
     lines = [line for line in commands(text) if line not in ELSEWHERE]
     lines = [line for line in lines if not line.startswith("docker ")]  # see tests/container
     assert lines
     for line in lines:
         if line == STOPPED:
-            stop_in_the_middle(line, copy)
+            stop_in_the_middle(line, local_copy)
         else:
-            run(line, copy)
+            run(line, local_copy)
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        subprocess.run([sys.executable, "-c", code], cwd=copy, check=True)
+        subprocess.run([sys.executable, "-c", code], cwd=local_copy, check=True)
     # What the text says came out.
-    results = [json.loads(path.read_text()) for path in copy.glob("runs/**/result.json")]
+    results = [json.loads(path.read_text()) for path in local_copy.glob("runs/**/result.json")]
     hashes = {each["weights_sha256"] for each in results if each["steps"] == 449}
     assert len(hashes) == WHOLE.get(page, 0)
     if page == "docs/data.md":
         for name in ("digits-data.png", "look.png"):
-            with Image.open(copy / "runs" / name) as drawn:
+            with Image.open(local_copy / "runs" / name) as drawn:
                 assert drawn.size == (8 * 112, 6 * 128)
 
 

@@ -1,7 +1,6 @@
 """Each example of docs/EXTENDING.md, applied to a copy of the checkout and run."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,22 +14,6 @@ SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | 
 EXAMPLES = [name for name in SECTIONS if name.startswith("A")]
 # What these come to is known without an index of wheels and six gigabytes.
 ELSEWHERE = ("make lock", "make train ENGINE=docker CUDA=cuda14")
-
-
-@pytest.fixture
-def copy(tmp_path) -> Path:
-    """The tracked and new files as they are now, with this environment."""
-    there = tmp_path / "lockstep"
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).exists():
-            (there / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, there / name)
-    (there / ".venv").symlink_to(ROOT / ".venv")
-    return there
 
 
 def apply(section: str, where: Path) -> int:
@@ -50,13 +33,13 @@ def apply(section: str, where: Path) -> int:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_of_the_page(copy, name) -> None:
-    assert apply(SECTIONS[name], copy) > 0
+def test_an_example_of_the_page(local_copy, name) -> None:
+    assert apply(SECTIONS[name], local_copy) > 0
     lines = [line for line in commands(SECTIONS[name]) if line not in ELSEWHERE]
     assert lines
     for line in lines:
         done = subprocess.run(
-            line, shell=True, cwd=copy, capture_output=True, text=True, check=False
+            line, shell=True, cwd=local_copy, capture_output=True, text=True, check=False
         )
         # The doctor may find something to warn of, or to mend, on a machine of CI's.
         doctor = line == "make doctor"
