@@ -223,7 +223,7 @@ lint: $(DEV)  ## check style, formatting, types, shell scripts and the Dockerfil
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
-	@$(BIN)/shellcheck $$(git grep -l '^#!/bin/sh\|^#!/usr/bin/env bash')
+	@$(BIN)/shellcheck $$(git grep -l '^#!/bin/sh\|^#!/usr/bin/env bash\|^# shellcheck shell=')
 	@$(BIN)/hadolint Dockerfile
 
 format: $(DEV)  ## reformat, and mend what can be mended

@@ -29,7 +29,7 @@ CASES: dict[str, list[Any]] = {
     "no batch norm, plain sgd": ["--model.name", "mlp", "--optim.momentum", 0],
     "channels last, deeper": [
         "--model.name", "resnet18", "--model.stem", "small", "--model.channels_last", "true",
-        "--max_steps", 3, "--batch_size", 32,
+        "--max_steps", 2, "--batch_size", 32,
     ],
     "a last batch for some of the lanes": ["--epochs", 0.34],
 }  # fmt: skip

@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, Outcome, one_line
+from fault import harness
 
 from host import dotted
 
@@ -89,22 +89,18 @@ def mine(tmp_path) -> Path:
     return tmp_path
 
 
-def start(where: Path, *words: object, processes: int = 1) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m"]
-    if processes > 1:
-        command += ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-        command += ["-m", "--"]
-    path = {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [*command, "train", *map(str, words)], cwd=where, env={**os.environ, **path}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
 def run(where: Path, *words: object, processes: int = 1) -> Outcome:
-    process = start(where, *words, processes=processes)
-    out, err = process.communicate(timeout=240)
-    return Outcome(process.returncode, out, err)
+    return harness.processes(processes, *words, where=where)
+
+
+def typed(where: Path, *words: object) -> Outcome:
+    """`python -m train`, or torchrun, as people call it."""
+    path = {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, words)], cwd=where, env={**os.environ, **path}, text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 def weights(run: Path) -> str:
@@ -112,20 +108,22 @@ def weights(run: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # ten trainings, beside other tests
+@pytest.mark.timeout(600)  # beside other tests
 def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
     length = ["--max_steps", 30, "--checkpoint.every", 5]
-    for processes in (1, 2):
-        path = mine / f"p{processes}"
-        done = run(mine, "fit", *CONFIG, *MINE, *length, "--run", path, processes=processes)
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "--"]
+    for path, launcher in (("p1", []), ("p2", torchrun)):
+        words = ["fit", *CONFIG, *MINE, *length, "--run", mine / path]
+        done = typed(mine, *launcher, "train", *words)
         assert done.code == 0, done.err
     assert weights(mine / "p1") == weights(mine / "p2")
-    killed = start(mine, "fit", *CONFIG, *MINE, *length, "--run", mine / "killed")
-    while killed.poll() is None and not (mine / "killed/checkpoints/step-00000010").exists():
-        time.sleep(0.02)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
     words = ["fit", *CONFIG, *MINE, *length, "--run", mine / "killed", "--resume"]
+    in_step_11 = {"at": "lane", "count": 8 * 10 + 3, "signal": signal.SIGKILL}
+    killed = harness.start(
+        mine / "log", 1, words, {0: in_step_11}, variables={0: {"WORK": str(mine)}}
+    )
+    assert killed.wait(60) == [-signal.SIGKILL], killed.output()
+    assert (mine / "killed/checkpoints/step-00000010").exists()
     assert run(mine, *words, processes=2).code == 0
     assert weights(mine / "killed") == weights(mine / "p1")
 
@@ -133,7 +131,7 @@ def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
     assert set(record["own_code"]) == {
         "mine", "mine.blocks", "mine.data", "mine.losses", "mine.nets"
     }  # fmt: skip
-    again = run(mine, "reproduce", "p1", "--cpus", 2)
+    again = typed(mine, "train", "reproduce", "p1", "--cpus", 2)
     assert again.code == 0, again.err
     assert "same bits: all 30 steps" in again.out
     assert run(mine, "evaluate", "--run", "p1").err.count("warning") == 0

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import DIGITS, ROOT, processes
+from conftest import DIGITS, ROOT
+from fault.harness import processes
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import processes
+from fault.harness import processes
 from PIL import Image
 from test_decode import scene
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 import urllib.request
@@ -121,22 +122,58 @@ def test_the_other_verbs(checkout) -> None:
     assert "error: which run? → make reproduce RUN=" in nothing.said
 
 
+MINE = """import numpy as np
+from torch.nn import functional
+
+from train.learn.models import convnet
+
+
+def build(classes, shape):
+    return convnet(classes, shape)
+
+
+def tables(config):
+    labels = np.arange(400) % 4
+    noise = np.random.default_rng(0).integers(0, 60, (400, 8, 8))
+    pixels = (noise + 50 * labels[:, None, None]).astype(np.uint8)
+    return (pixels[:320], labels[:320]), (pixels[320:], labels[320:])
+
+
+def loss(logits, labels):
+    return functional.cross_entropy(logits, labels, reduction="none")
+"""
+
+
 def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
-    """CODE= puts it beside ours, read-only: the same bits as in the local environment."""
+    """CODE= puts a model, data and a loss beside ours, read-only: stopped, resumed, reproduced."""
     package = checkout.path.parent / "mine"  # outside of the checkout
     package.mkdir()
-    text = "from train.learn.models import convnet\n\n\ndef build(classes, shape):\n"
-    (package / "__init__.py").write_text(f"{text}    return convnet(classes, shape)\n")
-    knobs = ["--model.name", "mine:build", "--max_steps", "20"]
-    words = ["make", "train", "CPUS=1", "RUN=runs/mine", f"ARGS={' '.join(knobs)}"]
-    refused = checkout.run(*words)
+    (package / "__init__.py").write_text(MINE)
+    knobs = "--model.name mine:build --data.source mine:tables --optim.loss mine:loss"
+    knobs += " --optim.label_smoothing 0 --max_steps 400 --checkpoint.every 20 --numerics native"
+    words = ["make", "train", "RUN=runs/mine", f"ARGS={knobs} --resume"]
+    refused = checkout.run(*words, "CPUS=1")
     assert "with a container add CODE=DIR/mine" in refused.said
-    done = checkout.run(*words, f"CODE={package}")
-    assert done.code == 0, done.said
-    assert f"--volume {package}:/lockstep/mine:ro" in done.said
+    words += [f"CODE={package}"]
+    first = checkout.start(*words, "CPUS=1")
+    while first.poll() is None and not list(checkout.path.glob("runs/mine/checkpoints/step-*")):
+        time.sleep(0.02)
+    first.send_signal(signal.SIGINT)
+    said = first.communicate()[0]
+    assert f"--volume {package}:/lockstep/mine:ro" in said
+    assert "stopped: a signal came" in said, said
+    again = checkout.run(*words, "CPUS=2")
+    assert again.code == 0, again.said
+    assert "going on after step" in again.said
     assert set(checkout.read("runs/mine/run.json")["own_code"]) == {"mine"}
-    local = digits(tmp_path / "run", *knobs, where=package.parent)
+    local = digits(tmp_path / "run", *knobs.split(), where=package.parent)
     assert checkout.read("runs/mine/result.json")["weights_sha256"] == local
+    same = ["make", "reproduce", "RUN=runs/mine", "CPUS=1", f"CODE={package}"]
+    done = checkout.run(*same)
+    assert (done.code, "same bits: all 400 steps" in done.said) == (0, True), done.said
+    (package / "__init__.py").write_text(MINE.replace("50 *", "40 *"))
+    done = checkout.run(*same)
+    assert "your own code changed since: mine" in done.said
     for wrong, said in (
         ("nowhere", "CODE=nowhere does not exist"),
         ("train", "CODE=train is part of the checkout"),

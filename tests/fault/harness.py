@@ -7,6 +7,7 @@ runs in the fork is the trainer's own `main`, with the environment that a launch
 import json
 import multiprocessing
 import socket
+import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
@@ -17,6 +18,7 @@ from typing import Any
 
 import psutil
 import torch
+from conftest import Outcome
 from fault import trainer
 
 from host.errors import CheckpointError
@@ -60,8 +62,12 @@ class Attempt:
         return all(rank.is_alive() for rank in self.ranks)
 
     def output(self) -> str:
-        """What the processes printed."""
-        return "".join(path.read_text() for path in sorted(self.folder.glob("*.out")))
+        """What the processes printed: what they had to say, and then what was wrong."""
+        return self.said("out") + self.said("err")
+
+    def said(self, stream: str) -> str:
+        """What they printed to `out` or to `err`."""
+        return "".join(path.read_text() for path in sorted(self.folder.glob(f"*.{stream}")))
 
     def loaders(self) -> list[psutil.Process]:
         """The loader processes that live."""
@@ -104,6 +110,21 @@ def start(
     for process in ranks:
         process.start()
     return Attempt(ranks, folder)
+
+
+def processes(world: int, *words: Any, where: Path | None = None, seconds: float = 240) -> Outcome:
+    """`python -m train …` on `world` processes, to its end, in the folder `where`."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = {"WORK": str(where)} if where else {}
+        attempt = start(
+            Path(folder, "log"), world, list(words), variables=dict.fromkeys(range(world), place)
+        )
+        try:
+            codes = attempt.wait(seconds)
+        finally:
+            attempt.end()
+        assert len(set(codes)) == 1, attempt.output()
+        return Outcome(codes[0], attempt.said("out"), attempt.said("err"))
 
 
 def free_port() -> int:

@@ -167,7 +167,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
     # The first process writes; another is told, or finds it gone.
     assert codes[0] == 4, attempt.output()
     assert set(codes[1:]) <= {4, 6}, attempt.output()
-    said = one_line((attempt.folder / "0.out").read_text().split("\n")[-2])
+    said = one_line((attempt.folder / "0.err").read_text().split("\n")[-2])
     assert said.startswith("error: cannot write ")
     assert "No space left on device" in said
     # Where something fits, a save or two may have gone well.

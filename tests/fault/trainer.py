@@ -31,10 +31,11 @@ def run(words: list[str], environ: dict[str, str], folder: str, strike: dict[str
     """Be one process of a run; does not return. Output and ledger go to files in `folder`."""
     os.environ.update(environ)
     os.chdir(environ.get("WORK", "."))
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it
     rank = environ.get("RANK", "0")
-    output = os.open(f"{folder}/{rank}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    for stream, name in ((1, "out"), (2, "err")):
+        file = os.open(f"{folder}/{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, stream)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
     ledger = os.open(f"{folder}/{rank}.ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     _instrument(folder, ledger, strike)

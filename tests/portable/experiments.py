@@ -49,7 +49,7 @@ def train(
     """Train experiments one after another in a process, after the words `before`."""
     folder.mkdir(exist_ok=True)
     file = weights(folder) if "fine-tuned" in names else None
-    words, runs = [], {name: folder / name.replace(" ", "-") for name in names}
+    words, runs = [], _runs(folder, names)
     for name, run in runs.items():
         said = {**EXPERIMENTS, **WHOLE}[name].replace("WEIGHTS", str(file))
         words.append(["fit", *said.split(), "--numerics", numerics, "--run", str(run)])
@@ -61,7 +61,16 @@ def train(
     every["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(command, cwd=ROOT, env=every, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
-    return {name: _read(run) for name, run in runs.items()}
+    return read(folder, names)
+
+
+def read(folder: Path, names: Sequence[str]) -> dict[str, Trained]:
+    """What `train` has left in a folder."""
+    return {name: _read(run) for name, run in _runs(folder, names).items()}
+
+
+def _runs(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+    return {name: folder / name.replace(" ", "-") for name in names}
 
 
 def check_equal(here: Mapping[str, Trained], there: Mapping[str, Trained], cpu: str) -> None:

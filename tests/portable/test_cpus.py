@@ -1,5 +1,6 @@
 """The same bits on other CPUs: at full speed, with what real ones answer when libraries ask."""
 
+import fcntl
 import functools
 import os
 import shutil
@@ -8,7 +9,7 @@ import sys
 
 import cpuid
 import pytest
-from experiments import EXPERIMENTS, QUICK, WHOLE, check_equal, train
+from experiments import EXPERIMENTS, QUICK, WHOLE, check_equal, read, train
 
 from train.numerics import variables
 from train.record import comparison
@@ -35,9 +36,18 @@ def taken_for(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """What this machine gives, trained once."""
-    folder = tmp_path_factory.mktemp("here")
-    return functools.cache(lambda names: train(folder / str(len(names)), names))
+    """What this machine gives, trained once, whoever asks first of those that test side by side."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    @functools.cache
+    def trained(names):
+        folder = base / f"here-{len(names)}"
+        with (base / f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return read(folder, names) if folder.exists() else train(folder, names)
+
+    return trained
 
 
 @pytest.mark.parametrize(

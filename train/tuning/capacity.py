@@ -23,10 +23,8 @@ from train.lanes.tree import LaneTree
 from train.parts import Parts
 from train.process import outcome
 from train.tuning.bench import Bench, Full, agreed, free, lacks, parts_of, synchronize
-from train.tuning.search import Search
+from train.tuning.search import ROOM, Search
 
-ROOM = 0.9
-"""Share of the memory that a try may take: evaluation, saves and fragments need the rest."""
 _SHORT = 0.1  # seconds that are too few for a clock
 
 
@@ -158,10 +156,10 @@ def reset_peak(runtime: Runtime) -> None:
 
 
 def peak_memory(runtime: Runtime) -> tuple[float, float]:
-    """The most memory that was taken since `reset_peak`, and how much there is: bytes.
+    """The most bytes that the training took since `reset_peak`, and how many there are for it.
 
-    On a GPU the worst process's; on the CPU that of all processes of the machine, with whatever
-    else is in their cgroup.
+    On a GPU the worst process's, of all that the GPU has. On the CPU those of all its processes on
+    this machine, of what others leave them of the machine or of their cgroup.
     """
     if runtime.device.type == "cuda":
         total = torch.cuda.get_device_properties(runtime.device).total_memory
@@ -170,12 +168,15 @@ def peak_memory(runtime: Runtime) -> tuple[float, float]:
             dist.all_reduce(mine, dist.ReduceOp.MAX, group=runtime.control)
         return mine.item(), float(total)
     rows = Path("/proc/self/status").read_text().splitlines()
-    sizes = {row.split(":")[0]: row.split()[1] for row in rows if row.startswith("Vm")}
-    above = torch.tensor(float(int(sizes["VmHWM"]) - int(sizes["VmRSS"])) * 1024)
+    sizes = {row.split(":")[0]: int(row.split()[1]) * 1024 for row in rows if row.endswith(" kB")}
+    # Libraries are mapped by all processes and held once: they count as the others'.
+    own, above = float(sizes["RssAnon"]), float(sizes["VmHWM"] - sizes["VmRSS"])
+    both = torch.tensor([own, above], dtype=torch.float64)
     if runtime.control is not None:
-        dist.all_reduce(above, group=runtime.control)
+        dist.all_reduce(both, group=runtime.control)
+    own, above = both.tolist()
     limit, used = limits.memory(), limits.memory_used()
     if limit is None or used is None:
         memory = psutil.virtual_memory()
         limit, used = memory.total, memory.total - memory.available
-    return used + above.item(), float(limit)
+    return own + above, limit - max(0.0, used - own)

@@ -12,11 +12,8 @@ _WORTH = 0.9
 
 def workers(config: Config, trials: Trials) -> Row:
     """Loader processes and how far they work ahead: the fewest that keep up."""
-    room = max(1, limits.cpus() // trials.plan(config).processes)
-    counts = sorted({0, 1, 2, room, *(2**n for n in range(room.bit_length()))})
-    counts = [count for count in counts if count <= room or count <= 2]
     # Once for the caches of the system, and not looked at.
-    pairs = [(0, config.data.prefetch), *((count, config.data.prefetch) for count in counts)]
+    pairs = [(count, config.data.prefetch) for count in (0, *counts(config, trials))]
     rows = [n for n in trials.run(config, "workers", pairs=pairs) if "workers" in n][1:]
     best = enough(rows)
     if best["workers"] and best["data_share"] > 0.05:
@@ -24,7 +21,19 @@ def workers(config: Config, trials: Trials) -> Row:
         rows += [n for n in trials.run(config, "workers", pairs=more) if "workers" in n]
         best = enough(rows)
     now = [row for row in rows if row["workers"] == config.data.workers]
-    return {"tried": rows, "best": best, "before": now[0] if now else rows[0], "room": room}
+    before = now[0] if now else rows[0]
+    return {"tried": rows, "best": best, "before": before, "room": _room(config, trials)}
+
+
+def counts(config: Config, trials: Trials) -> list[int]:
+    """The numbers of loader processes to try, for each training process."""
+    room = _room(config, trials)
+    powers = {2**n for n in range(room.bit_length())}
+    return sorted(count for count in {0, 1, 2, room, *powers} if count <= max(2, room))
+
+
+def _room(config: Config, trials: Trials) -> int:
+    return max(1, limits.cpus() // trials.plan(config).processes)
 
 
 def enough(rows: list[Row]) -> Row:

@@ -8,13 +8,13 @@ from train.config import Config
 from train.tuning import pictures
 from train.tuning.trials import Row, Trials
 
-_RATES = 100
+STEPS = 100
 
 
 def tested(config: Config, trials: Trials, folder: Path) -> Row:
     """Where the loss falls, falls fastest, and leaves for good."""
     low, high = (1e-6, 1.0) if config.optim.name == "adamw" else (1e-4, 30.0)
-    rates = [low * (high / low) ** (n / (_RATES - 1)) for n in range(_RATES)]
+    rates = [low * (high / low) ** (n / (STEPS - 1)) for n in range(STEPS)]
     notes = [note for note in trials.run(config, "lr", rates=rates) if "rate" in note]
     rows: list[tuple[float, float, float]] = []
     smooth, weight = 0.0, 0.0
@@ -29,7 +29,7 @@ def tested(config: Config, trials: Trials, folder: Path) -> Row:
     falls = [rows[n][2] - rows[n + 1][2] for n in range(max(1, lowest))]
     steepest = rows[max(range(len(falls)), key=lambda n: falls[n])][0]
     pictures.rates(folder / "lr.png", rows, steepest)
-    last = notes[-1]["rate"] if len(notes) < _RATES else math.inf
+    last = notes[-1]["rate"] if len(notes) < STEPS else math.inf
     print(f"  the loss falls until {rows[lowest][0]:.2g}, fastest at {steepest:.2g}", flush=True)
     diverges = None if last == math.inf else last
     return {"steepest": steepest, "lowest": rows[lowest][0], "diverges": diverges, "tried": notes}

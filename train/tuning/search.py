@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+ROOM = 0.9
+"""Share of the memory that a try may take: evaluation, saves and fragments need the rest."""
 # Where the largest that fits and the smallest that does not are as near as this, it is found.
 _NEAR = 1 / 16
 

@@ -2,8 +2,8 @@
 
     accelerate launch … -m train.tuning.trial TASK
 
-TASK is a JSON file: `kind` (batch, workers, speed or lr), `config`, `rows`, and what the kind
-needs. The first process adds a line to `rows` before each try and after it, so that whoever
+TASK is a JSON file: `kind` (probe, batch, workers, speed or lr), `config`, `rows`, and what the
+kind needs. The first process adds a line to `rows` before each try and after it, so that whoever
 outlives it knows what killed it. All processes decide alike: what fails on one has failed on all.
 """
 
@@ -48,7 +48,9 @@ def run(task: dict[str, Any]) -> None:
         bench = replace(bench, traits=known(bench))
         report.add(world=runtime.world, images=len(data.train), cuda=runtime.device.type == "cuda")
         kind = task["kind"]
-        if kind == "batch":
+        if kind == "probe":
+            _probe(bench)
+        elif kind == "batch":
             capacity.find(bench, Search(**task["search"]))
         elif kind == "workers":
             for workers, prefetch in task["pairs"]:
@@ -60,6 +62,17 @@ def run(task: dict[str, Any]) -> None:
             report.add(**_measure(bench))
         else:
             _range(bench, task["rates"])
+
+
+def _probe(bench: Bench) -> None:
+    """What a forecast needs to know: time and memory of the experiment as it is."""
+    begin = time.perf_counter()
+    capacity.reset_peak(bench.runtime)
+    before, _ = capacity.peak_memory(bench.runtime)
+    figures = _measure(bench)
+    memory, total = capacity.peak_memory(bench.runtime)
+    about = {"memory_before": before, "memory": memory, "memory_total": total}
+    bench.report.add(**figures, **about, measured_seconds=time.perf_counter() - begin)
 
 
 def _measure(bench: Bench) -> dict[str, float]:

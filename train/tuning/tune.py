@@ -16,7 +16,7 @@ from host.errors import HostError
 from host.machine import Machine
 from train import experiment
 from train.config import Config, Data
-from train.tuning import loaders, rates, sizes, variants
+from train.tuning import forecast, loaders, rates, sizes, variants
 from train.tuning.trials import Trials
 
 
@@ -29,7 +29,8 @@ def tune(file: Path | None, config: Config, what: list[str]) -> Path:
     folder = _folder(config)
     trials = Trials(folder, len(nvidia.seen(Machine())))
     found: dict[str, Any] = {"experiment": str(file), "command": sys.argv[1:]}
-    print(f"measuring {', '.join(what)}: each line is a training of seconds, all take minutes")
+    print("one training of seconds, to say how long this takes", flush=True)
+    print(forecast.told(config, trials, what), flush=True)
     said: list[str] = []
     tuned = config
     if "batch" in what:

@@ -10,9 +10,6 @@ from train.tuning.trials import Row, Trials
 
 def measured(config: Config, trials: Trials) -> list[Row]:
     """Step times of each precision and memory format, and of the fastest one compiled."""
-    portable = config.portable  # which is FP32, and not compiled
-    precisions = ["no"] + ["bf16"] * (not portable)
-    precisions += ["fp16"] * (trials.plan(config).device == "cuda")
     rows: list[Row] = []
 
     def measure(precision: str, last: bool, compiled: bool) -> None:
@@ -29,16 +26,22 @@ def measured(config: Config, trials: Trials) -> list[Row]:
         print(f"{words}  {said}", flush=True)
         rows.append(row)
 
-    for precision in precisions:
-        for last in (False, True):
-            measure(precision, last, False)
+    for precision, last in formats(config, trials):
+        measure(precision, last, False)
     good = [row for row in rows if "error" not in row]
     if not good:
         raise HostError(rows[0]["error"], "see the logs of the trials, beside tune.json")
     best = max(good, key=lambda row: float(row["samples_per_second"]))
-    if not portable:
+    if not config.portable:
         measure(best["precision"], best["channels_last"], True)
     return rows
+
+
+def formats(config: Config, trials: Trials) -> list[tuple[str, bool]]:
+    """Each precision, with and without channels_last; portable numerics have FP32 alone."""
+    precisions = ["no"] + ["bf16"] * (not config.portable)
+    precisions += ["fp16"] * (trials.plan(config).device == "cuda")
+    return [(precision, last) for precision in precisions for last in (False, True)]
 
 
 def fastest(config: Config, trials: Trials, rows: list[Row], said: list[str]) -> tuple[Config, str]:

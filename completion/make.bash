@@ -1,0 +1,28 @@
+# shellcheck shell=bash
+# Tab after make, in a checkout of Lockstep: targets, variables, experiments, runs, knobs.
+# Put `source DIR/completion/make.bash` into ~/.bashrc. Elsewhere make completes as it did before.
+
+_lockstep_complete=$(cd "${BASH_SOURCE[0]%/*}/.." && pwd)/host/complete.py
+_lockstep_before=$(complete -p make 2>/dev/null | sed -n 's/.*-F \([^ ]*\) .*/\1/p')
+
+_lockstep_make() {
+  COMPREPLY=()
+  if [[ ! -f Makefile || ! -f configs/schema.json || ! -d train/verbs ]]; then
+    if [[ -n $_lockstep_before && $_lockstep_before != _lockstep_make ]]; then "$_lockstep_before" "$@"; fi
+    return
+  fi
+  # What bash replaces: it takes =, : and quotes for the beginning of a word.
+  local end=${COMP_WORDS[COMP_CWORD]} text
+  end=${end#[\"\']}
+  if [[ $end == = || $end == : ]]; then end=''; fi
+  while IFS=$'\t' read -r text _; do
+    COMPREPLY+=("$text")
+  done < <(python3 -I "$_lockstep_complete" "${COMP_LINE:0:COMP_POINT}" "$end" 2>/dev/null)
+  # More follows a variable's name, a knob and a folder. Bash would close a quote after the only candidate.
+  if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=/] ]]; then
+    compopt -o nospace
+    if [[ ${COMP_WORDS[COMP_CWORD]} == [\"\']* ]]; then COMPREPLY+=("${COMPREPLY[0]%=} "); fi
+  fi
+}
+
+complete -o default -F _lockstep_make make

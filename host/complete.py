@@ -1,0 +1,172 @@
+"""What could stand at the cursor after `make`, for the Tab key of bash and zsh.
+
+    python3 host/complete.py 'make train CONFIG=conf' conf
+
+The first argument is the line up to the cursor, the second the end of it that the shell replaces.
+Prints a candidate a line: the text, a tab, and what it is, where that is known.
+
+It reads the checkout in the working directory and runs nothing of it, since a shell asks wherever
+somebody presses Tab. So it imports nothing of ours, and finds make's words in the Makefile's text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, Iterator, Tuple
+
+Candidates = Iterator[Tuple[str, str]]
+
+_FOLDERS = ("DATA", "CACHE", "CODE")
+_FILES = ("WANDB_API_KEY_FILE", "HF_TOKEN_FILE")
+_CHOICES = {
+    "ENGINE": ("auto", "docker", "local"),
+    "PRECISION": ("no", "fp16", "bf16"),
+    "GPUS": ("all", "free"),
+    "DOCTOR": ("0", "1"),
+    "READ_ONLY": ("true", "false"),
+}
+_OPTIONS = {
+    "train": {"--resume": "go on with the newest unfinished run of this name"},
+    "tune": {"--what": "batch,workers,speed,lr"},
+}
+
+
+def candidates(line: str) -> tuple[str, list[tuple[str, str]]]:
+    """The word at the end of a command line, quotes taken off, and what could stand in its place.
+
+    Each candidate comes with what it is, or "".
+    """
+    words = _split(line)
+    word = words[-1]
+    name, equals, value = word.partition("=")
+    found = _values(name, value, words[1:-1]) if equals else _names()
+    start = name + equals if equals else ""
+    return word, [(start + text, about) for text, about in found if (start + text).startswith(word)]
+
+
+def _split(line: str) -> list[str]:
+    """The words of a line whose last quote may be open; the last word may be empty."""
+    words, quote = [""], ""
+    for mark in line:
+        if mark in (quote or "\"'"):
+            quote = "" if quote else mark
+        elif mark.isspace() and not quote:
+            words += [""] if words[-1] else []
+        else:
+            words[-1] += mark
+    return words
+
+
+def _names() -> Candidates:
+    """Targets, and variables with their equals sign."""
+    makefile = Path("Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    yield from re.findall(r"^([a-z-]+):.*?##[1-3]? *(.*)$", makefile, re.MULTILINE)
+    meaning = dict(
+        re.findall(r"^\t@echo [\"'] *([A-Z_]+)=\S+ +(.*?) *(?:\[.*)?[\"']", makefile, re.MULTILINE)
+    )
+    known = re.search(r"^known *:= (.*)$", makefile, re.MULTILINE)
+    for variable in known[1].split() if known else ():
+        if variable not in ("SHELL", "MAKEFLAGS"):
+            yield f"{variable}=", meaning.get(variable, "")
+
+
+def _values(name: str, value: str, words: list[str]) -> Candidates:
+    """What a variable can be."""
+    if name == "ARGS":
+        yield from _arguments(value, words)
+    elif name == "CONFIG":
+        yield from _paths(value or "configs/", (".yaml", ".yml"))
+    elif name == "RUN":
+        yield from _paths(value or "runs/", None)
+    elif name in _FOLDERS:
+        yield from _paths(value, None)
+    elif name in _FILES:
+        yield from _paths(value, ("",))
+    elif name == "ACCELERATE":
+        yield from ((path.stem, "") for path in sorted(Path("configs/accelerate").glob("*.yaml")))
+    elif name == "CUDA":
+        yield "auto", ""
+        yield from ((path.stem, "") for path in sorted(Path("requirements").glob("cuda*.txt")))
+    else:
+        yield from ((choice, "") for choice in _CHOICES.get(name, ()))
+
+
+def _paths(value: str, endings: tuple[str, ...] | None) -> Candidates:
+    """Folders, and files with one of these endings, that begin as typed; not what is in a run."""
+    folder, _, start = value.rpartition("/")
+    top = Path(f"{folder}/" if folder or "/" in value else ".").expanduser()
+    try:
+        entries = sorted(top.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith(".") and not start.startswith("."):
+            continue
+        path = value[: len(value) - len(start)] + entry.name
+        if entry.is_dir():
+            run = (entry / "config.yaml").exists()
+            yield path + ("" if run else "/"), ""
+        elif endings is not None and entry.name.endswith(endings):
+            yield path, ""
+
+
+def _arguments(value: str, words: list[str]) -> Candidates:
+    """The knobs of an experiment, or the values of the knob before; what stands before stays."""
+    kept, space, last = value.rpartition(" ")
+    before = (kept.split() or [""])[-1] if space else ""
+    start = kept + space
+    knobs = _knobs()
+    flag, equals, _ = last.partition("=")
+    asked = flag if equals else before
+    choices = _choices(knobs[asked[2:]]) if asked[2:] in knobs and asked.startswith("--") else []
+    if choices:
+        yield from ((start + (flag + equals if equals else "") + choice, "") for choice in choices)
+        return
+    for target, options in _OPTIONS.items():
+        if target in words:
+            yield from ((start + option, about) for option, about in options.items())
+    for knob, described in knobs.items():
+        yield f"{start}--{knob}=", str(described.get("description", "")).splitlines()[0]
+
+
+def _knobs() -> dict[str, dict[str, Any]]:
+    """Every knob with its schema, under its dotted name."""
+    schema = json.loads(Path("configs/schema.json").read_text(encoding="utf-8"))
+
+    def below(properties: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name, one in properties.items():
+            section = one.get("$ref", "").rpartition("/")[2]
+            if section:
+                yield from below(schema["$defs"][section]["properties"], f"{prefix}{name}.")
+            else:
+                yield prefix + name, one
+
+    return dict(below(schema["properties"], ""))
+
+
+def _choices(described: dict[str, Any]) -> list[str]:
+    """The values of a knob that has only some."""
+    found: list[str] = []
+    for one in [described, *described.get("anyOf", [])]:
+        kind = one.get("type")
+        found += {"boolean": ["true", "false"], "null": ["null"]}.get(kind, [])
+        found += [str(choice) for choice in one.get("enum", [])]
+    return found if set(found) != {"null"} else []
+
+
+def main(line: str, end: str = "") -> None:
+    """Print the candidates, cut to what stands where the shell replaces."""
+    try:
+        word, found = candidates(line)
+    except (OSError, ValueError, KeyError):
+        return  # no checkout, or one of another time: the shell says nothing then
+    cut = max(0, len(word) - len(end))
+    for text, about in found:
+        print(f"{text[cut:]}\t{about}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])
