@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from host import launcher
 from host.lanes import default
+from train.config import Config
 from train.data.pictures import some
 from train.lanes import order
 from train.measure import Metrics
@@ -43,10 +44,19 @@ def opening(parts: Parts, path: Path, step: int) -> str:
         f"{config.data.source}: {images}, {width}×{height} {colour}{left}",
         f"{len(data.classes)} classes: {some(data.classes)}",
         f"{config.model.name}: {millions:.2f} M parameters, {kind}",
+        *_losses(config),
         f"{count} on {where['device']}{precision}: batch {config.batch_size} = {share}",
         f"going on after step {step} in {path}" if step else f"writing to {path}",
     ]
     return "\n".join(lines)
+
+
+def _losses(config: Config) -> Iterator[str]:
+    """Why the loss of a training step and that of a validation are not alike."""
+    smoothing = config.optim.label_smoothing
+    own = config.optim.loss or (f"with label smoothing {smoothing:g}" if smoothing else "")
+    if own:
+        yield f"training loss: {own}; validation loss: plain cross-entropy"
 
 
 def _counted(left_out: dict[str, str]) -> str:

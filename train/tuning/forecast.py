@@ -9,7 +9,7 @@ from train.tuning import loaders, rates, variants
 from train.tuning.search import ROOM, Search
 from train.tuning.trials import Row, Trials
 
-_COMPILING = 60.0
+_COMPILING = 40.0
 """Seconds for a model's compilation, roughly."""
 _BUILDING = 0.5
 """Seconds for what a try of a micro-batch builds, at least."""
