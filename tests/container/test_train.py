@@ -150,7 +150,7 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text(MINE)
     knobs = "--model.name mine:build --data.source mine:tables --optim.loss mine:loss"
-    knobs += " --optim.label_smoothing 0 --max_steps 400 --checkpoint.every 20 --numerics native"
+    knobs += " --optim.label_smoothing 0 --epochs 160 --checkpoint.every 40"
     words = ["make", "train", "RUN=runs/mine", f"ARGS={knobs} --resume"]
     refused = checkout.run(*words, "CPUS=1")
     assert "with a container add CODE=DIR/mine" in refused.said
@@ -158,7 +158,7 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
     first = checkout.start(*words, "CPUS=1")
     while first.poll() is None and not list(checkout.path.glob("runs/mine/checkpoints/step-*")):
         time.sleep(0.02)
-    first.send_signal(signal.SIGINT)
+    os.killpg(first.pid, signal.SIGINT)  # as a terminal sends it
     said = first.communicate()[0]
     assert f"--volume {package}:/lockstep/mine:ro" in said
     assert "stopped: a signal came" in said, said
