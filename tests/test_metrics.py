@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from contextlib import suppress
 
 import pytest
@@ -17,7 +18,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from host.errors import UsageError
 from train.config import Config
-from train.record import trace
+from train.record import silence, trace
 from train.record.display import Display
 from train.record.recorder import Recorder, check_key
 
@@ -148,3 +149,16 @@ def test_the_bar_fits_the_terminal_and_moves_with_each_step(tmp_path, columns, s
     assert "…" not in bars[-1]
     # More places than the two that are logged.
     assert len({re.search(r"(\d+)/20", line)[1] for line in bars}) > 3
+
+
+def test_what_takes_long_is_told_and_what_does_not_is_not(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(silence, "_AFTER", 0.05)
+    with silence.told("counting", main=True):
+        time.sleep(0.5)
+    assert capsys.readouterr().out == "counting\n"
+    with silence.told("counting", main=False):
+        time.sleep(0.2)
+    monkeypatch.setattr(silence, "_AFTER", 60)
+    with silence.told("counting", main=True):
+        pass
+    assert not capsys.readouterr().out

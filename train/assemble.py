@@ -29,6 +29,7 @@ from train.record.claim import Claim
 from train.record.facts import Facts
 from train.record.resume import State
 from train.record.saver import Saver
+from train.record.silence import told
 from train.record.stateful import OptimizerState, ScalerState
 
 
@@ -106,7 +107,8 @@ def resumed(
         UsageError: there is no such model, or it does not fit the data.
         CheckpointError: there are checkpoints, and none is whole and of this training.
     """
-    with runtime.together():
+    slow = f"trying {config.model.name} on a few images before the first step"
+    with runtime.together(), told(slow, main=runtime.main):
         count = samples(config, images)
         model, optimizer = learner.new(config, images, runtime)
         traits = learner.traits(config, images, runtime, model, count)

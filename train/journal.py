@@ -96,6 +96,8 @@ class Journal:
             Stopped: a signal came before the figures were complete.
         """
         parts, state = self.parts, self.state
+        if parts.recorder:
+            parts.recorder.display.measuring()
         try:
             with self.clock.paused():
                 metrics = parts.measure()

@@ -77,12 +77,17 @@ class Display:
             self._last_line = now
             self.say(f"{where}  step {step}/{self.steps}  {figures}")
 
+    def measuring(self) -> None:
+        """The bar stands still from now on, and says why."""
+        self._bar.update(self._task, description="validating")
+
     def evaluation(
         self, step: int, epoch: float, figures: dict[str, float | None], *, best: bool
     ) -> None:
         """The figures of an evaluation: loss and top1 are shown."""
         loss, top1 = (math.nan if v is None else v for v in (figures["loss"], figures["top1"]))
         self._last_line = time.monotonic()
+        self._bar.update(self._task, description=f"epoch {epoch:.1f}/{self.epochs:g}")
         self.say(
             f"epoch {epoch:5.1f}/{self.epochs:g}  step {step:>5}/{self.steps}"
             f"  validation loss {loss:.4f}  top-1 {100 * top1:6.2f} %{'  best' * best}"

@@ -80,6 +80,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     from train.lanes import runtime as runtimes
     from train.process.failures import explained
     from train.record import checkpoint, comparison
+    from train.record.silence import told
 
     path = _checkpoint(options)
     found = checkpoint.read(path)
@@ -97,7 +98,8 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         comparison.agree(config, runtime)
         if runtime.main:
             _check_code(path)
-        metrics = _measured(found, config, runtime)
+        with told("measuring the validation images", main=runtime.main, file=sys.stderr):
+            metrics = _measured(found, config, runtime)
     if runtime.main:
         step = found.state["step"]
         print(
