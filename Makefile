@@ -83,7 +83,7 @@ BIN    := $(VENV)/bin
 engine := $(if $(goals),$(if $(found),$(shell $(HOST) host.docker $(call quoted,ENGINE) || echo refused:$$?),$(bare)),local)
 lines  := $(patsubst requirements/%.txt,%,$(wildcard requirements/cuda*.txt))
 ifneq ($(and $(goals),$(CUDA),$(or $(filter-out auto $(lines),$(CUDA)),$(word 2,$(CUDA)))),)
-$(error CUDA=$(CUDA) is none of auto, $(lines) → choose one of them)
+$(error CUDA=$(CUDA) is none of auto $(lines) → choose one of them)
 endif
 line   := $(if $(inside),$(CUDA_LINE),$(firstword $(filter $(lines),$(CUDA)) cuda13))
 # Where nothing trains, GPUs that no line fits are no reason to refuse.
@@ -286,7 +286,7 @@ help:  ## this list
 	@echo
 	@echo 'variables:'
 	@echo '  CONFIG=FILE      the experiment                    ['$(call quoted,CONFIG)']'
-	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; CPU where there are none]'
+	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; digits takes the CPU]'
 	@echo '  CPUS=N           N processes on the CPU instead'
 	@echo '  PRECISION=P      no, fp16 or bf16                  [no]'
 	@echo '  ACCELERATE=NAME  a file of configs/accelerate, by name'

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from types import FrameType
 
+from host.text import show_cursor
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -36,6 +38,9 @@ def run(command: list[str], container: str) -> int:
             _send(container, number)
         print(f"waiting for the container {container} to end", file=sys.stderr)
         code = int(_docker("wait", container).stdout.strip() or code)
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        show_cursor()
+        print(f"error: {container} was killed → add --resume to go on", file=sys.stderr)
     return code if code >= 0 else 128 - code
 
 

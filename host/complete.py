@@ -28,6 +28,11 @@ _CHOICES = {
     "DOCTOR": ("0", "1"),
     "READ_ONLY": ("true", "false"),
 }
+_PLACES: dict[str, tuple[str, ...] | None] = {
+    "data.root": None,
+    "model.weights": (".safetensors", ".pt", ".pth"),
+    "checkpoint": None,
+}
 _OPTIONS = {
     "train": {"--resume": "go on with the newest unfinished run of this name"},
     "tune": {"--what": "batch,workers,speed,lr"},
@@ -122,6 +127,15 @@ def _arguments(value: str, words: list[str]) -> Candidates:
     flag, equals, _ = last.partition("=")
     asked = flag if equals else before
     choices = _choices(knobs[asked[2:]]) if asked[2:] in knobs and asked.startswith("--") else []
+    if asked[2:] in _PLACES:
+        kept = start + (flag + equals if equals else "")
+        yield from (
+            (kept + path, "")
+            for path, _ in _paths(
+                last[len(flag + equals) :] if equals else last, _PLACES[asked[2:]]
+            )
+        )
+        return
     if choices:
         yield from ((start + (flag + equals if equals else "") + choice, "") for choice in choices)
         return

@@ -43,7 +43,7 @@ def load(knob: str, path: str) -> Callable[..., Any]:
         raise UsageError(
             f"{knob} {path}: {name} cannot be imported"
             f" ({type(error).__name__}: {first_line(error)})",
-            where if missing else "mend it; --debug shows where",
+            where if missing else fix(error),
         ) from error
     found = getattr(module, wanted, None)
     if not callable(found):
@@ -54,6 +54,14 @@ def load(knob: str, path: str) -> Callable[..., Any]:
         )
     imported([path])  # its files may be edited before anybody writes down what they were
     return found  # type: ignore[no-any-return]
+
+
+def fix(error: BaseException) -> str:
+    """What to do about an error of the user's code."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.split(".")[0]
+        return f"add {package} to requirements/common.in, then make lock (docs/EXTENDING.md)"
+    return "mend it; --debug shows where"
 
 
 def load_all(named: Mapping[str, str]) -> None:

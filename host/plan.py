@@ -239,7 +239,8 @@ def _read(name: str) -> _Hardware:
     except OSError:
         known = sorted(p.stem for p in CONFIGS.glob("*.yaml"))
         raise UsageError(
-            f"there is no hardware config {path}{nearest(name, known)}", f"use one of {known}"
+            f"there is no hardware config {path}{nearest(name, known)}",
+            f"use one of {', '.join(known)}",
         ) from None
     said = dict(re.findall(r"^(\w+): *['\"]?([\w,-]+)", text, re.MULTILINE))
     kind = said.get("distributed_type", "NO")

@@ -36,6 +36,12 @@ def short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def show_cursor() -> None:
+    """Show a terminal's cursor again, on a line of its own."""
+    if sys.stdout.isatty():
+        print("\x1b[?25h", flush=True)
+
+
 def any_encoding() -> None:
     """Have what the output's encoding lacks written out, instead of a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -60,6 +60,8 @@ def offered(line: str) -> list[str]:
         ("make train ARGS=--augment.flip=t", ["ARGS=--augment.flip=true"]),
         ("make train ARGS=--re", ["ARGS=--resume", "ARGS=--reproducibility="]),
         ("make eval ARGS=--res", []),
+        ('make train ARGS="--data.root ru', ["ARGS=--data.root runs/"]),
+        ("make train ARGS=--data.root=ru", ["ARGS=--data.root=runs/"]),
         ("make train 'CONFIG=configs/ci", ["CONFIG=configs/cifar10.yaml"]),
         ("make train GPUS=8", []),
         ("make train NOTHING=", []),

@@ -428,7 +428,10 @@ def test_a_portable_run_goes_on_where_the_bits_are_the_same(cli, tmp_path) -> No
     (run / "result.json").write_text(json.dumps({**result, "status": "stopped"}))
     done = cli("fit", *DIGITS, *KNOBS, "--run", run, "--resume")
     assert done.code == 6
-    assert "this machine has other bits in linear (of 67 probes)" in one_line(done.err)
+    assert (
+        "here are other bits in linear (of 67 probes) than where this run was started"
+        in one_line(done.err)
+    )
 
 
 def test_a_command_line_is_read_before_torch_is_loaded() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import DIGITS, ROOT
+from conftest import DIGITS, ROOT, one_line
 from fault.harness import processes
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,7 @@ def test_a_signal_to_the_launch_saves_and_stops(tmp_path, cpus, number) -> None:
     child.send_signal(number)
     code, err = finish(child)
     assert code == 75, err
-    assert err.splitlines()[-1].startswith("stopped: a signal came; step ")
+    assert one_line(err).startswith("stopped: a signal came; step ")  # and no launcher's block
     assert result(run)["status"] == "stopped"
     assert json.loads((run / "run.json").read_text())["exit_code"] == 75
     assert not [p for p in before if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

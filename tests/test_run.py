@@ -357,4 +357,28 @@ def test_data_of_other_classes_or_sizes_cannot_be_evaluated_on(cli, folder, tmp_
         picture(data / split / "third" / "0.png", 130)
     done = cli("evaluate", "--run", run)
     assert done.code == 3
-    assert "other classes or another size" in one_line(done.err)
+    assert "it has third as well" in one_line(done.err)
+    for split in ("train", "validation"):
+        shutil.rmtree(data / split / "dark")
+        (data / split / "third").rename(data / split / "dim")
+    assert "it has no dark and has dim as well" in one_line(cli("evaluate", "--run", run).err)
+
+
+def test_a_part_of_other_pictures_is_measured_and_told(cli, folder, tmp_path) -> None:
+    """Class folders without a split: as in the training, a share of them is held out."""
+    words = ["--data.source", "folder", "--data.root", folder / "train", "--data.holdout", 0.25]
+    run = tmp_path / "r"
+    assert cli("fit", *SHORT, *words, "--batch_size", 8, "--run", run).code == 0
+    assert cli("evaluate", "--run", run).err.count("warning") == 0
+    shutil.copytree(folder / "train", tmp_path / "other")
+    done = cli("evaluate", "--run", run, "--data.root", tmp_path / "other")
+    assert done.code == 0, done.err
+    assert "25 % is held out, and measured: 6 of 24 pictures" in done.err
+
+
+def test_a_warm_up_that_takes_the_whole_run_is_warned_of(cli, tmp_path) -> None:
+    for warmup, warned in ((5, True), (4, False)):
+        words = ["--optim.warmup", warmup, "--max_steps", 5, "--run", tmp_path / str(warmup)]
+        done = cli("fit", *DIGITS, *words)
+        assert done.code == 0
+        assert ("warning: optim.warmup takes 5 steps, and the run has 5" in done.out) is warned

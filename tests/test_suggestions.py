@@ -40,6 +40,10 @@ ALIASES = {
     "--gpus": "GPUS=",
     "--amp": "PRECISION=",
     "--device": "GPUS=",
+    "--checkpoint-hist": "--checkpoint.keep",
+    "--val-split": "--data.holdout",
+    "-b": "--batch_size",
+    "-j": "--data.workers",
 }
 KNOBS = {
     "--optim.lrr": "--optim.lr",
@@ -74,6 +78,12 @@ def test_a_flag(given, wanted) -> None:
     with pytest.raises(UsageError) as refused:
         cli.parse(["fit", given, "1"])
     assert refused.value.problem.endswith(f"{wanted}?")
+
+
+@pytest.mark.parametrize("given", ["--mixup", "--model-ema", "--patience", "--aa"])
+def test_what_is_not_there(given) -> None:
+    with pytest.raises(UsageError, match=r"; there is no .+ here →"):
+        cli.parse(["fit", given, "1"])
 
 
 @pytest.mark.parametrize("given", [["--model", "resnet18"], ["--data=x"], ["--log", "1"]])

@@ -261,7 +261,9 @@ class Config(Section):
                 )
             if self.optim.label_smoothing:
                 raise UsageError(
-                    "optim.label_smoothing does nothing with a loss of your own", "take it away"
+                    f"optim.label_smoothing {self.optim.label_smoothing:g} does nothing with a loss"
+                    " of your own",
+                    "take it away, or add --optim.label_smoothing 0",
                 )
         return self
 

@@ -205,6 +205,8 @@ def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: 
                 f"{config.model.name} cannot take {width}×{height} images, {count} of them: {said}",
                 "choose --batch_size, --lanes and --eval.batch_size so that it gets sizes it takes"
                 if passed
+                else "mend its layers; --debug shows where"
+                if dotted.is_path(config.model.name)
                 else "use --model.stem small, a larger --data.size, or a smaller model",
             ) from error
 

@@ -37,6 +37,8 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
     with explained(config), runtimes.start(config) as runtime:
         comparison.agree(config, runtime)
         with claimed(config, run, resume, runtime) as claim:
+            if resume and not claim.continued and runtime.main:
+                print(printable(f"{claim.path} holds no run to go on with: starting one"))
             if not claim.finished:
                 with (
                     manifest.ending(claim.path, main=runtime.main),

@@ -91,6 +91,12 @@ def doubts(parts: Parts) -> Iterator[str]:
             f" {found.there / 2**30:.1f}: raise lanes (other bits) or the number of processes, or"
             " PRECISION=bf16; make tune measures"
         )
+    steps = order.steps(parts.samples, config.batch_size)
+    if config.optim.warmup >= steps:
+        yield (
+            f"optim.warmup takes {config.optim.warmup} steps, and the run has {steps}: the learning"
+            f" rate does not reach {config.optim.lr:g}; set --optim.warmup lower"
+        )
     norms = [m for m in parts.unwrapped.modules() if isinstance(m, _BatchNorm) and m.training]
     if norms and config.micro_batch < _FEW and config.lanes > 1:
         yield (

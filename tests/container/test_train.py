@@ -162,11 +162,13 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
     said = first.communicate()[0]
     assert f"--volume {package}:/lockstep/mine:ro" in said
     assert "stopped: a signal came" in said, said
+    shutil.copytree(checkout.path / "runs/mine", tmp_path / "run", symlinks=True)
     again = checkout.run(*words, "CPUS=2")
     assert again.code == 0, again.said
     assert "going on after step" in again.said
     assert set(checkout.read("runs/mine/run.json")["own_code"]) == {"mine"}
-    local = digits(tmp_path / "run", *knobs.split(), where=package.parent)
+    # What the container began, the local environment goes on with, whose Python may be another.
+    local = digits(tmp_path / "run", *knobs.split(), "--resume", where=package.parent)
     assert checkout.read("runs/mine/result.json")["weights_sha256"] == local
     same = ["make", "reproduce", "RUN=runs/mine", "CPUS=1", f"CODE={package}"]
     done = checkout.run(*same)
@@ -204,6 +206,10 @@ def test_the_docker_commands_of_the_page(checkout) -> None:
             serves(checkout)
         done.append(line)
     assert len(done) >= 4
+    words = ["docker", "compose", "run", "--rm", "evaluate", "--run", "runs/first"]
+    named = checkout.run(*words)
+    assert named.code == 0, named.said
+    assert named.json()["checkpoint"].startswith("runs/first/")
     assert docker("network", "ls", "--quiet") == networks  # an engine has room for thirty
     assert len(list((checkout.path / "runs/digits").iterdir())) == 2
     assert {p.stat().st_uid for p in (checkout.path / "runs").rglob("*")} == {checkout.uid}

@@ -33,6 +33,11 @@ _CALLED = {
     "lr_scheduler_type": "optim.schedule",
     "sched": "optim.schedule",
     "scheduler": "optim.schedule",
+    "checkpoint_hist": "checkpoint.keep",
+    "val_split": "data.holdout",
+    "validation_split": "data.holdout",
+    "b": "batch_size",
+    "j": "data.workers",
     "data_dir": "data.root",
     "data_path": "data.root",
     "dataset_dir": "data.root",
@@ -100,6 +105,19 @@ _UNITS = {
     "warmup_epochs": "in steps",
     "per_device_train_batch_size": "over all processes",
 }
+# What is not there, and would be searched for in vain.
+_NONE = {
+    "aa": "RandAugment",
+    "auto_augment": "RandAugment",
+    "ema": "average of weights (EMA)",
+    "model_ema": "average of weights (EMA)",
+    "mixup": "mixup",
+    "mixup_alpha": "mixup",
+    "cutmix": "mixup",
+    "cutmix_alpha": "mixup",
+    "patience": "early stopping",
+    "early_stopping_patience": "early stopping",
+}
 # Where it runs is no knob of an experiment: make and the launcher are told.
 _ELSEWHERE = {
     "accelerator": "GPUS=",
@@ -121,6 +139,9 @@ _ELSEWHERE = {
     "world_size": "GPUS=",
 }
 
+_OTHERWISE = {word: f"did you mean make's {name}?" for word, name in _ELSEWHERE.items()}
+_OTHERWISE |= {word: f"there is no {name} here" for word, name in _NONE.items()}
+
 
 def meant(word: str, known: Collection[str]) -> str:
     """'; did you mean …?' for the known name that a word stands for, or '' where none does.
@@ -137,8 +158,8 @@ def meant(word: str, known: Collection[str]) -> str:
     # The end of a name: `lr` is optim.lr, and `size` is data.size.
     ends = [name for name in names if name.rsplit(".", 1)[-1] == last]
     for each in (plain, last):
-        if each in _ELSEWHERE and not ends:
-            return f"; did you mean make's {_ELSEWHERE[each]}?"
+        if each in _OTHERWISE and not ends:
+            return f"; {_OTHERWISE[each]}"
         if _CALLED.get(each) in names:
             unit = f" ({_UNITS[each]})" if each in _UNITS else ""
             return _asked(names[_CALLED[each]] + unit)

@@ -164,7 +164,7 @@ def _called(
         raise UsageError(
             f"{name} cannot be built for {shape[2]}×{shape[1]} images, {type(error).__name__}:"
             f" {said}",
-            "mend its constructor; --debug shows where",
+            dotted.fix(error),
         ) from error
     if not isinstance(model, nn.Module):
         raise UsageError(

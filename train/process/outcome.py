@@ -35,6 +35,11 @@ class Outcome:
         return self.error is not None and not isinstance(self.error, LostPeers)
 
 
+def handed() -> bool:
+    """Whether the supervisor of several processes was told, and gives the exit code itself."""
+    return VARIABLE in os.environ and (launcher.world() or 1) > 1
+
+
 def begun() -> None:
     """Say that there is something to save from now on."""
     if launcher.local_rank() == 0:

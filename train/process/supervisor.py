@@ -20,6 +20,7 @@ import psutil
 from host import limits
 from host.errors import LockstepError, OutOfMemory, Stopped
 from host.plan import Plan
+from host.text import show_cursor
 from train.numerics import variables
 from train.process import outcome, parent
 
@@ -77,6 +78,8 @@ def supervise(words: list[str]) -> int:
         killed = limits.oom_kills() or 0
         code = _wait(child, asked, note)
         said = outcome.read(note)
+    if code != 0:
+        show_cursor()  # a bar had hidden it, and who was killed did not show it again
     return _code(
         code, said, killed=(limits.oom_kills() or 0) > killed, asked=bool(asked), words=words
     )
@@ -99,7 +102,7 @@ def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool, words:
         print(error.line(), file=sys.stderr)
         return error.code
     if said.error is not None:
-        if "--num_processes" in words:  # the launcher has had its say since: repeat what matters
+        if "--num_processes" in words and code != 0:  # the launcher has had its say since
             print(said.error.line(), file=sys.stderr)
         return said.error.code
     if asked and not said.begun and code != 0:

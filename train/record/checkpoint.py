@@ -126,8 +126,9 @@ def write(
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         earlier = next((path.name for path in rundir.steps(root) if path != final), None)
+        left = f"the last whole checkpoint is {earlier}" if earlier else "there is none before it"
         raise CheckpointError(
-            f"cannot write {final}: {error.strerror}; the last whole checkpoint is {earlier}",
+            f"cannot write {final}: {error.strerror}; {left}",
             "make room or mend the disk, then add --resume",
         ) from error
     return final

@@ -53,7 +53,10 @@ class Display:
 
     def begin(self, step: int) -> None:
         """Say that `step` steps were done before: they do not count for the time left."""
-        self._bar.reset(self._task, completed=step)
+        where = (
+            f"epoch {self.epochs * step / self.steps:.1f}/{self.epochs:g}" if step else "epoch 0"
+        )
+        self._bar.reset(self._task, completed=step, description=where)
 
     def say(self, text: str) -> None:
         """One line, above the bar."""

@@ -34,9 +34,12 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
     changed = comparison.differences(before, manifest) if attempts else []
     probes = comparison.other_probes(before, manifest)
     if config.portable and probes:
+        packages = "; ".join(note for note in changed if note.startswith("package "))
         raise HostError(
-            f"numerics: portable, and this machine has other bits in {probes} than the one before",
-            "go on where it was begun, or start again here in another --run; please report it",
+            f"numerics: portable, and here are other bits in {probes} than where this run was"
+            f" started{packages and ': '}{packages}",
+            "go on where it was started, or start again here in another --run"
+            + ("" if packages else "; please report it"),
         )
     attempt = {
         "started": _now(),

@@ -46,8 +46,9 @@ def enough(rows: list[Row]) -> Row:
 def about(found: Row) -> str:
     """What to say of it."""
     best, before = found["best"], found["before"]
+    then = f" ({100 * before['data_share']:.1f} % with {before['workers']})"
     return (
         f"data.workers: {best['workers']}, prefetch: {best['prefetch']}:"
-        f" {100 * best['data_share']:.0f} % of step time waits for data"
-        f" ({100 * before['data_share']:.0f} % with {before['workers']}), the same bits"
+        f" {100 * best['data_share']:.1f} % of step time waits for data"
+        f"{then if best['workers'] != before['workers'] else ''}, the same bits"
     )

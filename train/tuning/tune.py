@@ -66,7 +66,12 @@ def tune(file: Path | None, config: Config, what: list[str]) -> Path:
     path.write_text(f"{head}\n{experiment.dump(tuned)}", encoding="utf-8")
     (folder / "tune.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print("\n".join(said))
-    print(f"train with it: make train CONFIG={path}{variables}")
+    for picture in sorted(folder.glob("*.png")):
+        print(f"a picture of it: {picture}")
+    same = tuned == config and not variables
+    print(
+        f"{'the same experiment' if same else 'train with it'}: make train CONFIG={path}{variables}"
+    )
     return path
 
 

@@ -16,9 +16,11 @@ from train.numerics import variables
 from train.record import documents, rundir
 
 if TYPE_CHECKING:  # what imports torch is imported when it is run
+    from train.data import ImageData
     from train.lanes.runtime import Runtime
     from train.measure import Metrics
     from train.record.checkpoint import Checkpoint
+    from train.record.facts import Facts
 
 LAUNCHED = True
 KNOBS = False
@@ -149,9 +151,12 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
     with runtime.together():
         data = load(_as_trained(config, facts.shape[0]), config.augment)
     if data.classes != facts.classes or data.train.shape != facts.shape:
-        raise DataError(
-            "the data has other classes or another size than the weights were trained on",
-            "name the right data with --data.root",
+        raise DataError(_unlike(data, facts), "name the right data with --data.root")
+    if runtime.main and config.data.holdout and config.data.root != facts.config["data"]["root"]:
+        count = len(data.validation)
+        _warn(
+            f"as in the training, {100 * config.data.holdout:g} % is held out, and measured:"
+            f" {count:,} of {count + len(data.train):,} pictures; of folders train and val, val is"
         )
     if runtime.main and facts.data_sha256 not in (None, data.sha256):
         _warn("the data is not what the weights were trained on")
@@ -165,6 +170,24 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
     model = runtime.accelerator.prepare_model(model.to(runtime.device), evaluation_mode=True)
     augmenter = Augmenter(config.augment, facts.mean, facts.std, runtime.device)
     return evaluate(model, data, augmenter, runtime, config, stop=StopFlag())
+
+
+def _unlike(data: "ImageData", facts: "Facts") -> str:
+    """How the data is not what the weights were trained on."""
+    from train.data.pictures import some
+
+    if data.train.shape != facts.shape:
+        (was, tall, wide), (channels, height, width) = facts.shape, data.train.shape
+        return (
+            f"the pictures have {width}×{height} pixels and {channels} channels, and the weights"
+            f" were trained on {wide}×{tall} and {was}"
+        )
+    missing = sorted({*facts.classes} - {*data.classes})
+    more = sorted({*data.classes} - {*facts.classes})
+    if not missing and not more:
+        return "the data has its classes in another order than the weights were trained on"
+    said = [f"has no {some(missing)}"] * bool(missing) + [f"has {some(more)} as well"] * bool(more)
+    return f"the data has other classes than the weights were trained on: it {' and '.join(said)}"
 
 
 def _as_trained(config: Config, channels: int) -> Data:
