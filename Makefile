@@ -286,7 +286,7 @@ help:  ## this list
 	@echo
 	@echo 'variables:'
 	@echo '  CONFIG=FILE      the experiment                    ['$(call quoted,CONFIG)']'
-	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; digits takes the CPU]'
+	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; configs/digits.yaml takes none]'
 	@echo '  CPUS=N           N processes on the CPU instead'
 	@echo '  PRECISION=P      no, fp16 or bf16                  [no]'
 	@echo '  ACCELERATE=NAME  a file of configs/accelerate, by name'

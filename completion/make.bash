@@ -2,19 +2,23 @@
 # Tab after make, in a checkout of Lockstep: targets, variables, experiments, runs, knobs.
 # Put `source DIR/completion/make.bash` into ~/.bashrc. Elsewhere make completes as it did before.
 
-_lockstep_complete=$(cd "${BASH_SOURCE[0]%/*}/.." && pwd)/host/complete.py
-_lockstep_before=$(complete -p make 2>/dev/null | sed -n 's/.*-F \([^ ]*\) .*/\1/p')
+_lockstep_complete=$(cd "${BASH_SOURCE[0]%/*}/.." >/dev/null && pwd)/host/complete.py
+_lockstep_function() { complete -p "$@" 2>/dev/null | sed -n 's/.*-F \([^ ]*\).*/\1/p'; }
+# bash-completion loads what it knows of a command when that is asked for first.
+if ! complete -p make >/dev/null 2>&1; then
+  _lockstep_loader=$(_lockstep_function -D)
+  [[ -z $_lockstep_loader ]] || "$_lockstep_loader" make
+fi
+if [[ $(_lockstep_function make) != _lockstep_make ]]; then _lockstep_before=$(_lockstep_function make); fi
 
 _lockstep_make() {
   COMPREPLY=()
   if [[ ! -f Makefile || ! -f configs/schema.json || ! -d train/verbs ]]; then
-    if [[ -n $_lockstep_before && $_lockstep_before != _lockstep_make ]]; then "$_lockstep_before" "$@"; fi
+    if [[ -n $_lockstep_before ]]; then "$_lockstep_before" "$@"; fi
     return
   fi
   # What bash replaces: it takes =, : and quotes for the beginning of a word.
-  local end=${COMP_WORDS[COMP_CWORD]} text
-  end=${end#[\"\']}
-  if [[ $end == = || $end == : ]]; then end=''; fi
+  local end=$2 text
   while IFS=$'\t' read -r text _; do
     COMPREPLY+=("$text")
   done < <(python3 -I "$_lockstep_complete" "${COMP_LINE:0:COMP_POINT}" "$end" 2>/dev/null)

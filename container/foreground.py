@@ -40,7 +40,8 @@ def run(command: list[str], container: str) -> int:
         code = int(_docker("wait", container).stdout.strip() or code)
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         show_cursor()
-        print(f"error: {container} was killed → add --resume to go on", file=sys.stderr)
+        if "fit" in command:
+            print(f"error: {container} was killed → add --resume to go on", file=sys.stderr)
     return code if code >= 0 else 128 - code
 
 

@@ -36,6 +36,7 @@ _PLACES: dict[str, tuple[str, ...] | None] = {
 _OPTIONS = {
     "train": {"--resume": "go on with the newest unfinished run of this name"},
     "tune": {"--what": "batch,workers,speed,lr"},
+    "eval": {"--checkpoint": "one checkpoint directory", "--data.root": "where the data is now"},
 }
 
 
@@ -101,43 +102,43 @@ def _values(name: str, value: str, words: list[str]) -> Candidates:
 
 def _paths(value: str, endings: tuple[str, ...] | None) -> Candidates:
     """Folders, and files with one of these endings, that begin as typed; not what is in a run."""
-    folder, _, start = value.rpartition("/")
-    top = Path(f"{folder}/" if folder or "/" in value else ".").expanduser()
+    folder, slash, start = value.rpartition("/")
     try:
-        entries = sorted(top.iterdir())
-    except OSError:
+        entries = sorted(Path(folder + slash or ".").expanduser().iterdir())
+    except (OSError, RuntimeError):  # it may not be read, or there is no such user
         return
     for entry in entries:
-        if entry.name.startswith(".") and not start.startswith("."):
+        hidden = entry.name.startswith(".") and not start.startswith(".")
+        # Other names would have to be quoted, as the shell and the place ask for.
+        if hidden or not re.fullmatch(r"[\w.,+@%-]+", entry.name):
             continue
-        path = value[: len(value) - len(start)] + entry.name
+        path = folder + slash + entry.name
         if entry.is_dir():
-            run = (entry / "config.yaml").exists()
-            yield path + ("" if run else "/"), ""
+            yield path + ("" if _is_run(entry) else "/"), ""
         elif endings is not None and entry.name.endswith(endings):
             yield path, ""
 
 
+def _is_run(folder: Path) -> bool:
+    try:
+        return (folder / "config.yaml").exists()
+    except OSError:  # it may not be entered
+        return False
+
+
 def _arguments(value: str, words: list[str]) -> Candidates:
-    """The knobs of an experiment, or the values of the knob before; what stands before stays."""
+    """Flags and knobs, or the values of the one before; what stands before stays."""
     kept, space, last = value.rpartition(" ")
-    before = (kept.split() or [""])[-1] if space else ""
+    flag, equals, typed = last.partition("=")
+    before = (kept.split() or [""])[-1]
+    name = re.sub("^--", "", flag if equals else before)
     start = kept + space
-    knobs = _knobs()
-    flag, equals, _ = last.partition("=")
-    asked = flag if equals else before
-    choices = _choices(knobs[asked[2:]]) if asked[2:] in knobs and asked.startswith("--") else []
-    if asked[2:] in _PLACES:
-        kept = start + (flag + equals if equals else "")
-        yield from (
-            (kept + path, "")
-            for path, _ in _paths(
-                last[len(flag + equals) :] if equals else last, _PLACES[asked[2:]]
-            )
-        )
-        return
-    if choices:
-        yield from ((start + (flag + equals if equals else "") + choice, "") for choice in choices)
+    knobs = _knobs() if not words or {"train", "tune", "data"} & {*words} else {}
+    if equals or name in knobs or name in _PLACES:
+        start += flag + equals if equals else ""
+        typed = typed if equals else last
+        found = _paths(typed, _PLACES[name]) if name in _PLACES else _choices(knobs.get(name, {}))
+        yield from ((start + text, "") for text, _ in found)
         return
     for target, options in _OPTIONS.items():
         if target in words:
@@ -161,14 +162,14 @@ def _knobs() -> dict[str, dict[str, Any]]:
     return dict(below(schema["properties"], ""))
 
 
-def _choices(described: dict[str, Any]) -> list[str]:
+def _choices(described: dict[str, Any]) -> Candidates:
     """The values of a knob that has only some."""
     found: list[str] = []
     for one in [described, *described.get("anyOf", [])]:
         kind = one.get("type")
         found += {"boolean": ["true", "false"], "null": ["null"]}.get(kind, [])
         found += [str(choice) for choice in one.get("enum", [])]
-    return found if set(found) != {"null"} else []
+    yield from ((text, "") for text in found if set(found) != {"null"})
 
 
 def main(line: str, end: str = "") -> None:

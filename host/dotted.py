@@ -58,8 +58,9 @@ def load(knob: str, path: str) -> Callable[..., Any]:
 
 def fix(error: BaseException) -> str:
     """What to do about an error of the user's code."""
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.split(".")[0]
+    package = (getattr(error, "name", None) or "").split(".")[0]
+    known = package in sys.modules or (package and importlib.util.find_spec(package) is not None)
+    if isinstance(error, ModuleNotFoundError) and package and not known:
         return f"add {package} to requirements/common.in, then make lock (docs/EXTENDING.md)"
     return "mend it; --debug shows where"
 

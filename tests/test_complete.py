@@ -35,6 +35,8 @@ def checkout(tmp_path, monkeypatch) -> Path:
     for run in ("runs/digits/20260101-000000-abc", "runs/mine/20260102-000000-def"):
         (tmp_path / run).mkdir(parents=True)
         (tmp_path / run / "config.yaml").touch()
+    for name in ("odd/fine", "odd/a b", "odd/x;touch ran", "odd/shut"):
+        (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -59,7 +61,12 @@ def offered(line: str) -> list[str]:
         ("make train ARGS='--optim.name ", ["ARGS=--optim.name sgd", "ARGS=--optim.name adamw"]),
         ("make train ARGS=--augment.flip=t", ["ARGS=--augment.flip=true"]),
         ("make train ARGS=--re", ["ARGS=--resume", "ARGS=--reproducibility="]),
-        ("make eval ARGS=--res", []),
+        ("make eval ARGS=--", ["ARGS=--checkpoint", "ARGS=--data.root"]),
+        ("make train ARGS=--optim.lr=", []),
+        ("make train ARGS='--epochs ", []),
+        ("make train DATA=od", ["DATA=odd/"]),
+        ("make train DATA=odd/", ["DATA=odd/fine/", "DATA=odd/shut/"]),
+        ("make train DATA=~nobody/", []),
         ('make train ARGS="--data.root ru', ["ARGS=--data.root runs/"]),
         ("make train ARGS=--data.root=ru", ["ARGS=--data.root=runs/"]),
         ("make train 'CONFIG=configs/ci", ["CONFIG=configs/cifar10.yaml"]),
@@ -90,6 +97,13 @@ def test_all_that_make_help_lists_and_every_knob(checkout):
     assert offered("make train PRECISION=") == [f"PRECISION={name}" for name in plan.PRECISIONS]
 
 
+def test_a_folder_that_cannot_be_looked_into_hides_no_other(checkout) -> None:
+    (checkout / "odd/shut/config.yaml").symlink_to("x" * 300)  # an error also for root
+    with pytest.raises(OSError, match="too long"):
+        (checkout / "odd/shut/config.yaml").stat()
+    assert offered("make train DATA=odd/") == ["DATA=odd/fine/", "DATA=odd/shut/"]
+
+
 def test_a_shell_hears_nothing_where_there_is_no_checkout(tmp_path):
     done = subprocess.run(
         [sys.executable, COMPLETE, "make tr", "tr"], cwd=tmp_path, capture_output=True, check=True
@@ -115,6 +129,7 @@ def test_pressing_tab_runs_nothing_of_the_folder_one_stands_in(checkout):
         ("make train ENG\tl\tCP\t", "make train ENGINE=local CPUS="),
         ("make eval RUN=runs/m\t\t", "make eval RUN=runs/mine/20260102-000000-def "),
         ("make train ARGS=--optim.nam\ts\t", "make train ARGS=--optim.name=sgd "),
+        ("make train ARGS=--optim.nest\t\t", "make train ARGS=--optim.nesterov="),
         ('make train "ARGS=--optim.name a\t', 'make train "ARGS=--optim.name adamw" '),
     ],
 )  # fmt: skip
@@ -129,6 +144,11 @@ def test_elsewhere_make_completes_as_before(tmp_path):
     before = "_mine() { COMPREPLY=(theirs); }; complete -F _mine make"
     assert typed("bash", "make th\t", tmp_path, before) == "make theirs "
     assert typed("bash", "make Mak\t", tmp_path) == "make Makefile "
+    # bash-completion's way: what completes a command is loaded when it is asked for first.
+    lazy = '_lazy() { _mine() { COMPREPLY=(theirs); }; complete -F _mine "$1"; return 124; }'
+    source = START["bash"][1]
+    before = f"{lazy}; complete -D -F _lazy; {source}"
+    assert typed("bash", "make th\t", tmp_path, before) == "make theirs "
 
 
 def typed(shell: str, keys: str, folder: Path, before: str = ":") -> str:

@@ -75,7 +75,8 @@ def test_nothing_in_a_value_is_run(place, value) -> None:
         assert (code, left(place)) == (0, []), said
         text = value.lstrip()  # as make does with what stands behind a =
         assert [word.lstrip() for word in told[2:]] == ["fit", "--config", text, "--run", text]
-    # Each of them stands in the same commands; which one is refused first does not matter.
+    make(place, "train", f"CPUS={value}", f"PRECISION={value}", f"ACCELERATE={value}")
+    # Each of them stands in the commands that look at the machine, before one is refused.
     looked_at = ("GPUS", "CPUS", "PRECISION", "BASE_IMAGE", "DATA", "ACCELERATE")
     make(place, "train", *(f"{name}={value}" for name in looked_at))
     make(place, "train", **dict.fromkeys(looked_at, value))

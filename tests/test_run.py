@@ -366,6 +366,8 @@ def test_data_of_other_classes_or_sizes_cannot_be_evaluated_on(cli, folder, tmp_
 
 def test_a_part_of_other_pictures_is_measured_and_told(cli, folder, tmp_path) -> None:
     """Class folders without a split: as in the training, a share of them is held out."""
+    from conftest import picture
+
     words = ["--data.source", "folder", "--data.root", folder / "train", "--data.holdout", 0.25]
     run = tmp_path / "r"
     assert cli("fit", *SHORT, *words, "--batch_size", 8, "--run", run).code == 0
@@ -373,12 +375,19 @@ def test_a_part_of_other_pictures_is_measured_and_told(cli, folder, tmp_path) ->
     shutil.copytree(folder / "train", tmp_path / "other")
     done = cli("evaluate", "--run", run, "--data.root", tmp_path / "other")
     assert done.code == 0, done.err
-    assert "25 % is held out, and measured: 6 of 24 pictures" in done.err
+    assert "warning" not in done.err  # the same pictures, elsewhere
+    picture(tmp_path / "other" / "dark" / "more.png", 60)
+    done = cli("evaluate", "--run", run, "--data.root", tmp_path / "other")
+    assert "a share of the pictures is held out, and only that is measured: 6 of 25" in done.err
+    shutil.copytree(folder, tmp_path / "both")
+    picture(tmp_path / "both" / "validation" / "dark" / "more.png", 60)
+    done = cli("evaluate", "--run", run, "--data.root", tmp_path / "both")
+    assert (done.code, "held out" in done.err) == (0, False)
 
 
 def test_a_warm_up_that_takes_the_whole_run_is_warned_of(cli, tmp_path) -> None:
-    for warmup, warned in ((5, True), (4, False)):
+    for warmup, warned in ((6, True), (5, False)):
         words = ["--optim.warmup", warmup, "--max_steps", 5, "--run", tmp_path / str(warmup)]
         done = cli("fit", *DIGITS, *words)
         assert done.code == 0
-        assert ("warning: optim.warmup takes 5 steps, and the run has 5" in done.out) is warned
+        assert ("warning: optim.warmup takes 6 steps, and the run has 5" in done.out) is warned

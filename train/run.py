@@ -78,7 +78,9 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
     epoch = len(parts.data.train)
     with ExitStack() as stack:
         display = stack.enter_context(
-            Display(round(parts.samples / epoch, 1), order.steps(parts.samples, config.batch_size))
+            Display(
+                float(f"{parts.samples / epoch:.3g}"), order.steps(parts.samples, config.batch_size)
+            )
         )
         health = stack.enter_context(Health(runtime.device))
         recorder = stack.enter_context(

@@ -92,7 +92,7 @@ def doubts(parts: Parts) -> Iterator[str]:
             " PRECISION=bf16; make tune measures"
         )
     steps = order.steps(parts.samples, config.batch_size)
-    if config.optim.warmup >= steps:
+    if config.optim.warmup > steps:
         yield (
             f"optim.warmup takes {config.optim.warmup} steps, and the run has {steps}: the learning"
             f" rate does not reach {config.optim.lr:g}; set --optim.warmup lower"

@@ -40,6 +40,7 @@ class ImageData:
         left_out: files that are no data, and why, by name.
         skipped: pictures that cannot be read, and why, by name.
         doubts: what else a person should know of it.
+        held_out: whether the validation split is a share of the source's only one.
     """
 
     train: Split
@@ -51,6 +52,7 @@ class ImageData:
     left_out: dict[str, str]
     skipped: dict[str, str]
     doubts: list[str]
+    held_out: bool = False
 
     def mark(self) -> str:
         """SHA-256 over all that enters the model before it is varied."""
@@ -187,7 +189,16 @@ def load(config: Data, augment: Augment | None = None, *, listing: bool = False)
     if found.both and config.holdout != Data().holdout and not own:
         doubts.append("data.holdout does nothing: the source has a validation split of its own")
     return ImageData(
-        train, validation, found.classes, mean, std, sha256, found.left_out, skipped, doubts
+        train,
+        validation,
+        found.classes,
+        mean,
+        std,
+        sha256,
+        found.left_out,
+        skipped,
+        doubts,
+        held_out=not found.both,
     )
 
 

@@ -107,14 +107,14 @@ _UNITS = {
 }
 # What is not there, and would be searched for in vain.
 _NONE = {
-    "aa": "RandAugment",
-    "auto_augment": "RandAugment",
+    "aa": "AutoAugment or RandAugment",
+    "auto_augment": "AutoAugment or RandAugment",
     "ema": "average of weights (EMA)",
     "model_ema": "average of weights (EMA)",
     "mixup": "mixup",
     "mixup_alpha": "mixup",
-    "cutmix": "mixup",
-    "cutmix_alpha": "mixup",
+    "cutmix": "cutmix",
+    "cutmix_alpha": "cutmix",
     "patience": "early stopping",
     "early_stopping_patience": "early stopping",
 }

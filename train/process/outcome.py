@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from host import launcher
-from host.errors import LockstepError, LostPeers, from_fields
+from host.errors import LockstepError, LostPeers, Stopped, from_fields
 
 VARIABLE = "LOCKSTEP_OUTCOME"
 
@@ -36,8 +36,11 @@ class Outcome:
 
 
 def handed() -> bool:
-    """Whether the supervisor of several processes was told, and gives the exit code itself."""
-    return VARIABLE in os.environ and (launcher.world() or 1) > 1
+    """Whether the supervisor of several processes was told of a stop, whose exit code it gives."""
+    if VARIABLE not in os.environ or (launcher.world() or 1) == 1:
+        return False
+    told = isinstance(read(Path(os.environ[VARIABLE])).error, Stopped)
+    return told or launcher.local_rank() != 0  # the first one tells
 
 
 def begun() -> None:

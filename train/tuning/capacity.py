@@ -33,7 +33,7 @@ def find(bench: Bench, search: Search) -> None:
     runtime = bench.runtime
     # More is no batch of this data.
     search.most = min(search.most, max(1, len(bench.data.train) // runtime.world))
-    _confine(runtime)
+    confine(runtime)
     while (size := search.next()) is not None:
         bench.report.add(trying=size)
         reset_peak(runtime)
@@ -62,7 +62,7 @@ def find(bench: Bench, search: Search) -> None:
     bench.report.add(answers=answers)
 
 
-def _confine(runtime: Runtime) -> None:
+def confine(runtime: Runtime) -> None:
     """Leave room beside the tries."""
     if runtime.device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(ROOM, torch.cuda.current_device())

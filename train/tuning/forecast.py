@@ -24,7 +24,7 @@ def told(config: Config, trials: Trials, what: list[str]) -> str:
     begin = time.perf_counter()
     ended = trials.attempt(config, "probe")
     if isinstance(ended.error, OutOfMemory):
-        return f"{', '.join(what)}: for how long is not known, since this batch does not fit here"
+        return "how long this takes is not known: the experiment's own batch does not fit here"
     if ended.error is not None:
         raise ended.error
     row = {key: value for row in ended.rows for key, value in row.items()}

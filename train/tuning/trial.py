@@ -31,6 +31,7 @@ from train.tuning.search import Search
 
 # Seconds and steps of a measurement, after steps that start workers and choose kernels.
 _SECONDS, _STEPS, _WARMUP = 2.0, 8, 2
+_PATIENCE = 20.0  # seconds for a forecast
 
 
 def run(task: dict[str, Any]) -> None:
@@ -67,22 +68,26 @@ def run(task: dict[str, Any]) -> None:
 def _probe(bench: Bench) -> None:
     """What a forecast needs to know: time and memory of the experiment as it is."""
     begin = time.perf_counter()
+    capacity.confine(bench.runtime)
     capacity.reset_peak(bench.runtime)
     before, _ = capacity.peak_memory(bench.runtime)
-    figures = _measure(bench)
+    figures = _measure(bench, most=_PATIENCE)
     memory, total = capacity.peak_memory(bench.runtime)
     about = {"memory_before": before, "memory": memory, "memory_total": total}
     bench.report.add(**figures, **about, measured_seconds=time.perf_counter() - begin)
 
 
-def _measure(bench: Bench) -> dict[str, float]:
-    """Samples per second, and the shares of step time that wait for data and for others."""
+def _measure(bench: Bench, most: float = math.inf) -> dict[str, float]:
+    """Samples per second, and the shares of step time that wait for data and for others; after
+    `most` seconds the step at hand is the last.
+    """
     config, runtime = bench.config, bench.runtime
     parts = parts_of(bench, assemble.samples(config, bench.data))
     steps = 0
     batches = parts.batches(0)
     with closing(batches):
         start = time.perf_counter()
+        until = start + most
         for step in range(parts.steps):
             loop.update(parts, batches, step, 0.0)
             if step + 1 == min(_WARMUP, parts.steps - 1):
@@ -91,7 +96,8 @@ def _measure(bench: Bench) -> dict[str, float]:
                 start, steps = time.perf_counter(), 0
                 continue
             steps += 1
-            if runtime.any(steps >= _STEPS and time.perf_counter() - start > _SECONDS):
+            now = time.perf_counter()
+            if runtime.any((steps >= _STEPS and now - start > _SECONDS) or now > until):
                 break
         synchronize(runtime)
         seconds = time.perf_counter() - start

@@ -26,6 +26,9 @@ def tune(file: Path | None, config: Config, what: list[str]) -> Path:
     Raises:
         LockstepError: the experiment cannot be trained here at all.
     """
+    if config.data.cache_on == "gpu" and "workers" in what:
+        print("no loader processes to measure, since data.cache_on is gpu")
+        what = [name for name in what if name != "workers"]
     folder = _folder(config)
     trials = Trials(folder, len(nvidia.seen(Machine())))
     found: dict[str, Any] = {"experiment": str(file), "command": sys.argv[1:]}
@@ -37,9 +40,7 @@ def tune(file: Path | None, config: Config, what: list[str]) -> Path:
         print("the largest micro-batch:", flush=True)
         found["batch"] = sizes.largest(config, trials, folder)
         tuned = sizes.lanes(tuned, found["batch"], said)
-    if "workers" in what and config.data.cache_on == "gpu":
-        print("loader processes: none, since data.cache_on is gpu", flush=True)
-    elif "workers" in what:
+    if "workers" in what:
         print("loader processes:", flush=True)
         found["workers"] = loaders.workers(tuned, trials)
         best = found["workers"]["best"]

@@ -65,7 +65,10 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         raise DataError(f"cannot draw {path}: {error}", "name another file: --picture") from error
     print(printable(f"the first samples, as the model gets them: {path}"))
     if len(images.train) < config.batch_size:
-        print(f"warning: make train will refuse batch_size {config.batch_size}, which is more")
+        print(
+            f"warning: batch_size {config.batch_size} is larger than the {len(images.train):,}"
+            " training pictures: make train refuses it"
+        )
     if images.skipped and config.data.on_bad == "error":
         raise DataError(
             f"{len(images.skipped):,} pictures cannot be used",

@@ -152,13 +152,14 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
         data = load(_as_trained(config, facts.shape[0]), config.augment)
     if data.classes != facts.classes or data.train.shape != facts.shape:
         raise DataError(_unlike(data, facts), "name the right data with --data.root")
-    if runtime.main and config.data.holdout and config.data.root != facts.config["data"]["root"]:
-        count = len(data.validation)
+    other = facts.data_sha256 not in (None, data.sha256)
+    if runtime.main and other and data.held_out:
+        held, total = len(data.validation), len(data.validation) + len(data.train)
         _warn(
-            f"as in the training, {100 * config.data.holdout:g} % is held out, and measured:"
-            f" {count:,} of {count + len(data.train):,} pictures; of folders train and val, val is"
+            f"as in the training, a share of the pictures is held out, and only that is measured:"
+            f" {held:,} of {total:,}"
         )
-    if runtime.main and facts.data_sha256 not in (None, data.sha256):
+    if runtime.main and other:
         _warn("the data is not what the weights were trained on")
     # The weights come from the checkpoint, whatever the training started from.
     blank = config.model.model_copy(update={"weights": None})
