@@ -37,7 +37,7 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
         packages = "; ".join(note for note in changed if note.startswith("package "))
         raise HostError(
             f"numerics: portable, and here are other bits in {probes} than where this run was"
-            f" started{packages and ': '}{packages}",
+            f" started{packages and ', which had: '}{packages}",
             "go on where it was started, or start again here in another --run"
             + ("" if packages else "; please report it"),
         )
