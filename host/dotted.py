@@ -58,10 +58,11 @@ def load(knob: str, path: str) -> Callable[..., Any]:
 
 def fix(error: BaseException) -> str:
     """What to do about an error of the user's code."""
-    package = (getattr(error, "name", None) or "").split(".")[0]
-    known = package in sys.modules or (package and importlib.util.find_spec(package) is not None)
-    if isinstance(error, ModuleNotFoundError) and package and not known:
-        return f"add {package} to requirements/common.in, then make lock (docs/EXTENDING.md)"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.split(".")[0]
+        # Of one that is there, something inside is missing: that is no package to add.
+        if package not in sys.modules and importlib.util.find_spec(package) is None:
+            return f"add {package} to requirements/common.in, then make lock (docs/EXTENDING.md)"
     return "mend it; --debug shows where"
 
 
