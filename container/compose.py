@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from container import foreground, overlay
+from container import foreground, overlay, packages
 from host import HOME, cuda, docker, git, image, keys, selection, settings
 from host import lines as table
 from host.errors import HostError, LockstepError, UsageError
@@ -28,7 +28,6 @@ _FILE = "docker-compose.yml"
 _VERBS = HOME / "train" / "verbs"
 _TRAINING = ("PRECISION", "ACCELERATE")
 _SERVICES = ("train", "evaluate", "tensorboard", "dev")
-_OURS = ("train", "host", "doctor", "configs", "data", "runs", "container")
 # What a container sees of the checkout: flags whose value is a path, and the folder it must be in.
 _FOLDERS = {
     "--config": ("configs", "runs"),
@@ -110,7 +109,7 @@ def run(words: list[str]) -> int:
     how = ["--name", name, "--env", f"LOCKSTEP_CONTAINER={name}"]
     how += [] if foreground.terminal() else ["-T"]
     # The checkout itself is mounted for `dev`: what is put into it would stay there.
-    how += _code(environ.get("CODE", "")) if service in ("train", "evaluate") else []
+    how += packages.mounts(environ.get("CODE", ""), words) if computes else []
     at = words.index("run") + 1
     return foreground.run(_command(files, [*words[:at], *how, *words[at:]], known), name)
 
@@ -170,30 +169,6 @@ def _check_paths(words: list[str]) -> None:
                 f"{flag} {value} is outside what the container sees",
                 f"use {way}, or train without a container: ENGINE=local",
             )
-
-
-def _code(given: str) -> list[str]:
-    """What mounts the user's own package or module, read-only, beside ours.
-
-    Raises:
-        UsageError: there is none, or it cannot be imported by its name.
-    """
-    if not given:
-        return []
-    path = Path(given).expanduser().absolute()
-    name = path.stem if path.suffix == ".py" else path.name
-    if not path.exists():
-        raise UsageError(f"CODE={given} does not exist", "name the folder of your package")
-    if not name.isidentifier() or (path.is_file() and path.suffix != ".py"):
-        raise UsageError(
-            f"CODE={given} has no name that Python can import", "name a package, or a .py file"
-        )
-    taken = HOME / path.name
-    if taken.exists() and taken.resolve() != path.resolve():
-        raise UsageError(f"CODE={given}: there is a {path.name} here already", "rename yours")
-    if path.name in _OURS:
-        raise UsageError(f"CODE={given} is part of the checkout", "name your own package")
-    return ["--volume", f"{path}:/lockstep/{path.name}:ro"]
 
 
 def _command(files: list[str], words: list[str], known: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from doctor import finding
 from doctor.finding import Finding
-from host import cuda, docker, image
+from host import INSIDE, cuda, docker, image
 from host.errors import LockstepError
 from host.machine import Machine
 
@@ -47,7 +47,7 @@ def examine(
             ]
         else:
             python = Path(machine.home) / ".venv" / "bin" / "python"
-            inside = docker.INSIDE.exists()
+            inside = INSIDE.exists()
             if not (inside or python.exists()):
                 return [finding.skip("inside", "nothing is installed yet: make train does it")]
             command = [sys.executable if inside else str(python), "-m", "doctor.inside", *words]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import cuda, docker, nvidia
+from host import INSIDE, cuda, docker, nvidia
 from host import image as images
 from host.errors import LockstepError
 from host.machine import Machine
@@ -137,7 +137,7 @@ def room(machine: Machine) -> Finding:
 
 def environment(machine: Machine) -> Finding:
     """There is something to train in without an engine: .venv, or what makes one."""
-    if _answers(machine) or machine.exists(str(docker.INSIDE)):
+    if _answers(machine) or machine.exists(str(INSIDE)):
         return skip("local environment", "training runs in a container")
     if machine.exists(f"{machine.home}/.venv/bin/python"):
         return ok("local environment", ".venv")

@@ -8,3 +8,6 @@ from pathlib import Path
 
 HOME = Path(__file__).resolve().parent.parent
 """The checkout."""
+
+INSIDE = Path("/etc/lockstep-image.json")
+"""What an image of ours is made of; there is no such file outside of one."""

@@ -12,15 +12,13 @@ import json
 import os
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
-from host import HOME
+from host import HOME, INSIDE
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 
 # Written into our images when they are built: we are inside one, and its environment is the engine.
-INSIDE = Path("/etc/lockstep-image.json")
 
 _COMPOSE = (2, 24)
 _TOOLKIT = (

@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping
 
-from host import HOME
+from host import HOME, INSIDE
 from host.errors import UsageError, first_line, nearest
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -38,7 +38,9 @@ def load(knob: str, path: str) -> Callable[..., Any]:
         module = importlib.import_module(name)
     except (Exception, SystemExit) as error:
         top = name.split(".")[0]
-        where = f"run it from the folder that holds {top}; with a container add CODE=DIR/{top}"
+        where = f"run it from the folder that holds {top}"
+        if INSIDE.exists():  # of a container
+            where = f"put {top} into the checkout, or name where it is: CODE=DIR/{top}"
         missing = isinstance(error, ModuleNotFoundError) and name.startswith(error.name or "\0")
         raise UsageError(
             f"{knob} {path}: {name} cannot be imported"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from container import clean, compose, overlay, pin, twice
-from host import cuda, docker, image, nvidia, selection, settings
+from host import INSIDE, cuda, docker, image, nvidia, selection, settings
 from host import lines as table
 from host.errors import HostError, LockstepError, UsageError
 
@@ -258,7 +258,7 @@ def test_gpus_that_cannot_be_had(environ, count, handover, says) -> None:
         overlay.choose(environ, host(*[A100] * count), handover)
 
 
-@pytest.mark.skipif(docker.INSIDE.exists(), reason="inside an image there is nothing to choose")
+@pytest.mark.skipif(INSIDE.exists(), reason="inside an image there is nothing to choose")
 def test_engines_that_cannot_be_used(tmp_path) -> None:
     """auto falls back and says so in one line; docker refuses with the way out."""
     bare = tmp_path / "bare"

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from host import docker, regular
+from host import INSIDE, regular
 from host.errors import HostError, UsageError
 
 NAME = ".lock"
@@ -42,7 +42,7 @@ def hold(run: Path, patience: float = PATIENCE) -> Iterator[None]:
         since = datetime.now().isoformat(sep=" ", timespec="seconds")
         about = {"pid": os.getpid(), "host": platform.node(), "since": since}
         # Who was told no name has that of the host, by which Docker knows it as well.
-        container = os.environ.get(CONTAINER) or (platform.node() if docker.INSIDE.exists() else "")
+        container = os.environ.get(CONTAINER) or (platform.node() if INSIDE.exists() else "")
         about |= {"container": container} if container else {}
         with suppress(OSError):  # a full disk: the lock holds without its holder's name
             os.ftruncate(handle, 0)

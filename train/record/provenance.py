@@ -7,12 +7,13 @@ import os
 import platform
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from host import HOME, dotted, git, limits
+from host import HOME, INSIDE, dotted, git, limits
 from host.text import without_secrets
 from train.config import Config
 from train.lanes.runtime import Runtime
@@ -20,7 +21,6 @@ from train.learn import optim
 from train.record import environment
 
 _DECIDES = ("host", "train")
-_IMAGE = Path("/etc/lockstep-image.json")
 
 
 def describe(
@@ -92,8 +92,9 @@ def versions() -> dict[str, str | None]:
     lock = _lock()
     text = lock.read_text() if lock.exists() else "torch==\ntorchvision==\naccelerate==\n"
     named = {_normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)}
-    installed = {_normal(d.name): d.version for d in importlib.metadata.distributions() if d.name}
-    found |= {name: installed[name] for name in sorted(named & installed.keys())}
+    for name in sorted(named):
+        with suppress(importlib.metadata.PackageNotFoundError):  # not installed here
+            found[name] = importlib.metadata.version(name)
     found["cuda"] = torch.version.cuda
     if torch.cuda.is_available():
         found["cudnn"] = str(torch.backends.cudnn.version())
@@ -120,7 +121,7 @@ def image() -> dict[str, Any] | None:
 
     `identity` is SHA-256 over the rest: base, system packages, Python and lock.
     """
-    text = _text(_IMAGE)
+    text = _text(INSIDE)
     return json.loads(text) if text else None
 
 
