@@ -125,8 +125,12 @@ $(goals):
 
 else
 
+# A run that goes on has an experiment of its own, where nobody says another.
+resumed = $(and $(RUN),$(findstring --resume,$(value ARGS)),$(filter file default undefined,$(origin CONFIG)))
+own     = $(if $(resumed),$(shell test -f $(call quoted,RUN)/run.json && echo yes))
+
 train: checked $(ENV)  ##1 train CONFIG; with RUN= into that directory, ARGS=--resume to go on
-	$(VERB) fit --config $(call quoted,CONFIG) $(if $(RUN),--run $(call quoted,RUN)) $(args)
+	$(VERB) fit $(if $(own),,--config $(call quoted,CONFIG)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 data: $(ENV)  ##1 show what CONFIG trains on: classes, what is damaged or left out, a picture
 	$(VERB) data --config $(call quoted,CONFIG) $(args)
@@ -197,7 +201,7 @@ test-portable: $(DEV)  ## train as a dozen other CPUs and on two emulated ones, 
 	@$(BIN)/python -m pytest -m portable tests/portable -n 2 --dist worksteal -rP -k 'cpus or quick' $(args)
 
 test-fault: $(DEV)  ## kill and resume hundreds of times; half an hour
-	@FAULT_KILLS=200 FAULT_SCHEDULES=50 $(BIN)/python -m pytest -s tests/fault $(args)
+	@FAULT_KILLS=200 FAULT_SCHEDULES=50 FAULT_FLIPS=20 $(BIN)/python -m pytest -s tests/fault $(args)
 
 bench: $(ENV)  ## what the levels of reproducibility cost, side by side
 	@$(BIN)/python benchmarks/lockstep.py $(args)
@@ -294,7 +298,7 @@ help:  ## this list
 	@echo '  CUDA=LINE        cuda13, cuda12, or auto: the newest that fits the driver ['$(call quoted,CUDA)']'
 	@echo '  BASE_IMAGE=NAME  another base image, of a mirror perhaps'
 	@echo '  DATA=DIR         the folder that a container sees as data/                [data]'
-	@echo '  CODE=DIR         your own package, beside ours in a container, read-only'
+	@echo '  CODE=DIR         your own package, if it is not in this folder, for a container'
 	@echo '  DOCTOR=0         train without looking at the machine first'
 	@echo '  RUN=DIR          the run directory                 [runs/<name>/<time>-<signature>]'
 	@echo '  ARGS="..."       more arguments, as ARGS="--optim.lr 0.05 --epochs 20"'

@@ -100,6 +100,19 @@ def test_a_path_arrives_as_it_is(place, name) -> None:
     assert told[2:] == ["fit", "--config", path, "--run", path, "--a", path], said
 
 
+@pytest.mark.parametrize("name", ["a b", "it's", "$(x)"])
+def test_a_run_that_goes_on_has_its_own_experiment(place, name) -> None:
+    run = f"runs/{name}/resumed"
+    words = ["train", f"RUN={run}", "ARGS=--resume"]
+    digits = ["--config", "configs/digits.yaml"]
+    assert make(place, *words)[2][2:] == ["fit", *digits, "--run", run, "--resume"]
+    (place / run).mkdir(parents=True)
+    (place / run / "run.json").touch()
+    assert make(place, *words)[2][2:] == ["fit", "--run", run, "--resume"]
+    assert "--config" in make(place, *words, f"CONFIG={run}")[2]
+    assert "--config" in make(place, *words[:2])[2]
+
+
 def test_a_line_break_is_refused(place) -> None:
     for name in ("RUN", "CONFIG", "ARGS", "GPUS", "DATA"):
         for given in ({}, {name: "a\ntouch ran"}):

@@ -227,7 +227,8 @@ def test_every_way_of_starting_holds_the_variables(way, cli, tmp_path) -> None:
     """As this process does, which had them from its start."""
     here, run = tmp_path / "here", tmp_path / "run"
     assert cli("fit", *DIGITS, *KNOBS, "--run", here).code == 0
-    for words in (["fit", *DIGITS, *map(str, KNOBS)], ["evaluate"]):
+    fit = ["fit", *DIGITS, *map(str, KNOBS)]
+    for words in (fit, ["evaluate"]) if way in ("plain", "launch") else (fit,):
         done = subprocess.run(
             [*WAYS[way], *words, "--run", str(run)],
             capture_output=True, text=True, cwd=ROOT, env=BARE, check=False,
@@ -432,6 +433,9 @@ def test_a_portable_run_goes_on_where_the_bits_are_the_same(cli, tmp_path) -> No
         "here are other bits in linear (of 67 probes) than where this run was started"
         in one_line(done.err)
     )
+    (run / "run.json").write_text(json.dumps({**record, "image": {"identity": "0"}}))
+    done = cli("fit", *DIGITS, *KNOBS, "--run", run, "--resume")
+    assert "which was in a container, and this is none → add ENGINE=docker" in one_line(done.err)
 
 
 def test_a_command_line_is_read_before_torch_is_loaded() -> None:

@@ -169,6 +169,9 @@ def test_knobs_that_do_not_decide_the_result_may_change_on_resume(finished, cli)
     other = cli("fit", "--config", config, "--run", finished, "--resume", "--optim.lr", 0.2)
     assert other.code == 2
     assert "was started with another optim.lr" in other.err
+    assert "go on with --optim.lr 0.1, or start another run" in one_line(other.err)
+    other = cli("fit", "--config", "configs/cifar10.yaml", "--run", finished, "--resume")
+    assert f"go on with --config {config} (with make: CONFIG=)" in one_line(other.err)
 
 
 @pytest.mark.parametrize("edited", ["config.yaml", "run.json", "both"])

@@ -69,7 +69,7 @@ def samples(config: Config, images: ImageData) -> int:
         raise UsageError(
             f"batch_size {config.batch_size} is larger than the {len(images.train)} training"
             " samples",
-            "choose a smaller --batch_size",
+            f"use --batch_size {1 << max(0, len(images.train).bit_length() - 2)}",
         )
     count = round(config.epochs * len(images.train))
     if config.max_steps is not None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.config import JsonDict
@@ -48,9 +48,14 @@ def default(field: FieldInfo) -> str:
 
 def table(knobs: Iterable[tuple[str, FieldInfo]]) -> str:
     """A line for each knob: its flag, what it does, and its default."""
-    rows = [(f"--{name}", field.description, default(field)) for name, field in knobs]
-    width = max((len(flag) for flag, *_ in rows), default=0)
-    return "\n".join(f"  {flag:<{width}}  {text} [{value}]" for flag, text, value in rows)
+    rows = [(f"--{name}", f"{field.description} [{_values(field)}]") for name, field in knobs]
+    width = max((len(flag) for flag, _ in rows), default=0)
+    return "\n".join(f"  {flag:<{width}}  {text}" for flag, text in rows)
+
+
+def _values(field: FieldInfo) -> str:
+    others = [w for w in get_args(field.annotation) if isinstance(w, str) and w != field.default]
+    return default(field) + (f"; or {', '.join(others)}" if others else "")
 
 
 def named(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -1,7 +1,7 @@
 """An experiment's file: read, override, check, compare and write it."""
 
 from train.experiment.aliases import meant
-from train.experiment.comparing import changed, differences, dump, signature, value
+from train.experiment.comparing import changed, differences, dump, signature, typed, value
 from train.experiment.parsing import load, moved, parse, settled
 from train.experiment.reading import read_yaml
 
@@ -16,5 +16,6 @@ __all__ = [
     "read_yaml",
     "settled",
     "signature",
+    "typed",
     "value",
 ]

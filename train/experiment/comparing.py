@@ -32,6 +32,11 @@ def value(config: Config, name: str) -> Any:
     return found
 
 
+def typed(value: Any) -> str:
+    """A knob's value as it is given on the command line."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def changed(config: Config, name: str, now: Any) -> Config:
     """The same with another value of a knob."""
     section, _, last = name.rpartition(".")

@@ -1,5 +1,6 @@
 """Which run directory a training takes: chosen, locked, and checked to be the experiment's."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -7,11 +8,13 @@ from pathlib import Path
 
 from host.errors import DataError, UsageError
 from train.config import Config
-from train.experiment import differences, parse, settled
+from train.experiment import differences, parse, settled, typed
 from train.lanes.runtime import Runtime
 from train.record import documents, lock, rundir
 from train.record.facts import Facts
 from train.record.recorder import check_key
+
+_FEW = 3  # knobs that are named one by one
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,12 @@ def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
     other = differences(now, settled(before))
     if other:
         said = ", ".join(f"{name} ({was}, and now {value})" for name, value, was in other)
+        words = shlex.join(word for name, _, was in other for word in (f"--{name}", typed(was)))
+        if len(other) > _FEW:
+            words = f"--config {run / 'config.yaml'} (with make: CONFIG=)"
         raise UsageError(
             f"{what} with another {said}",
-            "go on without these changes, or start another run, from its weights if you like:"
+            f"go on with {words}, or start another run, from its weights if you like:"
             f" --model.weights {run / 'checkpoints' / 'latest' / 'model.safetensors'}",
         )
 

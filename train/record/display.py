@@ -26,7 +26,10 @@ class Display:
     """Shows a run's course; of use to the main process."""
 
     def __init__(self, epochs: float, steps: int) -> None:
-        self.epochs, self.steps = epochs, steps
+        self.steps = steps
+        # As many digits as the figure in front of it will have.
+        self._exact = epochs == round(epochs, 1)
+        self.epochs = epochs
         self.terminal = sys.stdout.isatty()
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         room = self._console.width
@@ -51,11 +54,14 @@ class Display:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
+    def _where(self, epoch: float, width: int = 0) -> str:
+        if self._exact:
+            return f"epoch {epoch:{width}.1f}/{self.epochs:g}"
+        return f"epoch {epoch:{width}.2f}/{self.epochs:.2f}"
+
     def begin(self, step: int) -> None:
         """Say that `step` steps were done before: they do not count for the time left."""
-        where = (
-            f"epoch {self.epochs * step / self.steps:.1f}/{self.epochs:g}" if step else "epoch 0"
-        )
+        where = self._where(self.epochs * step / self.steps) if step else "epoch 0"
         self._bar.reset(self._task, completed=step, description=where)
 
     def say(self, text: str) -> None:
@@ -71,7 +77,7 @@ class Display:
     def train(self, step: int, epoch: float, loss: float, accuracy: float, speed: float) -> None:
         """The figures of a training step; `speed` in samples per second."""
         figures = f"loss {loss:.4f}  acc {100 * accuracy:5.1f} %  {speed:,.0f} samples/s"
-        where = f"epoch {epoch:.1f}/{self.epochs:g}"
+        where = self._where(epoch)
         room = self._console.width
         short = figures if room >= _WIDE else f"loss {loss:.4f}" if room >= _NARROW else ""
         self._bar.update(self._task, completed=step, description=where, figures=short)
@@ -90,8 +96,8 @@ class Display:
         """The figures of an evaluation: loss and top1 are shown."""
         loss, top1 = (math.nan if v is None else v for v in (figures["loss"], figures["top1"]))
         self._last_line = time.monotonic()
-        self._bar.update(self._task, description=f"epoch {epoch:.1f}/{self.epochs:g}")
+        self._bar.update(self._task, description=self._where(epoch))
         self.say(
-            f"epoch {epoch:5.1f}/{self.epochs:g}  step {step:>5}/{self.steps}"
+            f"{self._where(epoch, 5)}  step {step:>5}/{self.steps}"
             f"  validation loss {loss:.4f}  top-1 {100 * top1:6.2f} %{'  best' * best}"
         )

@@ -34,13 +34,7 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
     changed = comparison.differences(before, manifest) if attempts else []
     probes = comparison.other_probes(before, manifest)
     if config.portable and probes:
-        packages = "; ".join(note for note in changed if note.startswith("package "))
-        raise HostError(
-            f"numerics: portable, and here are other bits in {probes} than where this run was"
-            f" started{packages and ', which had: '}{packages}",
-            "go on where it was started, or start again here in another --run"
-            + ("" if packages else "; please report it"),
-        )
+        raise _other_bits(before, manifest, probes, changed)
     attempt = {
         "started": _now(),
         "from_step": step,
@@ -58,6 +52,27 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
     documents.write_json(path / "run.json", whole)
     documents.write(path / "config.yaml", dump(config))
     return Started(str(whole["id"]), changed)
+
+
+def _other_bits(
+    before: Mapping[str, Any], now: Mapping[str, Any], probes: str, changed: list[str]
+) -> HostError:
+    """Why a portable run cannot go on here, where some operations round otherwise."""
+    said = f"numerics: portable, and here are other bits in {probes} than where this run was"
+    inside = before.get("image") is not None
+    if inside != (now.get("image") is not None):
+        # Not all of it comes from the lock: NumPy's functions are the C library's.
+        where = "in a container, and this is none" if inside else "outside of this container"
+        return HostError(
+            f"{said} started, which was {where}",
+            f"add ENGINE={'docker' if inside else 'local'}, or start again here in another --run",
+        )
+    packages = "; ".join(note for note in changed if note.startswith("package "))
+    return HostError(
+        f"{said} started{packages and ', which had: '}{packages}",
+        "go on where it was started, or start again here in another --run"
+        + ("" if packages else "; please report it"),
+    )
 
 
 def finish(path: Path, result: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from host.errors import DataError
+from host.errors import DataError, UsageError
 from host.text import printable
 from train import experiment
 from train.config import Data
@@ -46,6 +46,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         DataError: pictures cannot be used, and the experiment does not skip them.
     """
     config = experiment.load(options.config, knobs)
+    from train import assemble
     from train.data import load, mosaic
 
     if options.cached or options.clear:
@@ -64,11 +65,10 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     except (OSError, ValueError) as error:  # ValueError: a suffix that is no format
         raise DataError(f"cannot draw {path}: {error}", "name another file: --picture") from error
     print(printable(f"the first samples, as the model gets them: {path}"))
-    if len(images.train) < config.batch_size:
-        print(
-            f"warning: batch_size {config.batch_size} is larger than the {len(images.train):,}"
-            " training pictures: make train refuses it"
-        )
+    try:
+        assemble.samples(config, images)
+    except UsageError as error:
+        print(f"warning: {error}; else make train refuses it")
     if images.skipped and config.data.on_bad == "error":
         raise DataError(
             f"{len(images.skipped):,} pictures cannot be used",
