@@ -8,6 +8,10 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 # And about this environment; tests/container is about the other engine.
 os.environ["ENGINE"] = "local"
 
+# In a container of ours, what it was started with is about that container.
+for name in [n for n in os.environ if n.startswith("LOCKSTEP_") or n.endswith("_FILE")]:
+    del os.environ[name]
+
 from train.numerics import variables
 
 # The suite trains digits in this process, which says numerics: portable.
@@ -157,7 +161,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """A copy of the repository that another user owns, with the run and image of a `make train`."""
     made = copy(tmp_path_factory.mktemp("checkout") / "lockstep")
-    first = made.run("make", "train", "RUN=runs/first", "CPUS=1")
+    first = made.run("make", "train", "RUN=runs/first", "CPUS=1", "ARGS=--epochs 4")
     assert first.code == 0, first.said
     yield made
     made.remove()
@@ -169,6 +173,14 @@ def local_copy(tmp_path: Path) -> Path:
     made = copy(tmp_path / "lockstep", os.getuid())
     (made.path / ".venv").symlink_to(ROOT / ".venv")
     return made.path
+
+
+def stated_hash() -> str:
+    """The weights' hash that README.md shows, which digits ends with everywhere."""
+    (found,) = re.findall(
+        r"^weights ([0-9a-f]{64})$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    return str(found)
 
 
 def commands(text: str) -> list[str]:

@@ -1,5 +1,6 @@
 """A container that is stopped saves, says 75 and goes on; one that is killed goes on as well."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,10 +8,20 @@ import time
 
 import pytest
 from checkouts import Checkout, docker
+from fault.harness import finish
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
 
 WORDS = ("fit", "--config", "configs/digits.yaml", "--checkpoint.every", "10", "--log.every", "1")
+# 180 steps: the container is told to stop after twenty.
+LENGTH = ("--epochs", "16")
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory) -> str:
+    """The weights that the local environment ends with."""
+    run = finish(tmp_path_factory.mktemp("reference"), [*WORDS, *LENGTH])
+    return str(json.loads((run / "result.json").read_text())["weights_sha256"])
 
 
 def training(
@@ -35,9 +46,9 @@ def wait_for(checkout: Checkout, run: str, process: subprocess.Popen[str]) -> No
 
 @pytest.mark.parametrize("cpus", ["1", "2"])
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_run_goes_on_after_docker_stop_and_docker_kill(checkout, how, cpus) -> None:
+def test_a_run_goes_on_after_docker_stop_and_docker_kill(checkout, reference, how, cpus) -> None:
     run = f"runs/{how}-{cpus}"
-    name, process = training(checkout, run, cpus)
+    name, process = training(checkout, run, cpus, *LENGTH)
     started = time.monotonic()
     docker(how, name)
     said, _ = process.communicate(timeout=60)
@@ -48,11 +59,11 @@ def test_a_run_goes_on_after_docker_stop_and_docker_kill(checkout, how, cpus) ->
         assert "add --resume" in said
     else:
         assert process.returncode == 137, said
-    words = ("docker", "compose", "run", "--rm", "train", *WORDS, "--run", run, "--resume")
-    again = checkout.run(*words, CPUS=cpus)
+    words = ("docker", "compose", "run", "--rm", "train", *WORDS, *LENGTH, "--run", run)
+    again = checkout.run(*words, "--resume", CPUS=cpus)
     assert again.code == 0, again.said
-    reference = checkout.read("runs/first/result.json")
-    assert checkout.read(f"{run}/result.json")["weights_sha256"] == reference["weights_sha256"]
+    assert "going on after step" in again.said
+    assert checkout.read(f"{run}/result.json")["weights_sha256"] == reference
 
 
 def test_a_container_that_was_left_alone_is_named(checkout) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from checkouts import Checkout, docker
-from conftest import ROOT, commands
+from conftest import ROOT, commands, stated_hash
 
 PORT = 6106  # 6006 is for the tests without containers, which may run meanwhile
 
@@ -30,7 +30,8 @@ def digits(run: Path, *knobs: str, where: Path = ROOT) -> str:
 
 def test_the_container_ends_in_the_bits_of_the_local_environment(checkout, tmp_path) -> None:
     assert checkout.read("runs/first/result.json")["status"] == "finished"
-    assert checkout.read("runs/first/result.json")["weights_sha256"] == digits(tmp_path / "local")
+    local = digits(tmp_path / "local", "--epochs", "4")
+    assert checkout.read("runs/first/result.json")["weights_sha256"] == local
 
 
 def test_all_files_belong_to_the_caller(checkout) -> None:
@@ -150,10 +151,10 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text(MINE)
     knobs = "--model.name mine:build --data.source mine:tables --optim.loss mine:loss"
-    knobs += " --optim.label_smoothing 0 --epochs 160 --checkpoint.every 40"
+    knobs += " --optim.label_smoothing 0 --epochs 80 --checkpoint.every 20"
     words = ["make", "train", "RUN=runs/mine", f"ARGS={knobs} --resume"]
     refused = checkout.run(*words, "CPUS=1")
-    assert "with a container add CODE=DIR/mine" in refused.said
+    assert "put mine into the checkout, or name where it is: CODE=DIR/mine" in refused.said
     words += [f"CODE={package}"]
     first = checkout.start(*words, "CPUS=1")
     while first.poll() is None and not list(checkout.path.glob("runs/mine/checkpoints/step-*")):
@@ -170,7 +171,7 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
     assert checkout.read("runs/mine/result.json")["weights_sha256"] == local
     same = ["make", "reproduce", "RUN=runs/mine", "CPUS=1", f"CODE={package}"]
     done = checkout.run(*same)
-    assert (done.code, "same bits: all 400 steps" in done.said) == (0, True), done.said
+    assert (done.code, "same bits: all 200 steps" in done.said) == (0, True), done.said
     (package / "__init__.py").write_text(MINE.replace("50 *", "40 *"))
     done = checkout.run(*same)
     assert "your own code changed since: mine" in done.said
@@ -180,6 +181,34 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
         ("README.md", "has no name that Python can import"),
     ):
         assert said in checkout.run(*words, f"CODE={wrong}").said
+
+
+def test_a_package_in_the_checkout_is_there_without_a_word(checkout) -> None:
+    """Named by a flag, by an experiment, or by the run that is measured."""
+    package = checkout.path / "near"
+    package.mkdir()
+    (package / "__init__.py").write_text(MINE)
+    experiment = checkout.path / "configs/near.yaml"
+    digits = (checkout.path / "configs/digits.yaml").read_text()
+    experiment.write_text(digits.replace("name: convnet", "name: near:build"))
+    short = "--max_steps 3 --optim.label_smoothing 0"
+    try:
+        words = ["CPUS=1", "RUN=runs/near", f"ARGS={short} --optim.loss near:loss"]
+        done = checkout.run("make", "train", "CONFIG=configs/near.yaml", *words)
+        assert done.code == 0, done.said
+        measured = checkout.run("make", "eval", "RUN=runs/near")
+        assert measured.code == 0, measured.said
+        assert f"{package}:/lockstep/near:ro" in measured.said
+    finally:
+        shutil.rmtree(package)
+        experiment.unlink()
+
+
+def test_the_quick_tests_run_in_the_container(checkout) -> None:
+    """Those that look at what is around them; the others see no difference."""
+    files = " ".join(f"tests/test_{name}.py" for name in ("host", "lock", "dotenv", "visible"))
+    done = checkout.run("make", "test", f"ARGS=-q {files}")
+    assert done.code == 0, done.said
 
 
 def test_the_docker_commands_of_the_page(checkout) -> None:
@@ -197,8 +226,11 @@ def test_the_docker_commands_of_the_page(checkout) -> None:
             assert "could not select device driver" in outcome.said
             continue
         assert outcome.code == 0, f"{line}\n{outcome.said}"
+        newest = max((checkout.path / "runs/digits").iterdir()).name
+        if line == "docker compose run --rm train":  # the whole of it
+            result = checkout.read(f"runs/digits/{newest}/result.json")
+            assert result["weights_sha256"] == stated_hash()
         if "evaluate" in line:
-            newest = max((checkout.path / "runs/digits").iterdir()).name
             assert newest in outcome.json()["checkpoint"]
         if "tensorboard" in line:
             serves(checkout)
