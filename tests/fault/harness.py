@@ -146,7 +146,7 @@ SIZE = 1436
 def finish(home: Path, words: list[Any], world: int = 1) -> Path:
     """Run to the end without a fault, and return the run directory."""
     attempt = start(home / "log", world, [*words, "--run", home / "run", "--resume"])
-    assert attempt.wait(120) == [0] * world, attempt.output()
+    assert attempt.wait(240) == [0] * world, attempt.output()
     return home / "run"
 
 
