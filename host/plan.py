@@ -19,6 +19,10 @@ from host.machine import Machine
 
 CONFIGS = HOME / "configs" / "accelerate"
 PRECISIONS = ("no", "fp16", "bf16")
+_SAID = {
+    *("compute_environment", "distributed_type", "mixed_precision", "num_machines"),
+    *("num_processes", "use_cpu"),
+}
 MOST = "most"
 """GPUS where `free` chose them: as many of those that CUDA sees as can share the lanes."""
 
@@ -33,6 +37,7 @@ class Plan:
         precision: no, fp16 or bf16.
         config: the hardware config's file.
         words: what `accelerate launch` is told: the file, and what it does not say.
+        single: whether that launcher would set two variables for one process, and nothing else.
     """
 
     processes: int
@@ -40,6 +45,13 @@ class Plan:
     precision: str
     config: Path
     words: tuple[str, ...]
+    single: bool
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the launcher tells a single process of the plan."""
+        cpu = "true" if self.device == "cpu" else "false"
+        return {"ACCELERATE_USE_CPU": cpu, "ACCELERATE_MIXED_PRECISION": self.precision}
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,7 @@ class _Hardware:
     Attributes:
         processes: how many it starts; 0: it does not say.
         several: whether it starts as many as it is told.
+        plain: whether it says nothing beyond device and precision of one process.
     """
 
     path: Path
@@ -56,6 +69,7 @@ class _Hardware:
     device: str
     precision: str
     several: bool
+    plain: bool
 
 
 @dataclass(frozen=True)
@@ -193,8 +207,9 @@ def _chosen(asked: _Asked, precision: str, visible: int, lanes: int | None) -> P
     else:
         name = kind if kind != "no" else "gpu" if count == 1 else "multi_gpu"
     told = [] if name in ("cpu", "gpu") else ["--num_processes", str(count)]
-    path = _config(name)
-    return Plan(count, device, kind, path, ("--config_file", str(path), *told, *extra))
+    found = _read(name)
+    words = ("--config_file", str(found.path), *told, *extra)
+    return Plan(count, device, kind, found.path, words, found.plain)
 
 
 def _config(name: str) -> Path:
@@ -228,7 +243,7 @@ def _named(name: str, asked: _Asked, precision: str, visible: int) -> Plan:
     extra = ["--num_processes", str(count)] if asked.count and found.several else []
     extra += ["--mixed_precision", precision] if precision else []
     words = ("--config_file", str(found.path), *extra)
-    return Plan(count, found.device, kind, found.path, words)
+    return Plan(count, found.device, kind, found.path, words, found.plain)
 
 
 def _read(name: str) -> _Hardware:
@@ -260,4 +275,5 @@ def _read(name: str) -> _Hardware:
         "cpu" if said.get("use_cpu", "").lower() in ("true", "yes", "on") else "cuda",
         said.get("mixed_precision", "no"),
         kind != "NO",
+        kind == "NO" and machines == 1 and set(re.findall(r"^(\w+):", text, re.MULTILINE)) <= _SAID,
     )

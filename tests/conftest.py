@@ -18,8 +18,6 @@ from train.numerics import variables
 os.environ.update(variables.HELD)
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,30 +78,6 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(code, *capfd.readouterr())
 
     return call
-
-
-def processes(count: int, *words: Any, env: dict[str, str] | None = None) -> Outcome:
-    """`python -m train …` under torchrun, or plain for one process: real processes."""
-    start = [sys.executable, "-m"]
-    if count > 1:
-        # --standalone: a port of its own.
-        start += [
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc_per_node={count}",
-            "-m",
-            "--",
-        ]
-    done = subprocess.run(
-        [*start, "train", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=ROOT,
-        env={**os.environ, **(env or {})},
-        check=False,
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 def one_line(text: str) -> str:

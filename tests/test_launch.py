@@ -1,9 +1,11 @@
-"""From make's variables to an `accelerate launch`, and back to an exit code."""
+"""From make's variables to a command that starts trainers, and back to an exit code."""
 
+import json
 import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -19,24 +21,24 @@ WORDS = ["fit", "--config", "configs/digits.yaml"]
 
 def line(visible: int, lanes: int = 8, **variables: str) -> str:
     words = supervisor.command(plan.make(variables, visible, lanes), "train", WORDS)
-    assert words[0].endswith("accelerate")
     assert words[-len(WORDS) :] == WORDS
-    return shlex.join(words[2 : -len(WORDS)]).replace("configs/accelerate/", "")
+    *said, flag, module = words[: -len(WORDS)]
+    assert (flag, module) == ("-m", "train")
+    if said[0] == "env":
+        return shlex.join(word.removeprefix("ACCELERATE_") for word in said[1:-1])
+    assert said[0].endswith("accelerate")
+    return shlex.join(said[2:-1]).replace("--config_file configs/accelerate/", "")
 
 
 @pytest.mark.parametrize(
     ("visible", "variables", "expected"),
     [
-        (0, {}, "cpu.yaml"),
-        (4, {"CPUS": "1"}, "cpu.yaml"),
+        (0, {}, "USE_CPU=true MIXED_PRECISION=no"),
+        (4, {"CPUS": "1"}, "USE_CPU=true MIXED_PRECISION=no"),
         (0, {"CPUS": "4"}, "multi_cpu.yaml --num_processes 4"),
-        (
-            0,
-            {"PRECISION": "bf16"},
-            "cpu.yaml --mixed_precision bf16",
-        ),
-        (2, {"GPUS": "0"}, "cpu.yaml"),
-        (1, {}, "gpu.yaml"),
+        (0, {"PRECISION": "bf16"}, "USE_CPU=true MIXED_PRECISION=bf16"),
+        (2, {"GPUS": "0"}, "USE_CPU=true MIXED_PRECISION=no"),
+        (1, {}, "USE_CPU=false MIXED_PRECISION=no"),
         (4, {}, "multi_gpu.yaml --num_processes 4"),
         (4, {"GPUS": "all"}, "multi_gpu.yaml --num_processes 4"),
         (4, {"GPUS": "2"}, "multi_gpu.yaml --num_processes 2"),
@@ -45,13 +47,50 @@ def line(visible: int, lanes: int = 8, **variables: str) -> str:
         (6, {}, "multi_gpu.yaml --num_processes 4"),
         (16, {"PRECISION": "bf16"}, "bf16.yaml --num_processes 8"),
         (3, {"GPUS": "3"}, "multi_gpu.yaml --num_processes 3"),
-        (4, {"ACCELERATE": "gpu"}, "gpu.yaml"),
-        (2, {"ACCELERATE": "gpu", "PRECISION": "bf16"}, "gpu.yaml --mixed_precision bf16"),
+        (4, {"ACCELERATE": "gpu"}, "USE_CPU=false MIXED_PRECISION=no"),
+        (2, {"ACCELERATE": "gpu", "PRECISION": "bf16"}, "USE_CPU=false MIXED_PRECISION=bf16"),
         (4, {"ACCELERATE": "bf16", "GPUS": "3"}, "bf16.yaml --num_processes 3"),
     ],
 )
 def test_variables_choose_the_hardware_config(visible, variables, expected) -> None:
-    assert line(visible, **variables) == f"--config_file {expected} --quiet -m train"
+    assert line(visible, **variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "single"),
+    [
+        ("", True),
+        ("downcast_bf16: 'no'", False),
+        ("dynamo_config:\n  dynamo_backend: INDUCTOR", False),
+        ("gpu_ids: '1'", False),
+        ("num_machines: 2", False),
+    ],
+)
+def test_a_hardware_config_that_says_more_is_accelerate_s(
+    tmp_path, monkeypatch, more, single
+) -> None:
+    monkeypatch.setattr(plan, "CONFIGS", tmp_path)
+    text = (ROOT / "configs/accelerate/gpu.yaml").read_text()
+    (tmp_path / "gpu.yaml").write_text(f"{text}{more}\n")
+    for variables in ({}, {"ACCELERATE": "gpu"}):
+        assert plan.make(variables, 1).single is single
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "variables"), [("cpu", {}), ("cpu", {"PRECISION": "bf16"})])
+def test_a_single_process_is_told_what_accelerate_would_tell_it(name, variables, tmp_path) -> None:
+    """But for its compiler, which nobody asked for, and variables of Intel's OpenMP."""
+    planned = plan.make(variables, 0)
+    show = tmp_path / "show.py"
+    show.write_text("import json, os\nprint(json.dumps(dict(os.environ)))\n")
+    words = [str(Path(sys.executable).parent / "accelerate"), "launch", *planned.words, str(show)]
+    environ = {"OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
+    done = subprocess.run(words, env=environ, cwd=ROOT, capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    new = {n: v.lower() for n, v in told.items() if n not in environ and n != "LC_CTYPE"}
+    idle = {n: v for n, v in new.items() if n.startswith(("ACCELERATE_DYNAMO_", "KMP_"))}
+    assert {v for n, v in idle.items() if "DYNAMO" in n} <= {"no", "default", "false"}
+    assert {n: v for n, v in new.items() if n not in idle} == planned.variables
 
 
 @pytest.mark.parametrize(

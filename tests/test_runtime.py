@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import DIGITS, ROOT, one_line, processes
+from conftest import DIGITS, ROOT, one_line
+from fault.harness import processes
 from torch import nn
 
 from host import limits

@@ -1,4 +1,4 @@
-"""From GPUS, CPUS, PRECISION and ACCELERATE to an `accelerate launch`, printed and supervised.
+"""From GPUS, CPUS, PRECISION and ACCELERATE to the trainers: their command, printed and supervised.
 
     GPUS=4 PRECISION=bf16 python -m train.launch fit --config configs/cifar10.yaml
 

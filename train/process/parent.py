@@ -29,9 +29,10 @@ def signal_on_death(number: int) -> None:
 
 
 def launched() -> bool:
-    """Whether a launcher started this process: Accelerate's, or torchrun."""
-    # Nobody would set this one by hand, unlike the precision.
-    return "ACCELERATE_DYNAMO_MODE" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+    """Whether a launcher started this process: ours, Accelerate's, or torchrun."""
+    # Nobody would set these by hand, unlike the precision.
+    names = (SUPERVISOR, "ACCELERATE_DYNAMO_MODE", "TORCHELASTIC_RUN_ID")
+    return any(name in os.environ for name in names)
 
 
 def end_with_launcher() -> None:

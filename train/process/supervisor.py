@@ -1,7 +1,7 @@
-"""Stands between the terminal and Accelerate's launcher, whose ends it hands on.
+"""Stands between the terminal and the trainers, or Accelerate's launcher of several.
 
-Signals reach the trainers (the launcher would leave a single one orphaned, and kill the others),
-and the trainer's exit code comes back (the launcher turns each into 1).
+Signals reach the trainers (the launcher would kill them), and the trainer's exit code comes back
+(the launcher turns each into 1).
 """
 
 import getpass
@@ -29,11 +29,20 @@ _LONG = 65
 
 
 def command(plan: Plan, module: str, words: list[str]) -> list[str]:
-    """The command that starts a module of ours as planned."""
-    program = Path(sys.executable).parent / "accelerate"
+    """The command that starts a module of ours as planned.
+
+    For a single process Accelerate's launcher would load torch to set two variables.
+    """
+    if plan.single:
+        told = [f"{name}={value}" for name, value in plan.variables.items()]
+        return ["env", *told, _shown(Path(sys.executable)), "-m", module, *words]
+    program = _shown(Path(sys.executable).parent / "accelerate")
+    return [program, "launch", *plan.words, "--quiet", "-m", module, *words]
+
+
+def _shown(program: Path) -> str:
     folder = Path.cwd()
-    shown = program.relative_to(folder) if program.is_relative_to(folder) else program
-    return [str(shown), "launch", *plan.words, "--quiet", "-m", module, *words]
+    return str(program.relative_to(folder) if program.is_relative_to(folder) else program)
 
 
 def supervise(words: list[str]) -> int:
@@ -54,6 +63,7 @@ def supervise(words: list[str]) -> int:
         if len(folder) < _LONG:
             environ["TMPDIR"] = folder
         child: subprocess.Popen[bytes] | None = None
+        alone = words[0] == "env"  # the trainer itself, and no launcher of it
         asked: list[int] = []
 
         def forward(number: int, _frame: FrameType | None) -> None:
@@ -61,7 +71,7 @@ def supervise(words: list[str]) -> int:
             number = signal.SIGTERM if number == signal.SIGHUP else number
             asked.append(number)
             if child is not None:
-                _send(child.pid, number)
+                _send(child.pid, number, alone=alone)
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
@@ -131,9 +141,12 @@ def out_of_memory() -> OutOfMemory:
     )
 
 
-def _send(launcher: int, number: int) -> None:
+def _send(launcher: int, number: int, *, alone: bool) -> None:
     """Send a signal to the trainers, or to the launcher while it has none."""
     with suppress(psutil.NoSuchProcess):
+        if alone:
+            os.kill(launcher, number)
+            return
         # The launcher's own children are the trainers, for one process as for many.
         trainers = psutil.Process(launcher).children()
         for process in trainers:
