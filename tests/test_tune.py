@@ -209,9 +209,10 @@ def test_workers_for_a_slow_decoder(name, tmp_path) -> None:
 def test_a_killed_trial_is_told_from_one_that_fails(tmp_path, monkeypatch) -> None:
     log = tmp_path / "log"
     log.write_text("Signal 9 (SIGKILL) received by PID 7")
-    assert trials._killed(None, log)
+    assert trials._killed(1, None, log)
     log.write_text("ValueError: bad")
-    assert not trials._killed(None, log)
+    assert not trials._killed(1, None, log)
+    assert trials._killed(-9, None, log)
     killed = trials._error(1, None, log, killed=True)
     assert isinstance(killed, OutOfMemory)
     said = from_fields(DataError("the data set is empty", "check data.source").fields())

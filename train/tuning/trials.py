@@ -86,7 +86,7 @@ class Trials:
             code = _watch(words, {**os.environ, outcome.VARIABLE: str(said)}, out, rows)
         if code == 0:
             return Ended(read(rows), None)
-        killed = _killed(before, log)
+        killed = _killed(code, before, log)
         return Ended(read(rows), _error(code, outcome.read(said).error, log, killed))
 
 
@@ -145,14 +145,14 @@ def show(row: Row) -> None:
         )
 
 
-def _killed(before: int | None, log: Path) -> bool:
+def _killed(code: int, before: int | None, log: Path) -> bool:
     """Whether the kernel killed a process of the trial for memory."""
     after = limits.oom_kills()
     if before is not None and after is not None and limits.memory() is not None:
         return after > before
     # No cgroup counts them here: a SIGKILL that nobody of ours sent.
     text = log.read_text(errors="replace")
-    return "SIGKILL" in text or "Signal 9" in text
+    return code == -signal.SIGKILL or "SIGKILL" in text or "Signal 9" in text
 
 
 def _error(code: int, said: LockstepError | None, log: Path, killed: bool) -> LockstepError:
