@@ -14,6 +14,7 @@ from host.errors import DivergedError, Stopped
 from train.measure import Metrics
 from train.parts import Parts
 from train.process.health import Health
+from train.record import rundir
 from train.record.resume import State
 
 # Seconds and steps of training between looks at the machine.
@@ -132,7 +133,10 @@ class Journal:
         # Where nothing was done since the last checkpoint, that one says it all.
         if self._saved != self.state.step:
             self.save()
-        raise Stopped(f"a signal came; step {self.state.step} is saved", "add --resume to go on")
+        raise Stopped(
+            f"a signal came; step {self.state.step} is saved",
+            rundir.go_on(self.parts.saver.root.parent),
+        )
 
 
 class Clock:

@@ -56,7 +56,7 @@ def test_a_run_goes_on_after_docker_stop_and_docker_kill(checkout, reference, ho
         assert process.returncode == 75, said
         assert time.monotonic() - started < 100  # the grace period is 120 s
         assert checkout.read(f"{run}/result.json")["status"] == "stopped"
-        assert "add --resume" in said
+        assert f"→ to go on: make train RUN={run} ARGS=--resume" in said
     else:
         assert process.returncode == 137, said
     words = ("docker", "compose", "run", "--rm", "train", *WORDS, *LENGTH, "--run", run)

@@ -1,5 +1,6 @@
 """The run directory: which one, and whether it may be used."""
 
+import shlex
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -61,6 +62,12 @@ def continued(run: Path, resume: str | bool | None) -> bool:
             f"{'' if done else 'add --resume to go on, or '}choose another --run",
         )
     return held
+
+
+def go_on(run: Path) -> str:
+    """What one types to go on with `run`."""
+    name = shlex.quote(str(run))
+    return f"to go on: make train RUN={name} ARGS=--resume (without make: --run {name} --resume)"
 
 
 def status(run: Path) -> str | None:
