@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "EXTENDING.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 EXAMPLES = [name for name in SECTIONS if name.startswith("A")]
 # What these come to is known without an index of wheels and six gigabytes.
-ELSEWHERE = ("make lock", "make train ENGINE=docker CUDA=cuda14")
+ELSEWHERE = ("make lock CUDA=cuda13", "make train ENGINE=docker CUDA=cuda14")
 
 
 def apply(section: str, where: Path) -> int:
