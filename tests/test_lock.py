@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from host import INSIDE
 from host.errors import HostError, UsageError
 from train.process import parent
 from train.record import lock
@@ -33,6 +34,7 @@ def holder(run: Path, seconds: float) -> subprocess.Popen[str]:
     return child
 
 
+@pytest.mark.skipif(INSIDE.exists(), reason="inside a container it is the container that is named")
 def test_a_second_writer_is_told_who_the_first_is(tmp_path) -> None:
     with holder(tmp_path, 30) as child:
         with pytest.raises(UsageError) as refused, lock.hold(tmp_path, patience=0):

@@ -207,7 +207,8 @@ def test_a_package_in_the_checkout_is_there_without_a_word(checkout) -> None:
 def test_the_quick_tests_run_in_the_container(checkout) -> None:
     """Those that look at what is around them; the others see no difference."""
     files = " ".join(f"tests/test_{name}.py" for name in ("host", "lock", "dotenv", "visible"))
-    done = checkout.run("make", "test", f"ARGS=-q {files}")
+    # The copy is no git repository, of which one asks for its files.
+    done = checkout.run("make", "test", f"ARGS=-q {files} -k 'not stand_in_the_table'")
     assert done.code == 0, done.said
 
 
