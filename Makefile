@@ -58,11 +58,16 @@ compose := APT_SNAPSHOT BASE_IMAGE CACHE CODE DATA SHM_SIZE READ_ONLY MEMLOCK TE
 $(foreach v,$(filter $(compose) WANDB_API_KEY_FILE HF_TOKEN_FILE,$(told)),$(eval export $(v)))
 unexport CONFIG RUN ARGS
 
+# What nobody said may stand in .env. What is wrong with that file is said by those that read all of it.
+filed := $(if $(wildcard .env),CONFIG ENGINE DOCTOR TENSORBOARD_PORT)
+$(foreach v,$(filter-out $(set),$(filed)),$(eval \
+  $(v) := $$(or $$(shell $(PYTHON) -m host.settings $(v) 2>/dev/null),$$($(v)))))
+
 # exec: a signal to the recipe's shell must reach what it runs.
 # What nobody set is for .env to say.
 given    = $(if $(filter file default undefined,$(origin $(1))),,$(1)=$(call quoted,$(1)))
 SETTINGS = $(call given,GPUS) $(call given,CPUS) $(call given,PRECISION) $(call given,ACCELERATE)
-HOST     = env $(if $(filter-out auto,$(CUDA)),$(call given,CUDA)) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m
+HOST     = env $(call given,CUDA) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m
 COMPOSE  = @exec $(HOST) container.compose
 
 # Targets that look after the host themselves; for the others it is looked up what the host has.
@@ -126,7 +131,8 @@ $(goals):
 else
 
 # A run that goes on has an experiment of its own, where nobody says another.
-resumed = $(and $(RUN),$(findstring --resume,$(value ARGS)),$(filter file default undefined,$(origin CONFIG)))
+usual   = $(filter file default undefined,$(origin CONFIG))
+resumed = $(and $(RUN),$(findstring --resume,$(value ARGS)),$(usual))
 own     = $(if $(resumed),$(shell test -f $(call quoted,RUN)/run.json && echo yes))
 
 train: checked $(ENV)  ##1 train CONFIG; with RUN= into that directory, ARGS=--resume to go on
@@ -148,7 +154,7 @@ knobs: $(ENV)  ##2 list every knob of an experiment, or those with a word: ARGS=
 	$(VERB) knobs $(args)
 
 $(verbs): $(ENV)
-	$(VERB) $@ $(if $(RUN),--run $(call quoted,RUN)) $(if $(filter file default undefined,$(origin CONFIG)),,--config $(call quoted,CONFIG)) $(args)
+	$(VERB) $@ $(if $(RUN),--run $(call quoted,RUN)) $(if $(and $(usual),$(filter configs/digits.yaml,$(CONFIG))),,--config $(call quoted,CONFIG)) $(args)
 
 ifneq ($(docker),)
 

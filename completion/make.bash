@@ -22,11 +22,17 @@ _lockstep_make() {
   while IFS=$'\t' read -r text _; do
     COMPREPLY+=("$text")
   done < <(python3 -I "$_lockstep_complete" "${COMP_LINE:0:COMP_POINT}" "$end" 2>/dev/null)
-  # More follows a variable's name, a knob and a folder. Bash would close a quote after the only candidate.
-  if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=/] ]]; then
+  [[ ${#COMPREPLY[@]} -eq 1 ]] || return 0
+  # More follows a variable's name and a folder, and in quotes each flag and its value. Bash would close
+  # a quote after the only candidate: of two, it inserts what both begin with.
+  local only=${COMPREPLY[0]} more=
+  if [[ $only == *[=/] ]]; then
     compopt -o nospace
-    if [[ ${COMP_WORDS[COMP_CWORD]} == [\"\']* ]]; then COMPREPLY+=("${COMPREPLY[0]%=} "); fi
+    more=$only
+  elif [[ $only == *--* ]]; then
+    more="$only "
   fi
+  if [[ $more && ${COMP_WORDS[COMP_CWORD]} == [\"\']* ]]; then COMPREPLY=("$more" "$more…"); fi
 }
 
 complete -o default -F _lockstep_make make

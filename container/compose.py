@@ -111,6 +111,8 @@ def run(words: list[str]) -> int:
     # The checkout itself is mounted for `dev`: what is put into it would stay there.
     how += packages.mounts(environ.get("CODE", ""), words) if computes else []
     at = words.index("run") + 1
+    if service == "tensorboard":  # it names its own address, which is the container's
+        print(f"TensorBoard will be at http://127.0.0.1:{known.get('TENSORBOARD_PORT', 6006)}")
     return foreground.run(_command(files, [*words[:at], *how, *words[at:]], known), name)
 
 

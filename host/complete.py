@@ -35,8 +35,8 @@ _PLACES: dict[str, tuple[str, ...] | None] = {
 }
 _OPTIONS = {
     "train": {"--resume": "go on with the newest unfinished run of this name"},
-    "tune": {"--what": "batch,workers,speed,lr"},
-    "eval": {"--checkpoint": "one checkpoint directory", "--data.root": "where the data is now"},
+    "tune": {"--what=": "batch,workers,speed,lr"},
+    "eval": {"--checkpoint=": "one checkpoint directory", "--data.root=": "where the data is now"},
 }
 
 

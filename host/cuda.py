@@ -8,13 +8,12 @@ the CPU.
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from typing import Mapping
 
 from host import lines as table
-from host import nvidia, plan
+from host import nvidia, plan, settings
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 from host.nvidia import Gpu
@@ -121,7 +120,7 @@ def _dotted(capability: nvidia.Capability) -> str:
 def main() -> int:
     """Print the line."""
     try:
-        print(fitting_line(os.environ, look(), any_host="any" in sys.argv[1:]).name)
+        print(fitting_line(settings.read(), look(), any_host="any" in sys.argv[1:]).name)
     except LockstepError as error:
         print(error.line(), file=sys.stderr)
         return error.code

@@ -37,15 +37,11 @@ def load(knob: str, path: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        top = name.split(".")[0]
-        where = f"run it from the folder that holds {top}"
-        if INSIDE.exists():  # of a container
-            where = f"put {top} into the checkout, or name where it is: CODE=DIR/{top}"
         missing = isinstance(error, ModuleNotFoundError) and name.startswith(error.name or "\0")
         raise UsageError(
             f"{knob} {path}: {name} cannot be imported"
             f" ({type(error).__name__}: {first_line(error)})",
-            where if missing else fix(error),
+            where(name.split(".")[0]) if missing else fix(error),
         ) from error
     found = getattr(module, wanted, None)
     if not callable(found):
@@ -56,6 +52,13 @@ def load(knob: str, path: str) -> Callable[..., Any]:
         )
     imported([path])  # its files may be edited before anybody writes down what they were
     return found  # type: ignore[no-any-return]
+
+
+def where(package: str) -> str:
+    """What to do about a package of the user's that is not found."""
+    if INSIDE.exists():  # of a container
+        return f"put {package} into the checkout, or name where it is: CODE=DIR/{package}"
+    return f"run it from the folder that holds {package}"
 
 
 def fix(error: BaseException) -> str:
@@ -106,6 +109,13 @@ def changed(recorded: dict[str, str]) -> list[str]:
     """Names of recorded modules whose files are others now, or gone; nothing is imported."""
     _search_here()
     return [name for name, was in recorded.items() if _digest_of(name) != was]
+
+
+def absent(recorded: Mapping[str, str]) -> list[str]:
+    """Packages of recorded modules that are not found at all; nothing is imported."""
+    _search_here()
+    packages = sorted({name.split(".")[0] for name in recorded})
+    return [package for package in packages if importlib.util.find_spec(package) is None]
 
 
 def _digest_of(name: str) -> str | None:

@@ -6,7 +6,8 @@ import hashlib
 import re
 
 from host import HOME, docker, git
-from host.lines import Line
+from host.errors import UsageError
+from host.lines import Line, lines
 from host.machine import Machine
 
 # What an image is made of. The code is not among it: Compose mounts the checkout's.
@@ -22,7 +23,16 @@ def name(service: str, line: str) -> str:
 
 
 def labels(line: Line, service: str, base: str) -> dict[str, str]:
-    """Build arguments that become the image's labels, INPUTS among them: a digest of its inputs."""
+    """Build arguments that become the image's labels, INPUTS among them: a digest of its inputs.
+
+    Raises:
+        UsageError: the line has no lock yet.
+    """
+    if not line.lock.exists():
+        made = next(other.name for other in lines() if other.lock.exists())
+        raise UsageError(
+            f"there is no lock requirements/{line.lock.name}", f"make it: make lock CUDA={made}"
+        )
     locks = [line.lock] + ([HOME / "requirements" / "dev.txt"] if service == "dev" else [])
     digest = hashlib.sha256(f"{line.name} {base or line.image}".encode())
     for path in [*sorted(p for pattern in _INPUTS for p in HOME.glob(pattern)), *locks]:

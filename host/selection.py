@@ -77,6 +77,11 @@ def _numbered(number: str, gpus: list[nvidia.Gpu]) -> nvidia.Gpu:
 
 def _free(asked: str, gpus: list[nvidia.Gpu], machine: Machine) -> list[nvidia.Gpu]:
     """Those that nobody computes on, the emptiest first."""
+    if not gpus:
+        raise HostError(
+            f"GPUS={asked}, and no GPU can be seen here",
+            "check `nvidia-smi -L` and CUDA_VISIBLE_DEVICES, or train on the CPU: CPUS=1",
+        )
     busy = {app.uuid for app in nvidia.apps(machine)}
     free = [
         gpu for gpu in gpus if gpu.uuid not in busy and (gpu.number("memory.used") or 0) <= _SCREEN

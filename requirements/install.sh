@@ -9,7 +9,7 @@ lock=requirements/$line.txt
 fail() { printf 'error: %s → %s\n' "$1" "$2" >&2; exit 6; }
 
 [ ! -e "$venv" ] || [ -w "$venv" ] || fail "$lock is not what $venv holds, which may not be written" "rebuild the container; on a host: sudo rm -r $venv"
-[ -f "$lock" ] || fail "there is no lock $lock" "use CUDA=cuda13 or CUDA=cuda12"
+[ -f "$lock" ] || fail "there is no lock $lock" "make it: make lock CUDA=cuda13"
 
 if ! "$venv"/bin/python -c '' 2>/dev/null; then
   rm -rf "$venv"

@@ -61,7 +61,7 @@ def offered(line: str) -> list[str]:
         ("make train ARGS='--optim.name ", ["ARGS=--optim.name sgd", "ARGS=--optim.name adamw"]),
         ("make train ARGS=--augment.flip=t", ["ARGS=--augment.flip=true"]),
         ("make train ARGS=--re", ["ARGS=--resume", "ARGS=--reproducibility="]),
-        ("make eval ARGS=--", ["ARGS=--checkpoint", "ARGS=--data.root"]),
+        ("make eval ARGS=--", ["ARGS=--checkpoint=", "ARGS=--data.root="]),
         ("make train ARGS=--optim.lr=", []),
         ("make train ARGS='--epochs ", []),
         ("make train DATA=od", ["DATA=odd/"]),
@@ -130,13 +130,25 @@ def test_pressing_tab_runs_nothing_of_the_folder_one_stands_in(checkout):
         ("make eval RUN=runs/m\t\t", "make eval RUN=runs/mine/20260102-000000-def "),
         ("make train ARGS=--optim.nam\ts\t", "make train ARGS=--optim.name=sgd "),
         ("make train ARGS=--optim.nest\t\t", "make train ARGS=--optim.nesterov="),
-        ('make train "ARGS=--optim.name a\t', 'make train "ARGS=--optim.name adamw" '),
     ],
 )  # fmt: skip
 def test_a_shell_completes(checkout, shell, keys, line):
     if not shutil.which(shell):
         pytest.skip(f"no {shell} here")
     assert typed(shell, keys, checkout) == line
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ('make data "ARGS=--optim.name a\t--se\t7', 'make data "ARGS=--optim.name adamw --seed=7'),
+        ('make train ARGS="--res\t--see\t7', 'make train ARGS="--resume --seed=7'),
+        ('make tune ARGS="--wh\tspeed', 'make tune ARGS="--what=speed'),
+        ('make train "CONFIG=configs/d\t', 'make train "CONFIG=configs/digits.yaml" '),
+    ],
+)  # fmt: skip
+def test_a_quote_stays_open_where_more_may_follow(checkout, keys, line):
+    assert typed("bash", keys, checkout) == line
 
 
 def test_elsewhere_make_completes_as_before(tmp_path):

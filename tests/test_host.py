@@ -328,6 +328,22 @@ def test_paths_that_a_container_sees_pass() -> None:
     )  # fmt: skip
 
 
+def test_a_line_without_its_lock_says_how_to_make_it(tmp_path, monkeypatch) -> None:
+    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
+    text = (ROOT / "Dockerfile").read_text()
+    row = re.search(r"^FROM [^\n]+ AS cuda13\nLABEL [^\n]+\n", text, re.MULTILINE)[0]
+    (tmp_path / "Dockerfile").write_text(row.replace("cuda13", "cuda14") + text)
+    monkeypatch.setattr("host.image.HOME", tmp_path)
+    monkeypatch.setattr("host.lines.HOME", tmp_path)
+    problem = "there is no lock requirements/cuda14.txt → make it: make lock CUDA=cuda13"
+    with pytest.raises(UsageError, match=problem):
+        image.labels(table.lines()[0], "dev", "")
+    done = subprocess.run(
+        ["requirements/install.sh", "cuda14"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (6, f"error: {problem}\n")
+
+
 def test_an_edit_of_the_code_needs_no_build_and_one_of_the_lock_does(tmp_path, monkeypatch) -> None:
     for name in ("Dockerfile", ".dockerignore", "requirements", "container"):
         source = ROOT / name
@@ -390,6 +406,33 @@ def test_settings_come_from_the_environment_and_else_from_the_env_file(
     (tmp_path / ".env").write_text("DATA=here\nHF_TOKEN=${SECRET}\n")
     with pytest.raises(UsageError, match=r"\.env line 2 is not NAME=value"):
         settings.read()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("GPU=2", ".env: make has no variable GPU; did you mean GPUS? → rename it"),
+        ("gpus=2", "did you mean GPUS?"),
+        ("PRECISON=bf16", "did you mean PRECISION?"),
+        ("RUN=runs/mine", ".env: RUN does nothing there → write it behind make: RUN=…"),
+        ("ARGS='--epochs 3'", "ARGS does nothing there"),
+    ],
+)
+def test_what_does_nothing_in_the_env_file_is_refused(line, says, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("host.settings.HOME", tmp_path)
+    (tmp_path / ".env").write_text(line + "\n")
+    with pytest.raises(UsageError, match=re.escape(says)):
+        settings.read()
+
+
+def test_the_env_file_holds_what_others_read_as_well(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("host.settings.HOME", tmp_path)
+    example = (ROOT / ".env.example").read_text()
+    named = re.findall(r"^# ([A-Z_]+)=", example, re.MULTILINE)
+    assert {"WANDB_API_KEY", "HF_HOME", "HF_TOKEN"} <= {*named}
+    others = [*named, "NODE", "CUDA_HOME", "MY_DATABASE", "OMP_NUM_THREADS", "TENSORBOARD_PORT"]
+    (tmp_path / ".env").write_text("".join(f"{name}=x\n" for name in others))
+    settings.read()
 
 
 def test_where_to_train_is_said_by_the_environment_or_by_the_env_file(
@@ -507,6 +550,11 @@ def lent(folder: Path) -> Path:
             "error: GPUS=free, and none of 2 GPUs are free → see who is there: make doctor; or wait, or GPUS= with numbers",
         ),
         (
+            "free",
+            "",
+            "error: GPUS=free, and no GPU can be seen here → check `nvidia-smi -L` and CUDA_VISIBLE_DEVICES, or train on the CPU: CPUS=1",
+        ),
+        (
             "0,7",
             None,
             "error: there is no GPU 7 here, but 0, 1, 2, 3 → check `nvidia-smi -L` and CUDA_VISIBLE_DEVICES",
@@ -521,7 +569,7 @@ def lent(folder: Path) -> Path:
 )
 def test_gpus_by_number_or_by_being_free(asked, visible, found, tmp_path) -> None:
     environ = {"PATH": str(lent(tmp_path / "bin")), "GPUS": asked}
-    if visible:
+    if visible is not None:
         environ["CUDA_VISIBLE_DEVICES"] = visible
     if isinstance(found, dict):
         assert selection.resolve(environ) == found

@@ -113,6 +113,28 @@ def test_a_run_that_goes_on_has_its_own_experiment(place, name) -> None:
     assert "--config" in make(place, *words[:2])[2]
 
 
+def test_what_nobody_says_may_stand_in_the_env_file(place) -> None:
+    digits = ["fit", "--config", "configs/digits.yaml"]
+    text = "configs/a b$(touch ran)`touch ran`;touch ran.yaml"
+    try:
+        (place / ".env").write_text(f"CONFIG='{text}'\nTENSORBOARD_PORT=7007\nENGINE=locl\n")
+        assert make(place, "train")[2][2:] == ["fit", "--config", text]
+        assert make(place, "train", "CONFIG=configs/digits.yaml")[2][2:] == digits
+        assert make(place, "train", CONFIG="configs/digits.yaml")[2][2:] == digits
+        own = {n: value for n, value in os.environ.items() if n not in ("MAKEFLAGS", "ENGINE")}
+        words = ["make", "--dry-run", f"PYTHON={sys.executable}"]
+        for more, said in ((["ENGINE=local"], "--port '7007'"), ([], "ENGINE=locl is no engine")):
+            done = subprocess.run(
+                [*words, "tensorboard", *more],
+                cwd=place, env=own, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert said in done.stdout + done.stderr
+    finally:
+        (place / ".env").unlink()
+    assert left(place) == []
+    assert make(place, "train")[2][2:] == digits
+
+
 def test_a_line_break_is_refused(place) -> None:
     for name in ("RUN", "CONFIG", "ARGS", "GPUS", "DATA"):
         for given in ({}, {name: "a\ntouch ran"}):

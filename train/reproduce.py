@@ -111,7 +111,11 @@ def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int 
 def _objections(
     run: Path, manifest: dict[str, Any], config: Config, count: int
 ) -> list[LockstepError]:
-    """What speaks against the same bits before anything is trained."""
+    """What speaks against the same bits before anything is trained.
+
+    Raises:
+        LockstepError: what is needed to train is not here.
+    """
     found: list[LockstepError] = []
     recorded, now = manifest["code"], provenance.code()
     changed = [name for name in sorted({*recorded, *now}) if recorded.get(name) != now.get(name)]
@@ -119,7 +123,11 @@ def _objections(
         commit = manifest["git"]["commit"]
         hint = f" ({run} ran commit {commit[:12]})" if commit else ""
         found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", _FIX))
-    own = dotted.changed(manifest.get("own_code", {}))
+    recorded = manifest.get("own_code", {})
+    absent, own = dotted.absent(recorded), dotted.changed(recorded)
+    if absent:  # nothing can be trained at all
+        problem = f"your own code is not found: {_few(absent)}"
+        raise UsageError(problem, dotted.where(absent[0]))
     if own:
         found.append(UsageError(f"your own code changed since: {_few(own)}", _FIX))
     # A large data set that was trained on at `fast` was not hashed.

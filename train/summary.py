@@ -21,6 +21,8 @@ from train.record import checkpoint
 from train.record.provenance import hardware
 from train.record.resume import State
 
+# Parameters below which they are counted singly.
+_SMALL = 10_000
 # Samples below which batch norm's averages are rough.
 _FEW = 8
 
@@ -28,14 +30,15 @@ _FEW = 8
 def opening(parts: Parts, path: Path, step: int) -> str:
     """What is trained, where, and how the batch is shared."""
     config, runtime, data = parts.config, parts.runtime, parts.data
-    millions = sum(p.numel() for p in parts.unwrapped.parameters()) / 1e6
+    count = sum(p.numel() for p in parts.unwrapped.parameters())
+    size = f"{count / 1e6:.2f} M" if count >= _SMALL else f"{count:,}"
     where = hardware(runtime)
     precision = "" if where["mixed_precision"] == "no" else f", {where['mixed_precision']}"
     world, each = runtime.world, len(runtime.lanes)
     images = f"{len(data.train):,} training and {len(data.validation):,} validation images"
     portable = ", portable" * (config.portable)
     kind = f"{config.reproducibility}{portable}, seed {config.seed}"
-    count = f"{world} process{'es' * (world > 1)}"
+    processes = f"{world} process{'es' * (world > 1)}"
     share = f"{world} × {each} × {config.micro_batch} (processes × accumulation × micro-batch)"
     _, height, width = data.train.shape
     colour = "grey" if data.train.shape[0] == 1 else "colour"
@@ -43,9 +46,9 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     lines = [
         f"{config.data.source}: {images}, {width}×{height} {colour}{left}",
         f"{len(data.classes)} classes: {some(data.classes)}",
-        f"{config.model.name}: {millions:.2f} M parameters, {kind}",
+        f"{config.model.name}: {size} parameters, {kind}",
         *_losses(config),
-        f"{count} on {where['device']}{precision}: batch {config.batch_size} = {share}",
+        f"{processes} on {where['device']}{precision}: batch {config.batch_size} = {share}",
         f"going on after step {step} in {path}" if step else f"writing to {path}",
     ]
     return "\n".join(lines)

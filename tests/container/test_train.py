@@ -172,6 +172,8 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
     same = ["make", "reproduce", "RUN=runs/mine", "CPUS=1", f"CODE={package}"]
     done = checkout.run(*same)
     assert (done.code, "same bits: all 200 steps" in done.said) == (0, True), done.said
+    forgotten = checkout.run(*same[:-1])
+    assert "your own code is not found: mine → put mine into the checkout, or" in forgotten.said
     (package / "__init__.py").write_text(MINE.replace("50 *", "40 *"))
     done = checkout.run(*same)
     assert "your own code changed since: mine" in done.said

@@ -116,8 +116,9 @@ def _check_code(path: Path) -> None:
     """Say where code of the user's is not what the checkpoint's run recorded."""
     with suppress(LockstepError):  # without its record, or with a damaged one, nothing is known
         record = documents.record(path.absolute().parent.parent) or {}
-        changed = dotted.changed(record.get("own_code", {}))
-        if changed:
+        recorded = record.get("own_code", {})
+        changed = dotted.changed(recorded)
+        if changed and not dotted.absent(recorded):  # without it, nothing is measured
             _warn(f"your own code changed since the training: {', '.join(changed)}")
 
 
@@ -141,6 +142,7 @@ def _precision(recorded: str) -> str:
 def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metrics":
     """The figures of a checkpoint's weights, on its data."""
     from train.data import Augmenter, load
+    from train.data.pictures import root_flag
     from train.lanes import seeds
     from train.learn import models
     from train.learn.alone import alone
@@ -151,7 +153,7 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
     with runtime.together():
         data = load(_as_trained(config, facts.shape[0]), config.augment)
     if data.classes != facts.classes or data.train.shape != facts.shape:
-        raise DataError(_unlike(data, facts), "name the right data with --data.root")
+        raise DataError(_unlike(data, facts), f"name the right data with {root_flag()}")
     other = facts.data_sha256 not in (None, data.sha256)
     if runtime.main and other and data.held_out:
         held, total = len(data.validation), len(data.validation) + len(data.train)

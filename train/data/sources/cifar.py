@@ -15,7 +15,7 @@ import torch
 from host import regular
 from host.errors import DataError, first_line
 from train.config import Data
-from train.data.pictures import Arrays, Found, Labelled
+from train.data.pictures import Arrays, Found, Labelled, root_flag
 from train.data.sources import labels
 
 _MOST = 1 << 30
@@ -37,7 +37,7 @@ _LAYOUT = {
     ),
 }
 _FIX = (
-    "name the folder that torchvision unpacked it in with --data.root, or fetch it:"
+    f"name the folder that torchvision unpacked it in with {root_flag()}, or fetch it:"
     " --data.source uoft-cs/cifar10 or uoft-cs/cifar100"
 )
 

@@ -4,12 +4,11 @@ from pathlib import Path
 
 from host.errors import DataError
 from train.config import Data
-from train.data.pictures import Found
+from train.data.pictures import Found, root_flag
 from train.data.sources import idx, listing, tree
 
 _TABLES = {".parquet", ".arrow", ".tar"}
 _SAYINGS = ("README.md", ".huggingface.yaml", "dataset_dict.json", "dataset_info.json")
-_FIX = "set --data.root to where the data is"
 
 
 def splits(config: Data) -> Found:
@@ -29,7 +28,7 @@ def splits(config: Data) -> Found:
             )
         return listing.splits(config, root, listing.lists(root, config))
     if not root.is_dir():
-        raise DataError(f"there is no directory {root}", _FIX)
+        raise DataError(f"there is no directory {root}", f"set {root_flag()} to where the data is")
     if _may_hold_tables(root):
         from train.data.sources import inside, tables  # `datasets` takes a second to load
 

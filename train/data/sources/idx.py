@@ -18,12 +18,20 @@ from torch import Tensor
 from host import regular
 from host.errors import DataError
 from train.config import Data
-from train.data.pictures import Arrays, Found, Labelled, no_columns, some, two_splits
+from train.data.pictures import (
+    Arrays,
+    Found,
+    Labelled,
+    no_columns,
+    root_flag,
+    some,
+    two_splits,
+)
 from train.data.sources import labels
 from train.data.sources.tree import entries
 
 _UNSIGNED_BYTE = 8
-_FIX = "fetch the four files again, or name their folder with --data.root"
+_FIX = f"fetch the four files again, or name their folder with {root_flag()}"
 # As they are called after unpacking: a dot or a hyphen before idx.
 _NAME = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
 _RATIO = 1040  # of packed bytes to their values, which gzip cannot exceed
