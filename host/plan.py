@@ -12,17 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping
 
-from host import HOME, nvidia
-from host.errors import HostError, UsageError, nearest
+from host import hardware, nvidia
+from host.errors import HostError, UsageError
 from host.lanes import sharing
 from host.machine import Machine
 
-CONFIGS = HOME / "configs" / "accelerate"
 PRECISIONS = ("no", "fp16", "bf16")
-_SAID = {
-    *("compute_environment", "distributed_type", "mixed_precision", "num_machines"),
-    *("num_processes", "use_cpu"),
-}
 MOST = "most"
 """GPUS where `free` chose them: as many of those that CUDA sees as can share the lanes."""
 
@@ -52,24 +47,6 @@ class Plan:
         """What the launcher tells a single process of the plan."""
         cpu = "true" if self.device == "cpu" else "false"
         return {"ACCELERATE_USE_CPU": cpu, "ACCELERATE_MIXED_PRECISION": self.precision}
-
-
-@dataclass(frozen=True)
-class _Hardware:
-    """What a hardware config says of one machine.
-
-    Attributes:
-        processes: how many it starts; 0: it does not say.
-        several: whether it starts as many as it is told.
-        plain: whether it says nothing beyond device and precision of one process.
-    """
-
-    path: Path
-    processes: int
-    device: str
-    precision: str
-    several: bool
-    plain: bool
 
 
 @dataclass(frozen=True)
@@ -130,7 +107,9 @@ def on_cpu(environ: Mapping[str, str]) -> bool:
     """
     device = "cuda" if is_choice(environ.get("GPUS", "")) else _asked(environ, 0).device
     name = environ.get("ACCELERATE", "")
-    return device == "cpu" or (device is None and bool(name) and _read(name).device == "cpu")
+    return device == "cpu" or (
+        device is None and bool(name) and hardware.read(name).device == "cpu"
+    )
 
 
 def is_choice(gpus: str) -> bool:
@@ -207,20 +186,14 @@ def _chosen(asked: _Asked, precision: str, visible: int, lanes: int | None) -> P
     else:
         name = kind if kind != "no" else "gpu" if count == 1 else "multi_gpu"
     told = [] if name in ("cpu", "gpu") else ["--num_processes", str(count)]
-    found = _read(name)
+    found = hardware.read(name)
     words = ("--config_file", str(found.path), *told, *extra)
     return Plan(count, device, kind, found.path, words, found.plain)
 
 
-def _config(name: str) -> Path:
-    """A hardware config's file, from the working directory where that is the checkout."""
-    path, here = CONFIGS / f"{name}.yaml", Path.cwd()
-    return path.relative_to(here) if here in path.parents else path
-
-
 def _named(name: str, asked: _Asked, precision: str, visible: int) -> Plan:
     """The hardware config that ACCELERATE names, and what is asked for beside it."""
-    found = _read(name)
+    found = hardware.read(name)
     if asked.device not in (None, found.device):
         where = {"cuda": "GPUs", "cpu": "the CPU"}[found.device]
         raise UsageError(
@@ -244,36 +217,3 @@ def _named(name: str, asked: _Asked, precision: str, visible: int) -> Plan:
     extra += ["--mixed_precision", precision] if precision else []
     words = ("--config_file", str(found.path), *extra)
     return Plan(count, found.device, kind, found.path, words, found.plain)
-
-
-def _read(name: str) -> _Hardware:
-    """The lines of a hardware config that matter here; Accelerate reads all of it."""
-    path = _config(name)
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        known = sorted(p.stem for p in CONFIGS.glob("*.yaml"))
-        raise UsageError(
-            f"there is no hardware config {path}{nearest(name, known)}",
-            f"use one of {', '.join(known)}",
-        ) from None
-    said = dict(re.findall(r"^(\w+): *['\"]?([\w,-]+)", text, re.MULTILINE))
-    kind = said.get("distributed_type", "NO")
-    if kind not in ("NO", "MULTI_GPU"):
-        raise UsageError(
-            f"ACCELERATE={name} says distributed_type: {kind}, which this trainer does not do",
-            "use MULTI_GPU (as multi_gpu.yaml and multi_cpu.yaml do) or 'NO'",
-        )
-    processes, machines = (
-        int(text) if text.isdigit() else 0
-        for text in (said.get("num_processes", ""), said.get("num_machines", "1"))
-    )
-    return _Hardware(
-        path,
-        # With 'NO' Accelerate starts one, whatever stands beside it.
-        processes // max(1, machines) if kind != "NO" else 1,
-        "cpu" if said.get("use_cpu", "").lower() in ("true", "yes", "on") else "cuda",
-        said.get("mixed_precision", "no"),
-        kind != "NO",
-        kind == "NO" and machines == 1 and set(re.findall(r"^(\w+):", text, re.MULTILINE)) <= _SAID,
-    )

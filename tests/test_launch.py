@@ -12,7 +12,7 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from conftest import ROOT
 
-from host import errors, plan
+from host import errors, hardware, plan
 from host.errors import CheckpointError, HostError, LockstepError, LostPeers, UsageError
 from train.process import outcome, supervisor
 
@@ -69,7 +69,7 @@ def test_variables_choose_the_hardware_config(visible, variables, expected) -> N
 def test_a_hardware_config_that_says_more_is_accelerate_s(
     tmp_path, monkeypatch, more, single
 ) -> None:
-    monkeypatch.setattr(plan, "CONFIGS", tmp_path)
+    monkeypatch.setattr(hardware, "CONFIGS", tmp_path)
     text = (ROOT / "configs/accelerate/gpu.yaml").read_text()
     (tmp_path / "gpu.yaml").write_text(f"{text}{more}\n")
     for variables in ({}, {"ACCELERATE": "gpu"}):

@@ -6,7 +6,7 @@ import pytest
 
 from container import overlay
 from doctor.inside import devices, verify
-from host import cuda, nvidia, plan
+from host import cuda, hardware, nvidia, plan
 from host.errors import LockstepError
 from host.machine import Machine
 from train.config import Config
@@ -165,7 +165,7 @@ def test_hardware_configs_of_others_work_or_are_refused_by_name(
     name, tmp_path: Path, monkeypatch
 ) -> None:
     text, expected = FOREIGN[name]
-    monkeypatch.setattr(plan, "CONFIGS", tmp_path)
+    monkeypatch.setattr(hardware, "CONFIGS", tmp_path)
     (tmp_path / "theirs.yaml").write_text(text + "\n")
     if isinstance(expected, str):
         with pytest.raises(LockstepError, match=expected) as raised:

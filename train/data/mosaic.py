@@ -9,8 +9,8 @@ from torch import Tensor
 
 from train.config import Config
 from train.data.augment import Augmenter
+from train.data.image_data import ImageData
 from train.data.loader import lane_blocks
-from train.data.source import ImageData
 
 _COLUMNS, _ROWS = 8, 6
 _TILE = 112  # pixels on a side, of small images at least
