@@ -240,7 +240,7 @@ format: $(DEV)  ## reformat, and mend what can be mended
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-schema: $(ENV)  ## write configs/schema.json anew from train/config.py
+schema: $(ENV)  ## write configs/schema.json anew from train/config/
 	@$(BIN)/python -m train.config >configs/schema.json
 
 # Universal: one lock for all systems and Pythons from 3.11 on; hashes, and no addresses.

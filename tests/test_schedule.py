@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.config import Schedule
+from train.config.optim import Schedule
 from train.learn.schedule import is_due, lr_at
 
 kinds = st.sampled_from(get_args(Schedule))

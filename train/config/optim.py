@@ -1,0 +1,48 @@
+"""How weights move."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from train.config.types import Fraction, Natural
+from train.knobs import Section, idle
+
+Schedule = Literal["cosine", "linear", "constant", "step"]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+_STEPS = idle("optim.schedule", "cosine", "linear", "constant")
+
+
+class Optim(Section):
+    """How weights move."""
+
+    name: Literal["sgd", "adamw"] = "sgd"
+    """The optimizer."""
+    lr: Annotated[float, Field(gt=0)] = 0.1
+    """Peak learning rate."""
+    momentum: Decay = Field(0.9, json_schema_extra=idle("optim.name", "adamw"))
+    """SGD: momentum."""
+    nesterov: bool = Field(True, json_schema_extra=idle("optim.name", "adamw"))
+    """SGD: Nesterov's form of momentum."""
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), json_schema_extra=idle("optim.name", "sgd"))
+    """AdamW: decay of the two moments."""
+    eps: Annotated[float, Field(gt=0)] = Field(1e-8, json_schema_extra=idle("optim.name", "sgd"))
+    """AdamW: added to the denominator."""
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    """Weight decay; biases and norm layers (tensors of one dimension) have none."""
+    clip: Annotated[float, Field(gt=0)] | None = None
+    """Scale the gradient down to this norm where it is larger; null: never."""
+    warmup: Natural = 0
+    """Steps of linear rise to the peak."""
+    schedule: Schedule = "cosine"
+    """Shape of the learning rate after the warm-up."""
+    final: Fraction = Field(0.0, json_schema_extra=idle("optim.schedule", "constant", "step"))
+    """Where cosine and linear end, as a share of the peak."""
+    milestones: list[Fraction] = Field([0.5, 0.75], json_schema_extra=_STEPS)
+    """`step` schedule: when to multiply by gamma, as shares of the run."""
+    gamma: Annotated[float, Field(gt=0, le=1)] = Field(0.1, json_schema_extra=_STEPS)
+    """`step` schedule: the factor."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of each target that is spread over all classes."""
+    loss: str | None = None
+    """my_package.losses:function (logits, labels) → loss of each sample; null: cross-entropy."""
