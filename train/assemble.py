@@ -21,6 +21,7 @@ from train.lanes.traits import Traits
 from train.lanes.tree import LaneTree
 from train.lanes.tripwire import Tripwire
 from train.learn import loss, optim
+from train.learn.average import Average
 from train.parts import Parts
 from train.process.interrupt import StopFlag
 from train.process.stopwatch import Stopwatch
@@ -31,6 +32,7 @@ from train.record.resume import State
 from train.record.saver import Saver
 from train.record.silence import told
 from train.record.stateful import OptimizerState, ScalerState
+from train.record.verification import AVERAGE
 
 
 def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
@@ -116,7 +118,8 @@ def resumed(
         first_pass = learner.first_pass(config, images, runtime) if exact else None
         said = facts(config, images, runtime)
         saver = Saver(claim.checkpoints, config.checkpoint.keep, model, said)
-        register(saver, config, optimizer, runtime)
+        average = Average(model, config.optim.ema) if config.optim.ema else None
+        register(saver, config, optimizer, runtime, average)
     state = resume.last(claim, saver, runtime, order.steps(count, config.batch_size))
     comparison.agree_on_pass(runtime, first_pass)
     made = parts(
@@ -129,16 +132,25 @@ def resumed(
         traits=runtime.from_main(traits),
         count=count,
         stop=stop,
+        average=average,
         first_pass=first_pass,
     )
     return made, state
 
 
-def register(saver: Saver, config: Config, optimizer: Optimizer, runtime: Runtime) -> None:
+def register(
+    saver: Saver,
+    config: Config,
+    optimizer: Optimizer,
+    runtime: Runtime,
+    average: Average | None = None,
+) -> None:
     """All that has state beside the model: what stands here is saved, and goes on when resumed."""
     saver.register("optimizer", OptimizerState(optimizer, optim.slots(config.optim)))
     if runtime.accelerator.scaler is not None:
         saver.register("scaler", ScalerState(runtime.accelerator.scaler))
+    if average is not None:
+        saver.register(AVERAGE, average)
 
 
 def parts(
@@ -152,6 +164,7 @@ def parts(
     traits: Traits,
     count: int,
     stop: StopFlag,
+    average: Average | None = None,
     first_pass: str | None = None,
 ) -> Parts:
     """What a training of `count` samples works with, but for what writes."""
@@ -171,7 +184,8 @@ def parts(
         optimizer=runtime.accelerator.prepare_optimizer(optimizer, device_placement=False),
         reducer=reducer,
         saver=saver,
-        tripwire=tripwire(model, optimizer, config, runtime),
+        tripwire=tripwire(model, optimizer, config, runtime, average),
+        average=average,
         recorder=None,
         stop=stop,
         samples=count,
@@ -205,10 +219,16 @@ def wrap(
 
 
 def tripwire(
-    model: nn.Module, optimizer: Optimizer, config: Config, runtime: Runtime
+    model: nn.Module,
+    optimizer: Optimizer,
+    config: Config,
+    runtime: Runtime,
+    average: Average | None = None,
 ) -> Tripwire | None:
     """What compares the processes' weights; None where there is one process."""
     if runtime.world == 1:
         return None
     whole, watch = config.lockstep, config.tripwire > 0
-    return Tripwire(model, optimizer, runtime, buffers=whole, watch=watch)
+    averaged = average.tensors() if average is not None else {}
+    others = {f"the average of {name}": tensor for name, tensor in averaged.items()}
+    return Tripwire(model, optimizer, runtime, others, buffers=whole, watch=watch)

@@ -11,6 +11,7 @@ from train.data import Batch
 from train.journal import Journal
 from train.lanes import order
 from train.learn import optim
+from train.learn.loss import total
 from train.learn.schedule import is_due
 from train.measure import Metrics
 from train.parts import Parts
@@ -78,6 +79,8 @@ def update(parts: Parts, batches: Iterator[Batch], step: int, lr: float) -> tupl
     parts.optimizer.step()
     if parts.tripwire:
         parts.tripwire.after_update()
+    if parts.average:
+        parts.average.update(step + 1)
     return report, norm
 
 
@@ -101,9 +104,9 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
                 if config.model.channels_last:
                     images = images.contiguous(memory_format=torch.channels_last)
                 logits = parts.model(images).float()
-                loss = parts.loss(logits, batch.labels)
+                loss = total(parts.loss, logits, batch.labels, batch.partners, batch.shares)
                 runtime.accelerator.backward(loss * (reducer.scale / size))
-                hits = (logits.detach().argmax(1) == batch.labels).sum()
+                hits = (logits.detach().argmax(1) == batch.prevailing).sum()
                 report = torch.stack([loss.detach(), hits.float()])
         reducer.add(len(batch) / size, report)
     with parts.watch.span("communication"):

@@ -1,7 +1,7 @@
 """What a training run is made of."""
 
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 
 from accelerate.optimizer import AcceleratedOptimizer
@@ -15,6 +15,7 @@ from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
 from train.lanes.traits import Traits
 from train.lanes.tripwire import Tripwire
+from train.learn.average import Average
 from train.learn.loss import Loss
 from train.measure import Metrics, evaluate
 from train.process.health import Health
@@ -32,12 +33,13 @@ class Parts:
         model: what is called: wrapped for precision, processes and compilation.
         unwrapped: the same weights as the bare module, for evaluation and checkpoints.
         traits: what the model does that others do not.
-        loss: from logits and labels to the sum of the samples' losses.
+        loss: from logits and labels to each sample's loss.
         generators: all that the model draws random numbers from.
         stop: set when a signal asks this process to stop.
         samples: how many the run consumes in all.
         first_pass: a digest of what the new model gives for the first images; None at `fast`.
         tripwire: compares the processes' weights; None where there is one process.
+        average: of the weights over steps; None where none is asked for.
         recorder: writes figures over time; None on processes that do not write.
         watch: counts where the time of steps goes.
         health: samples the machine; None on processes that do not write.
@@ -56,6 +58,7 @@ class Parts:
     reducer: Reducer
     saver: Saver
     tripwire: Tripwire | None
+    average: Average | None
     recorder: Recorder | None
     stop: StopFlag
     samples: int
@@ -87,13 +90,14 @@ class Parts:
                 if len(batch):
                     images = self.augmenter(batch.images, batch.keys)
                     batch = replace(batch, images=images)
-                yield from batch.split(sizes)
+                yield from map(self.augmenter.mix, batch.split(sizes))
 
     def measure(self) -> Metrics:
-        """Figures on the validation set, the same on each process.
+        """Figures of the weights, or of their average, on the validation set, on each process.
 
         Raises:
             Stopped: a signal came before all was measured.
         """
         args = (self.unwrapped, self.data, self.augmenter, self.runtime, self.config)
-        return evaluate(*args, stop=self.stop, moving=self.traits.measured)
+        with self.average.in_place() if self.average else nullcontext():
+            return evaluate(*args, stop=self.stop, moving=self.traits.measured)

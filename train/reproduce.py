@@ -171,6 +171,9 @@ def _contradictions(
         others["its checkpoint"] = settled(parse(last.facts.config, str(last.path)))
         if checkpoint.tensors_sha256(last.model) != result["weights_sha256"]:
             found.append("result.json gives another weights_sha256 than its checkpoint has")
+        averaged = checkpoint.tensors_sha256(last.measured().model) if last.averaged else None
+        if averaged != result.get("ema_sha256"):
+            found.append("result.json gives another ema_sha256 than its checkpoint has")
     for name, other in others.items():
         for knob, one, two in differences(config, other):
             found.append(f"{knob} is {one} in run.json and {two} in {name}")
@@ -224,7 +227,7 @@ def _other_figure(run: Path, again: Path, was: dict[str, Any], is_: dict[str, An
 
 def _figures(run: Path, result: dict[str, Any], traced: bool) -> dict[str, Any]:
     """All that was measured, by name: at the end, and in evaluations on the way."""
-    found = {name: result.get(name) for name in ("steps", "samples", "best")}
+    found = {name: result.get(name) for name in ("ema_sha256", "steps", "samples", "best")}
     found |= result.get("metrics") or {}
     for row in metrics.read(run) if traced else []:
         if row["kind"] == "eval":

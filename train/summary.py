@@ -112,12 +112,14 @@ def doubts(parts: Parts) -> Iterator[str]:
 def result(parts: Parts, state: State, metrics: Metrics) -> dict[str, Any]:
     """What came out of a run, for its result.json."""
     samples = order.consumed(state.step, parts.config.batch_size, parts.samples)
+    averaged = parts.average.state_dict() if parts.average else None
     return {
         "steps": state.step,
         "samples": samples,
         "seconds": round(state.seconds, 3),
         "samples_per_second": round(samples / max(state.seconds, 1e-9), 1),
         "weights_sha256": checkpoint.weights_sha256(parts.unwrapped),
+        **({"ema_sha256": checkpoint.tensors_sha256(averaged)} if averaged else {}),
         "classes": parts.data.classes,
         "metrics": metrics.full(),
         "best": {"step": state.best_step, "top1": state.best_top1},
@@ -128,10 +130,14 @@ def closing(path: Path, result: dict[str, Any]) -> str:
     """What came out, from the run's result.json."""
     figures = result["metrics"]
     loss = math.nan if figures["loss"] is None else figures["loss"]
+    average = ""
+    if "ema_sha256" in result:
+        average = f"their average, which was measured, {result['ema_sha256']}\n"
     return (
         f"validation top-1 {100 * figures['top1']:.2f} %, loss {loss:.4f}, after"
         f" {result['steps']} steps in {result['seconds']:.1f} s"
         f" ({result['samples_per_second']:,.0f} samples/s)\n"
         f"weights {result['weights_sha256']}\n"
+        f"{average}"
         f"result in {path / 'result.json'}"
     )

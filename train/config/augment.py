@@ -1,13 +1,14 @@
 """How training images are varied."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from train.config.types import Natural
-from train.knobs import Section
+from train.config.types import Fraction, Natural
+from train.knobs import Section, idle
 
 Area = Annotated[float, Field(gt=0, le=1)]
+_RAND = idle("augment.policy", None, "trivialaugment", "autoaugment")
 
 
 class Augment(Section):
@@ -19,5 +20,33 @@ class Augment(Section):
     """Mirror left to right, every second time."""
     crop: tuple[Area, Area] | None = None
     """Take a random window of this share of a picture, such as [0.08, 1], scaled to data.size."""
+    policy: Literal["randaugment", "trivialaugment", "autoaugment"] | None = None
+    """Random operations as torchvision draws them; autoaugment is the policy for CIFAR."""
+    policy_operations: Annotated[int, Field(ge=1, le=16)] = Field(2, json_schema_extra=_RAND)
+    """RandAugment: operations after another."""
+    policy_strength: Annotated[int, Field(ge=0, le=30)] = Field(9, json_schema_extra=_RAND)
+    """RandAugment: how strong each is, from 0 to 30."""
+    brightness: Annotated[float, Field(ge=0)] = 0.0
+    """Multiply by a factor between 1 - this and 1 + this, not below 0."""
+    contrast: Annotated[float, Field(ge=0)] = 0.0
+    """Such a factor for the distance from the mean grey."""
+    saturation: Annotated[float, Field(ge=0)] = 0.0
+    """Such a factor for the distance from grey, of images in colour."""
+    hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """Turn colours by up to this share of the colour circle, either way."""
+    grey: Fraction = 0.0
+    """Share of images that lose their colour."""
     cutout: Natural = 0
     """Side in pixels of a random square set to the mean; 0: none."""
+    erasing: Fraction = 0.0
+    """Share of images of which a random rectangle, 2 to 33 % of the area, is set to the mean."""
+
+    mixup: Annotated[float, Field(ge=0)] = 0.0
+    """Blend each sample with another, by a share from Beta(this, this), such as 0.2; 0: never."""
+    cutmix: Annotated[float, Field(ge=0)] = 0.0
+    """Put a window of another sample in, of such a share; 0: never. With mixup: one of the two."""
+
+    @property
+    def jitters(self) -> bool:
+        """Whether brightness, contrast or colours are varied."""
+        return any((self.brightness, self.contrast, self.saturation, self.hue))

@@ -30,6 +30,8 @@ class Optim(Section):
     """AdamW: added to the denominator."""
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     """Weight decay; biases and norm layers (tensors of one dimension) have none."""
+    ema: Decay = 0.0
+    """Average the weights over steps with this decay, such as 0.999; it is measured. 0: no."""
     clip: Annotated[float, Field(gt=0)] | None = None
     """Scale the gradient down to this norm where it is larger; null: never."""
     warmup: Natural = 0

@@ -23,11 +23,17 @@ class Batch:
     """Samples: images [B, C, H, W], labels int64 [B], keys int64 [B].
 
     Images are uint8 as they were read, or float32 once they are varied and normalised.
+
+    Attributes:
+        partners: labels of what each was mixed with, int64 [B]; None where nothing is mixed.
+        shares: how much is its own of each, float32 [B].
     """
 
     images: Tensor
     labels: Tensor
     keys: Tensor
+    partners: Tensor | None = None
+    shares: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The same on `device`; asynchronous from pinned memory."""
@@ -41,6 +47,13 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def prevailing(self) -> Tensor:
+        """The label that has the larger share of each, int64 [B]."""
+        if self.partners is None or self.shares is None:
+            return self.labels
+        return torch.where(self.shares >= 0.5, self.labels, self.partners)
 
     def split(self, sizes: list[int]) -> "list[Batch]":
         """Its parts, in memory of their own: kernels may follow where in memory a tensor begins."""

@@ -2,15 +2,16 @@
 
 import math
 from contextlib import closing
+from dataclasses import replace
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from train.config import Config
-from train.data.augment import Augmenter
 from train.data.image_data import ImageData
 from train.data.loader import lane_blocks
+from train.data.vary import Augmenter
 
 _COLUMNS, _ROWS = 8, 6
 _TILE = 112  # pixels on a side, of small images at least
@@ -49,9 +50,11 @@ def _first(config: Config, images: ImageData) -> tuple[Tensor, Tensor]:
         images.train, alone, range(config.lanes), torch.device("cpu"), first_step=0, total=total
     )
     with closing(blocks):
-        for batch, _ in blocks:
-            inputs.append(augmenter(batch.images, batch.keys))
-            labels.append(batch.labels)
+        for block, sizes in blocks:
+            varied = replace(block, images=augmenter(block.images, block.keys))
+            for batch in map(augmenter.mix, varied.split(sizes)):
+                inputs.append(batch.images)
+                labels.append(batch.prevailing)
             if sum(map(len, labels)) >= wanted:
                 break
     return torch.cat(inputs)[:wanted], torch.cat(labels)[:wanted]

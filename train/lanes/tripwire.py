@@ -5,7 +5,7 @@ training something else unnoticed, and spoil all that is saved.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ class Tripwire:
     are before an update what they were after the last one.
 
     Args:
+        others: what else is to be equal, by name.
         buffers: whether the model's buffers are meant to be equal as well (under DDP
             they are the main process's after each step).
         watch: whether each of two processes looks at its own weights before every update.
@@ -34,11 +35,13 @@ class Tripwire:
         model: nn.Module,
         optimizer: Optimizer,
         runtime: Runtime,
+        others: Mapping[str, Tensor],
         *,
         buffers: bool,
         watch: bool,
     ) -> None:
         self.model, self.optimizer, self.runtime, self.buffers = model, optimizer, runtime, buffers
+        self.others = dict(others)
         watched = watch and runtime.world == 2
         self._weights = [p.detach() for p in model.parameters() if p.numel()] if watched else []
         self._seal: Tensor | None = None
@@ -105,6 +108,7 @@ class Tripwire:
             for kind, value in held.items():
                 if isinstance(value, Tensor):
                     tensors[f"{names[parameter]}'s {kind}"] = value.to(self.runtime.device)
+        tensors |= self.others
         # An optimizer's state stands in the order in which it was made or loaded.
         return {name: tensors[name].detach() for name in sorted(tensors) if tensors[name].numel()}
 

@@ -11,7 +11,7 @@ from host.errors import LockstepError, UsageError, first_line
 from train.config import Optim
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""From logits, float32 [B, classes], and labels, int64 [B], to the sum of the samples' losses."""
+"""From logits, float32 [B, classes], and labels, int64 [B], to each sample's loss, float32 [B]."""
 
 
 def build(config: Optim) -> Loss:
@@ -23,8 +23,8 @@ def build(config: Optim) -> Loss:
     """
     if config.loss is None:
         smoothing = config.label_smoothing
-        return partial(functional.cross_entropy, reduction="sum", label_smoothing=smoothing)
-    return partial(_summed, dotted.load("optim.loss", config.loss), config.loss)
+        return partial(functional.cross_entropy, reduction="none", label_smoothing=smoothing)
+    return partial(_checked, dotted.load("optim.loss", config.loss), config.loss)
 
 
 def tried(config: Optim) -> Loss | None:
@@ -34,7 +34,22 @@ def tried(config: Optim) -> Loss | None:
     return partial(_named, build(config), config.loss) if config.loss is not None else None
 
 
-def _summed(function: Loss, name: str, logits: Tensor, labels: Tensor) -> Tensor:
+def total(
+    loss: Loss, logits: Tensor, labels: Tensor, partners: Tensor | None, shares: Tensor | None
+) -> Tensor:
+    """The sum of a lane's losses.
+
+    Args:
+        partners, shares: of mixed samples the other label, int64 [B], and how much of each is its
+            own, float32 [B].
+    """
+    losses = loss(logits, labels)
+    if partners is not None and shares is not None:
+        losses = losses * shares + loss(logits, partners) * (1 - shares)
+    return losses.sum()
+
+
+def _checked(function: Loss, name: str, logits: Tensor, labels: Tensor) -> Tensor:
     found = function(logits, labels)
     if not isinstance(found, Tensor) or found.shape != labels.shape:
         shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -43,7 +58,7 @@ def _summed(function: Loss, name: str, logits: Tensor, labels: Tensor) -> Tensor
             "return the loss of each sample, [B], and no mean: reduction='none'",
             one_rank=True,
         )
-    return found.float().sum()
+    return found.float()
 
 
 def _named(loss: Loss, name: str, logits: Tensor, labels: Tensor) -> Tensor:

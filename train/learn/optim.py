@@ -73,9 +73,9 @@ def slots(config: Optim) -> set[str]:
     return {"momentum_buffer"} if config.momentum else set()
 
 
-def moments(config: Optim) -> int:
-    """Tensors of each weight's size that the optimizer keeps."""
-    return len(slots(config) - {"step"})
+def copies(config: Optim) -> int:
+    """Tensors of each weight's size that are kept beside it: the optimizer's, and the average."""
+    return len(slots(config) - {"step"}) + (config.ema > 0)
 
 
 def lr_at(config: Optim, step: int, total: int) -> float:

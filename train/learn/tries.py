@@ -104,7 +104,7 @@ class Tries:
                     "no parameter of the model has a gradient: there is nothing to train",
                     "leave some of them unfrozen (requires_grad)",
                 )
-            self._loss(logits, self.samples.labels).backward()
+            self._loss(logits, self.samples.labels).sum().backward()
         found.result["logits"] = logits.detach()
         for name, parameter in model.named_parameters():
             if parameter.grad is not None and parameter.grad.is_sparse:

@@ -128,7 +128,7 @@ def estimate(
     copies = gradient_copies(config, world) + 2 * (world > 1)
     images = config.micro_batch * math.prod(shape) * 4
     activations = (kept // 2 + weights // 2 if half else kept) + images
-    return Need(weights, weights * copies, weights * optim.moments(config.optim), activations)
+    return Need(weights, weights * copies, weights * optim.copies(config.optim), activations)
 
 
 def saved(model: nn.Module, batch: int, shape: Shape) -> int:

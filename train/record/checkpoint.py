@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from train.learn.weights import Versions, contiguous, pack, put, unpack
 from train.record import documents, files, rundir
 from train.record.facts import Facts
 from train.record.stateful import has_nan, split
-from train.record.verification import FIX, MODEL, SUFFIX, SUMS, sums, verified
+from train.record.verification import AVERAGE, FIX, MODEL, SUFFIX, SUMS, sums, verified
 
 _ASIDE = re.compile(r"\.step-\d+\.\d+(\.old)?")  # the step, and the process that wrote it
 
@@ -57,6 +57,15 @@ class Checkpoint:
             CheckpointError: it does not say.
         """
         return Facts.read(self.state, str(self.path))
+
+    @property
+    def averaged(self) -> bool:
+        """Whether it holds the average of the weights, which is what is measured."""
+        return AVERAGE in self.parts
+
+    def measured(self) -> "Checkpoint":
+        """The same with the average in the weights' place, where it holds one."""
+        return replace(self, model=self.parts[AVERAGE]) if self.averaged else self
 
     def restore_model(self, model: nn.Module) -> None:
         """Put the weights in place.

@@ -61,6 +61,7 @@ class _Result(_Part):
     steps: int = 0
     samples: int = 0
     weights_sha256: str = ""
+    ema_sha256: str | None = None
     metrics: dict[str, Any] = {}
     best: dict[str, Any] = {}
 

@@ -16,6 +16,8 @@ SUMS = "SHA256SUMS"
 SUFFIX = ".safetensors"
 MODEL = "model"
 """The name that the weights stand by; no other part may have it."""
+AVERAGE = "ema"
+"""That of the weights' average."""
 FIX = "use another checkpoint of the run, such as an older step-*"
 
 

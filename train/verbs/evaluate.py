@@ -100,13 +100,14 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         comparison.agree(config, runtime)
         if runtime.main:
             _check_code(path)
-        with told("measuring the validation images", main=runtime.main, file=sys.stderr):
+        what = "the average of the weights" if found.averaged else "the weights"
+        with told(f"measuring {what} on the validation images", main=runtime.main, file=sys.stderr):
             metrics = _measured(found, config, runtime)
     if runtime.main:
         step = found.state["step"]
         print(
             f"top-1 {100 * metrics.top1:.2f} %, loss {metrics.loss:.4f} on {metrics.samples}"
-            f" images, after step {step}",
+            f" images, after step {step}{', of the average of the weights' * found.averaged}",
             file=sys.stderr,
         )
         print(json.dumps({"checkpoint": str(path), "step": step, **metrics.full()}))
@@ -169,7 +170,7 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
     seeds.seed_start(config.seed)  # a model may hold more than its checkpoints do
     with alone() if config.lockstep else nullcontext():
         model = models.build(blank, len(data.classes), data.train.shape)
-    found.restore_model(model)
+    found.measured().restore_model(model)
     model = runtime.accelerator.prepare_model(model.to(runtime.device), evaluation_mode=True)
     augmenter = Augmenter(config.augment, facts.mean, facts.std, runtime.device)
     return evaluate(model, data, augmenter, runtime, config, stop=StopFlag())

@@ -9,6 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from train.config import Augment
+from train.data.loader import Batch
+from train.data.vary import erasing, policies
+from train.data.vary.jitter import greyed, jitter
 from train.lanes import order
 
 
@@ -30,11 +33,17 @@ class Augmenter:
         ]
 
     def move(self, images: Tensor, keys: Tensor) -> Tensor:
-        """What can be done to bytes: crop and mirror uint8 [B, C, H, W] by their keys."""
+        """What is done to bytes, uint8 [B, C, H, W], by their keys."""
         if self.config.pad:
             images = _crop(images, keys, self.config.pad)
         if self.config.flip:
             images = _mirror(images, order.randint(keys, 2, 2))
+        if self.config.policy:
+            images = policies.apply(images, keys, self.config)
+        if self.config.jitters:
+            images = jitter(images, keys, self.config)
+        if self.config.grey:
+            images = greyed(images, keys, self.config.grey)
         return images
 
     def normalize(self, images: Tensor) -> Tensor:
@@ -46,8 +55,18 @@ class Augmenter:
         """Augment uint8 [B, C, H, W] by the samples' keys, int64 [B]; float32 [B, C, H, W]."""
         floats = self.normalize(self.move(images, keys))
         if self.config.cutout:
-            floats.mul_(_outside(images, keys, self.config.cutout))
+            floats.mul_(erasing.outside_squares(images, keys, self.config.cutout))
+        if self.config.erasing:
+            floats.mul_(erasing.outside_rectangles(images, keys, self.config.erasing))
         return floats
+
+    def mix(self, lane: Batch) -> Batch:
+        """A lane whose images are varied, with each sample's partner in it."""
+        if not (self.config.mixup or self.config.cutmix):
+            return lane
+        from train.data.vary.mixing import mixed  # whose table of quantiles needs SciPy
+
+        return mixed(lane, self.config)
 
 
 def _crop(images: Tensor, keys: Tensor, pad: int) -> Tensor:
@@ -69,15 +88,3 @@ def _mirror(images: Tensor, chosen: Tensor) -> Tensor:
     """Those with a one in `chosen`, int64 [B], left to right; faster than `where`."""
     mask = (chosen * 255).to(torch.uint8)[:, None, None, None]
     return images ^ ((images ^ images.flip(-1)) & mask)
-
-
-def _outside(images: Tensor, keys: Tensor, side: int) -> Tensor:
-    """float32 [B, 1, H, W]: 0 in each sample's square, 1 elsewhere. Squares may stick out."""
-    inside = torch.ones((), dtype=torch.bool, device=images.device)
-    for axis, draw in ((2, 3), (3, 4)):
-        length = images.shape[axis]
-        start = order.randint(keys, draw, length)[:, None] - side // 2
-        places = torch.arange(length, device=images.device)[None]
-        span = (places >= start) & (places < start + side)
-        inside = inside & (span[:, None, :, None] if axis == 2 else span[:, None, None, :])
-    return (~inside).to(torch.float32)

@@ -1,0 +1,5 @@
+"""How training images are varied, in batches, each by its own key."""
+
+from train.data.vary.augmenter import Augmenter
+
+__all__ = ["Augmenter"]
