@@ -38,7 +38,7 @@ strange := $(firstword $(filter-out $(targets),$(MAKECMDGOALS)))
 ifneq ($(strange),)
 near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \
   print(nearest(sys.argv[1], sys.argv[2:]))' '$(subst ','\'',$(strange))' $(targets) 2>/dev/null)
-$(error make has no target $(strange)$(near) → see `make help`)
+$(error make has no target $(strange)$(near) → $(if $(filter command,$(origin ARGS)),quote what has spaces: ARGS="…"; or )see `make help`)
 endif
 
 # Values are text: neither make nor the shell is to run what stands in one. So each is taken as it
@@ -57,6 +57,9 @@ quoted   = '$(subst ','\'',$($(1)))'
 compose := APT_SNAPSHOT BASE_IMAGE CACHE CODE DATA SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU
 $(foreach v,$(filter $(compose) WANDB_API_KEY_FILE HF_TOKEN_FILE,$(told)),$(eval export $(v)))
 unexport CONFIG RUN ARGS
+# What is to be said again by who goes on with a run that was stopped; the rest stands in its record.
+LOCKSTEP_TOLD := $(foreach v,$(filter-out CONFIG RUN ARGS,$(told)),$(v)=$(call quoted,$(v)))
+export LOCKSTEP_TOLD
 
 # What nobody said may stand in .env. What is wrong with that file is said by those that read all of it.
 filed := $(if $(wildcard .env),CONFIG ENGINE DOCTOR TENSORBOARD_PORT)

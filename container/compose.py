@@ -10,15 +10,17 @@ printed as it is run.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from container import foreground, overlay, packages
-from host import HOME, cuda, docker, git, image, keys, selection, settings
+from host import HOME, TOLD, cuda, docker, git, image, keys, selection, settings
 from host import lines as table
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
@@ -107,12 +109,15 @@ def run(words: list[str]) -> int:
         known[git.VARIABLE] = commit
     name = foreground.name(service)
     how = ["--name", name, "--env", f"LOCKSTEP_CONTAINER={name}"]
+    how += ["--env", TOLD] if os.environ.get(TOLD) else []
     how += [] if foreground.terminal() else ["-T"]
     # The checkout itself is mounted for `dev`: what is put into it would stay there.
     how += packages.mounts(environ.get("CODE", ""), words) if computes else []
     at = words.index("run") + 1
     if service == "tensorboard":  # it names its own address, which is the container's
-        print(f"TensorBoard will be at http://127.0.0.1:{known.get('TENSORBOARD_PORT', 6006)}")
+        port = known.get("TENSORBOARD_PORT", "6006")
+        _check_port(port)
+        print(f"TensorBoard will be at http://127.0.0.1:{port}")
     return foreground.run(_command(files, [*words[:at], *how, *words[at:]], known), name)
 
 
@@ -144,6 +149,20 @@ def build(words: list[str], known: dict[str, str]) -> None:
             "`docker system prune`, or give Docker a larger disk (data-root)",
         )
     raise HostError("the image could not be built", "the lines above say why")
+
+
+def _check_port(text: str) -> None:
+    if not re.fullmatch("[1-9][0-9]{0,4}", text):
+        raise UsageError(f"TENSORBOARD_PORT={text} is no port", "say a number such as 6007")
+    port = int(text)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise HostError(
+                f"port {port} is taken", f"say another: TENSORBOARD_PORT={port + 1}"
+            ) from error
 
 
 def tag() -> str:

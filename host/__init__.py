@@ -11,3 +11,6 @@ HOME = Path(__file__).resolve().parent.parent
 
 INSIDE = Path("/etc/lockstep-image.json")
 """What an image of ours is made of; there is no such file outside of one."""
+
+TOLD = "LOCKSTEP_TOLD"
+"""A variable: what make was told of engine, data and hardware, as words of a shell."""

@@ -33,9 +33,15 @@ _PLACES: dict[str, tuple[str, ...] | None] = {
     "model.weights": (".safetensors", ".pt", ".pth"),
     "checkpoint": None,
 }
+_WORDS = {"what": ("batch", "workers", "speed", "lr")}
 _OPTIONS = {
     "train": {"--resume": "go on with the newest unfinished run of this name"},
     "tune": {"--what=": "batch,workers,speed,lr"},
+    "data": {
+        "--picture=": "where the picture goes",
+        "--cached": "what is kept of decoded pictures",
+        "--clear": "remove what is kept",
+    },
     "eval": {"--checkpoint=": "one checkpoint directory", "--data.root=": "where the data is now"},
 }
 
@@ -134,6 +140,10 @@ def _arguments(value: str, words: list[str]) -> Candidates:
     name = re.sub("^--", "", flag if equals else before)
     start = kept + space
     knobs = _knobs() if not words or {"train", "tune", "data"} & {*words} else {}
+    if name in _WORDS:
+        start += flag + equals if equals else ""
+        yield from ((start + word, "") for word in _WORDS[name])
+        return
     if equals or name in knobs or name in _PLACES:
         start += flag + equals if equals else ""
         typed = typed if equals else last

@@ -62,6 +62,20 @@ def offered(line: str) -> list[str]:
         ("make train ARGS=--augment.flip=t", ["ARGS=--augment.flip=true"]),
         ("make train ARGS=--re", ["ARGS=--resume", "ARGS=--reproducibility="]),
         ("make eval ARGS=--", ["ARGS=--checkpoint=", "ARGS=--data.root="]),
+        (
+            "make data ARGS=--c",
+            [
+                "ARGS=--cached",
+                "ARGS=--clear",
+                "ARGS=--checkpoint.every=",
+                "ARGS=--checkpoint.keep=",
+            ],
+        ),
+        (
+            "make tune ARGS='--what ",
+            [f"ARGS=--what {w}" for w in ("batch", "workers", "speed", "lr")],
+        ),
+        ("make tune ARGS=--what=s", ["ARGS=--what=speed"]),
         ("make train ARGS=--optim.lr=", []),
         ("make train ARGS='--epochs ", []),
         ("make train DATA=od", ["DATA=odd/"]),

@@ -82,6 +82,17 @@ def test_flags_do_not_read_the_environment(monkeypatch) -> None:
     assert cli.parse(["fit"]).knobs == {}
 
 
+def test_null_is_none_for_each_knob_that_may_be_none() -> None:
+    """On the command line as in a file."""
+    fields = dict(knobs())
+    names = [n for n, field in fields.items() if field.default is None and n != "lanes"]
+    assert {"augment.crop", "data.mean", "optim.clip", "augment.policy"} <= {*names}
+    for name in names:
+        given = cli.parse(["fit", f"--{name}", "null"]).knobs
+        assert given == cli.parse(["fit", f"--{name}=null"]).knobs
+        assert experiment.parse(given, "the command line") == Config(), name
+
+
 def test_null_and_words_pass_the_command_line() -> None:
     over = cli.parse(
         ["fit", "--optim.clip", "null", "--max_steps=7", "--augment.flip", "true", "--name", "a"]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from train.record import rundir
+
 pytestmark = pytest.mark.slow
 
 # Each would leave a file named `ran` if make or a shell took it for anything but text.
@@ -133,6 +135,27 @@ def test_what_nobody_says_may_stand_in_the_env_file(place) -> None:
         (place / ".env").unlink()
     assert left(place) == []
     assert make(place, "train")[2][2:] == digits
+
+
+def test_who_goes_on_is_told_what_make_was_told(place, tmp_path, monkeypatch) -> None:
+    """The line that a stopped run ends with: engine, hardware and places of data as they were."""
+    (tmp_path / "show.mk").write_text("help: show\nshow:\n\t@printenv LOCKSTEP_TOLD\n")
+    words = ["make", "-f", "Makefile", "-f", str(tmp_path / "show.mk"), "help"]
+    odd = "a b'$(touch ran)`touch ran`;"
+    given = ["ENGINE=local", "CPUS=2", f"DATA={odd}"]
+    own = {n: value for n, value in os.environ.items() if n not in ("MAKEFLAGS", "PRECISION")}
+    done = subprocess.run(
+        [*words, *given, "CONFIG=a", "RUN=b", "ARGS=c"], cwd=place, env=own | {"PRECISION": "bf16"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told = next(row for row in done.stdout.splitlines() if row.startswith("CPUS="))
+    assert shlex.split(told) == ["CPUS=2", "ENGINE=local", f"DATA={odd}"]
+    assert left(place) == []
+    monkeypatch.setenv("LOCKSTEP_TOLD", told)
+    line = rundir.go_on(Path("runs/a b"))
+    command = line.removeprefix("to go on: ").split(" (without make: ")[0]
+    expected = ["CPUS=2", "ENGINE=local", f"DATA={odd}", "RUN=runs/a b", "ARGS=--resume"]
+    assert shlex.split(command) == ["make", "train", *expected]
 
 
 def test_a_line_break_is_refused(place) -> None:

@@ -31,6 +31,11 @@ ALIASES = {
     "--momentum": "--optim.momentum",
     "--warmup_epochs": "--optim.warmup (in steps)",
     "--lr_scheduler": "--optim.schedule",
+    "--mixup": "--augment.mixup",
+    "--model-ema": "--optim.ema (the decay)",
+    "--ema": "--optim.ema",
+    "--aa": "--augment.policy (randaugment, trivialaugment or autoaugment)",
+    "--reprob": "--augment.erasing",
     "--smoothing": "--optim.label_smoothing",
     "--label-smoothing": "--optim.label_smoothing",
     "--gradient_clip_val": "--optim.clip",
@@ -80,7 +85,7 @@ def test_a_flag(given, wanted) -> None:
     assert refused.value.problem.endswith(f"{wanted}?")
 
 
-@pytest.mark.parametrize("given", ["--mixup", "--model-ema", "--patience", "--aa"])
+@pytest.mark.parametrize("given", ["--patience", "--early-stopping-patience"])
 def test_what_is_not_there(given) -> None:
     with pytest.raises(UsageError, match=r"; there is no .+ here →"):
         cli.parse(["fit", given, "1"])

@@ -83,8 +83,15 @@ def parse(argv: list[str]) -> Command:
     options, rest = parser.parse_known_args(argv)
     if rest:
         raise _unknown(rest, list(places.choices[options.verb]._option_string_actions))
-    given = {name: source(parsed_args=options)() for name, source in sources.items()}
+    given = {name: _nulls(source(parsed_args=options)()) for name, source in sources.items()}
     return Command(known[options.verb], options, given.get(options.verb, {}))
+
+
+def _nulls(given: Any) -> Any:
+    """What was said, with `null` in the place of a list that holds nothing else."""
+    if isinstance(given, dict):
+        return {name: _nulls(value) for name, value in given.items()}
+    return None if given == [None] else given
 
 
 def _check_group(flag: str) -> None:

@@ -163,6 +163,7 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
     said = first.communicate()[0]
     assert f"--volume {package}:/lockstep/mine:ro" in said
     assert "stopped: a signal came" in said, said
+    assert f"to go on: make train CPUS=1 CODE={package} RUN=runs/mine ARGS=--resume" in said
     again = checkout.run(*words, "CPUS=2")
     assert again.code == 0, again.said
     assert "going on after step" in again.said

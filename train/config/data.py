@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from host import INSIDE
 from train.config.types import Count, Fraction, Natural
 from train.knobs import FREE, Section, idle
 
@@ -15,6 +16,11 @@ Channels = Annotated[Literal[1, 3], BeforeValidator(lambda v: int(v) if v in ("1
 
 _LOCAL = ("digits", "idx", "cifar10", "cifar100", "synthetic")  # sources without picture files
 _NO_FILES = idle("data.source", *_LOCAL)
+
+
+def root_flag() -> str:
+    """What names the folder of the data: a flag, or around a container make's variable."""
+    return "DATA=DIR (data/ inside)" if INSIDE.exists() else "--data.root"
 
 
 class Data(Section):

@@ -8,17 +8,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from host import INSIDE
 from host.errors import DataError, UsageError
 from train.config import Data
 from train.lanes import order
 
 _NAMED = 3  # of many, in a message
-
-
-def root_flag() -> str:
-    """What names the folder of the data: a flag, or around a container make's variable."""
-    return "DATA=DIR (data/ inside)" if INSIDE.exists() else "--data.root"
 
 
 class Encoded(Protocol):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from host.errors import DataError, UsageError
 from train.config import Config
+from train.config.data import root_flag
 from train.experiment import differences, parse, settled, typed
 from train.lanes.runtime import Runtime
 from train.record import documents, lock, rundir
@@ -107,7 +108,8 @@ def check_facts(run: Path, before: Facts, now: Facts) -> None:
     _check_knobs(parse(now.config, "now"), parse(before.config, origin), run, f"{origin} was made")
     if before.data_sha256 != now.data_sha256:
         raise DataError(
-            f"the data is not what {run} was started on", "restore it, or start another run"
+            f"the data is not what {run} was started on",
+            f"name it with {root_flag()}, restore it, or start another run",
         )
     if before.mixed_precision != now.mixed_precision:
         raise UsageError(

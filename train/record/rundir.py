@@ -1,10 +1,12 @@
 """The run directory: which one, and whether it may be used."""
 
+import os
 import shlex
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from host import TOLD
 from host.errors import CheckpointError, HostError, UsageError
 from train.config import Config
 from train.experiment import signature
@@ -65,9 +67,10 @@ def continued(run: Path, resume: str | bool | None) -> bool:
 
 
 def go_on(run: Path) -> str:
-    """What one types to go on with `run`."""
+    """What one types to go on with `run`, as this one was started."""
     name = shlex.quote(str(run))
-    return f"to go on: make train RUN={name} ARGS=--resume (without make: --run {name} --resume)"
+    words = shlex.join([*shlex.split(os.environ.get(TOLD, "")), f"RUN={run}", "ARGS=--resume"])
+    return f"to go on: make train {words} (without make: --run {name} --resume)"
 
 
 def status(run: Path) -> str | None:

@@ -70,8 +70,9 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     except UsageError as error:
         print(f"warning: {error}; else make train refuses it")
     if images.skipped and config.data.on_bad == "error":
+        count = len(images.skipped)
         raise DataError(
-            f"{len(images.skipped):,} pictures cannot be used",
+            f"{count:,} picture{'s' * (count > 1)} cannot be used",
             "mend or remove them, or train without them: --data.on_bad skip",
         )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from host import dotted, launcher, regular
 from host.errors import DataError, LockstepError, UsageError
 from train.config import Config, Data
+from train.config.data import root_flag
 from train.experiment import moved, parse
 from train.numerics import variables
 from train.record import documents, rundir
@@ -143,7 +144,6 @@ def _precision(recorded: str) -> str:
 def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metrics":
     """The figures of a checkpoint's weights, on its data."""
     from train.data import Augmenter, load
-    from train.data.pictures import root_flag
     from train.lanes import seeds
     from train.learn import models
     from train.learn.alone import alone

@@ -15,7 +15,8 @@ import torch
 from host import regular
 from host.errors import DataError, first_line
 from train.config import Data
-from train.data.pictures import Arrays, Found, Labelled, root_flag
+from train.config.data import root_flag
+from train.data.pictures import Arrays, Found, Labelled
 from train.data.sources import labels
 
 _MOST = 1 << 30

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from host.errors import DataError
 from train.config import Data
-from train.data.pictures import Found, root_flag
+from train.config.data import root_flag
+from train.data.pictures import Found
 from train.data.sources import idx, listing, tree
 
 _TABLES = {".parquet", ".arrow", ".tar"}

@@ -18,12 +18,12 @@ from torch import Tensor
 from host import regular
 from host.errors import DataError
 from train.config import Data
+from train.config.data import root_flag
 from train.data.pictures import (
     Arrays,
     Found,
     Labelled,
     no_columns,
-    root_flag,
     some,
     two_splits,
 )
