@@ -143,7 +143,8 @@ def test_biases_and_norms_do_not_decay() -> None:
 
 
 def test_the_rate_follows_the_experiment() -> None:
-    assert lr_at(Optim(lr=0.4, warmup=10), 4, 100) == 0.2
+    assert lr_at(Optim(lr=0.4, warmup=10), 4, 100, 7) == 0.2
+    assert lr_at(Optim(lr=0.4, warmup_epochs=2), 6, 100, 7) == 0.2
 
 
 def test_sgd_without_momentum() -> None:

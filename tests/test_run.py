@@ -393,4 +393,4 @@ def test_a_warm_up_that_takes_the_whole_run_is_warned_of(cli, tmp_path) -> None:
         words = ["--optim.warmup", warmup, "--max_steps", 5, "--run", tmp_path / str(warmup)]
         done = cli("fit", *DIGITS, *words)
         assert done.code == 0
-        assert ("warning: optim.warmup takes 6 steps, and the run has 5" in done.out) is warned
+        assert ("warning: the warm-up takes 6 steps, and the run has 5" in done.out) is warned

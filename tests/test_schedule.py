@@ -2,6 +2,7 @@ import math
 from typing import get_args
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,8 +34,27 @@ def test_known_points() -> None:
     assert lr_at(100, 100, peak=2.0, final=0.1) == pytest.approx(0.2)
     assert lr_at(25, 100, peak=1.0, kind="linear", final=0.2) == pytest.approx(0.8)
     assert lr_at(99, 100, peak=1.0, kind="constant") == 1.0
+    assert lr_at(50, 100, peak=1.0, kind="poly") == pytest.approx(0.25)
+    assert lr_at(50, 100, peak=1.0, kind="poly", power=1.0) == pytest.approx(0.5)
     steps = [lr_at(s, 100, peak=1.0, kind="step", milestones=[0.3, 0.6]) for s in (29, 30, 59, 60)]
     assert steps == pytest.approx([1.0, 0.1, 0.1, 0.01])
+
+
+def test_one_cycle_is_torchs() -> None:
+    """OneCycleLR, which takes its last step of the rise and of the run for their ends."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    made = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.4, total_steps=1001)
+    theirs = []
+    for _ in range(1000):
+        theirs.append(made.get_last_lr()[0])
+        optimizer.step()
+        made.step()
+    ours = [lr_at(step, 1000, peak=0.4, kind="onecycle") for step in range(1000)]
+    assert ours == pytest.approx(theirs, abs=0.4 * 0.006)
+    assert max(ours) == 0.4 == lr_at(300, 1000, peak=0.4, kind="onecycle")
+    assert ours[0] == pytest.approx(0.016)
+    assert lr_at(10, 1000, peak=0.4, kind="onecycle", warmup=10) == 0.4
 
 
 def test_the_rate_has_ten_digits_and_no_more() -> None:

@@ -29,7 +29,7 @@ ALIASES = {
     "--wd": "--optim.weight_decay",
     "--weight-decay": "--optim.weight_decay",
     "--momentum": "--optim.momentum",
-    "--warmup_epochs": "--optim.warmup (in steps)",
+    "--warmup_epochs": "--optim.warmup_epochs",
     "--lr_scheduler": "--optim.schedule",
     "--mixup": "--augment.mixup",
     "--model-ema": "--optim.ema (the decay)",

@@ -39,7 +39,7 @@ def train(parts: Parts, state: State) -> Metrics | None:
         for step in range(state.step, steps):
             if runtime.any(bool(parts.stop)):
                 journal.stop()
-            lr = optim.lr_at(config.optim, step, steps)
+            lr = optim.lr_at(config.optim, step, steps, epoch)
             report, norm = update(parts, batches, step, lr)
             state.step = step + 1
             journal.keep(report, norm)

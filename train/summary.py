@@ -14,6 +14,7 @@ from host.lanes import default
 from train.config import Config
 from train.data.pictures import some
 from train.lanes import order
+from train.learn import optim
 from train.measure import Metrics
 from train.parts import Parts
 from train.process import memory
@@ -95,9 +96,10 @@ def doubts(parts: Parts) -> Iterator[str]:
             " PRECISION=bf16; make tune measures"
         )
     steps = order.steps(parts.samples, config.batch_size)
-    if config.optim.warmup > steps:
+    warmup = optim.warmup(config.optim, order.steps(len(images.train), config.batch_size))
+    if warmup > steps:
         yield (
-            f"optim.warmup takes {config.optim.warmup} steps, and the run has {steps}: the learning"
+            f"the warm-up takes {warmup} steps, and the run has {steps}: the learning"
             f" rate does not reach {config.optim.lr:g}; set --optim.warmup lower"
         )
     norms = [m for m in parts.unwrapped.modules() if isinstance(m, _BatchNorm) and m.training]

@@ -89,6 +89,12 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _warmup(self) -> "Config":
+        if self.optim.warmup and self.optim.warmup_epochs:
+            raise UsageError("optim.warmup and optim.warmup_epochs are both set", "set one of them")
+        return self
+
+    @model_validator(mode="after")
     def _sizes(self) -> "Config":
         if self.augment.crop is not None:
             least, most = self.augment.crop

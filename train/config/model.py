@@ -12,7 +12,7 @@ class Model(Section):
     """What learns."""
 
     name: str = "convnet"
-    """convnet, dropnet, mlp, a classification model of torchvision, or my_package.nets:build."""
+    """convnet, smallnet, dropnet, mlp, a classifier of torchvision, or my_package.nets:build."""
     weights: str | None = None
     """Start from torchvision's weights (e.g. DEFAULT) or from a model.safetensors file."""
     prefix: str | None = Field(None, json_schema_extra=idle("model.weights", None))

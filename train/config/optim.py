@@ -7,10 +7,11 @@ from pydantic import Field
 from train.config.types import Fraction, Natural
 from train.knobs import Section, idle
 
-Schedule = Literal["cosine", "linear", "constant", "step"]
+Schedule = Literal["cosine", "linear", "constant", "step", "poly", "onecycle"]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
-_STEPS = idle("optim.schedule", "cosine", "linear", "constant")
+_STEPS = idle("optim.schedule", "cosine", "linear", "constant", "poly", "onecycle")
+_POLY = idle("optim.schedule", "cosine", "linear", "constant", "step", "onecycle")
 
 
 class Optim(Section):
@@ -35,15 +36,19 @@ class Optim(Section):
     clip: Annotated[float, Field(gt=0)] | None = None
     """Scale the gradient down to this norm where it is larger; null: never."""
     warmup: Natural = 0
-    """Steps of linear rise to the peak."""
+    """Steps of linear rise to the peak; `onecycle` rises by a cosine, for 30 % of the run if 0."""
+    warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
+    """The same in epochs."""
     schedule: Schedule = "cosine"
     """Shape of the learning rate after the warm-up."""
     final: Fraction = Field(0.0, json_schema_extra=idle("optim.schedule", "constant", "step"))
-    """Where cosine and linear end, as a share of the peak."""
+    """Where cosine, linear, poly and onecycle end, as a share of the peak."""
     milestones: list[Fraction] = Field([0.5, 0.75], json_schema_extra=_STEPS)
     """`step` schedule: when to multiply by gamma, as shares of the run."""
     gamma: Annotated[float, Field(gt=0, le=1)] = Field(0.1, json_schema_extra=_STEPS)
     """`step` schedule: the factor."""
+    power: Annotated[float, Field(gt=0)] = Field(2.0, json_schema_extra=_POLY)
+    """`poly` schedule: the power of what is left of the run."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of each target that is spread over all classes."""
     loss: str | None = None

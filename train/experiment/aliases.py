@@ -93,9 +93,9 @@ _CALLED = {
     "torch_compile": "model.compile",
     "torchcompile": "model.compile",
     "use_wandb": "wandb.mode",
-    "warmup_epochs": "optim.warmup",
+    "num_warmup_steps": "optim.warmup",
     "warmup_steps": "optim.warmup",
-    "lr_warmup_epochs": "optim.warmup",
+    "lr_warmup_epochs": "optim.warmup_epochs",
     "wd": "optim.weight_decay",
     "ckpt": "resume",
     "ckpt_path": "resume",
@@ -109,7 +109,6 @@ _CALLED = {
 # What they count in other units: whoever copies the value would train something else.
 _UNITS = {
     "check_val_every_n_epoch": "in steps",
-    "lr_warmup_epochs": "in steps",
     "lrf": "as a share of the peak",
     "min_lr": "as a share of the peak",
     "aa": "randaugment, trivialaugment or autoaugment",
@@ -119,7 +118,6 @@ _UNITS = {
     "ra_magnitude": "from 0 to 30",
     "save_period": "in steps",
     "val_interval": "in steps",
-    "warmup_epochs": "in steps",
     "per_device_train_batch_size": "over all processes",
 }
 # What is not there, and would be searched for in vain.

@@ -47,6 +47,10 @@ def changed(config: Config, name: str, now: Any) -> Config:
 
 
 def signature(config: Config) -> str:
-    """Eight hexadecimal digits that are equal for experiments that decide the same result."""
-    values = {n: value(config, n) for n, field in knobs() if not is_free(field)}
+    """Eight hexadecimal digits that are equal for experiments that decide the same result.
+
+    Defaults are left out: a knob that is new does not change those of older experiments.
+    """
+    said = ((n, value(config, n), field) for n, field in knobs() if not is_free(field))
+    values = {name: now for name, now, field in said if now != field.default}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]

@@ -78,15 +78,21 @@ def copies(config: Optim) -> int:
     return len(slots(config) - {"step"}) + (config.ema > 0)
 
 
-def lr_at(config: Optim, step: int, total: int) -> float:
-    """The learning rate of the update that follows `step` of `total` updates."""
+def warmup(config: Optim, epoch: int) -> int:
+    """Steps of the warm-up, of which an epoch has `epoch`."""
+    return config.warmup or round(config.warmup_epochs * epoch)
+
+
+def lr_at(config: Optim, step: int, total: int, epoch: int) -> float:
+    """The learning rate of the update that follows `step` of `total`; an epoch has `epoch`."""
     return schedule.lr_at(
         step,
         total,
         peak=config.lr,
-        warmup=config.warmup,
+        warmup=warmup(config, epoch),
         kind=config.schedule,
         final=config.final,
         milestones=config.milestones,
         gamma=config.gamma,
+        power=config.power,
     )

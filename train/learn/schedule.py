@@ -3,6 +3,9 @@
 import math
 from collections.abc import Sequence
 
+# Of the one-cycle policy: the share of the run that rises, and of the peak where it begins.
+_RISE, _START = 0.3, 0.04
+
 
 def lr_at(
     step: int,
@@ -14,14 +17,20 @@ def lr_at(
     final: float = 0.0,
     milestones: Sequence[float] = (),
     gamma: float = 0.1,
+    power: float = 2.0,
 ) -> float:
     """Learning rate of the update that follows `step` completed updates.
 
-    `warmup` counts steps of linear rise to `peak`. Then `cosine` and `linear` fall to
-    `final` × peak at `total`, `step` multiplies by `gamma` at each of `milestones`
-    (fractions of `total`), `constant` stays.
+    `warmup` counts steps of linear rise to `peak`. Then `cosine`, `linear` and `poly` (with
+    `power`) fall to `final` × peak at `total`, `step` multiplies by `gamma` at each of
+    `milestones` (fractions of `total`), `constant` stays. `onecycle` rises by a cosine from a
+    25th of the peak, over `warmup` steps or 30 % of all, and falls by a cosine.
     """
-    if step < warmup:
+    if kind == "onecycle" and not warmup:
+        warmup = round(_RISE * total)
+    if step < warmup and kind == "onecycle":
+        rate = peak * (1 - (1 - _START) * _cosine(step / warmup))
+    elif step < warmup:
         rate = peak * (step + 1) / warmup
     elif kind == "constant":
         rate = peak
@@ -29,11 +38,19 @@ def lr_at(
         rate = peak * gamma ** sum(step >= fraction * total for fraction in milestones)
     else:
         progress = (step - warmup) / max(1, total - warmup)
-        left = 0.5 * (1 + math.cos(math.pi * progress)) if kind == "cosine" else 1 - progress
+        if kind == "poly":
+            left = (1 - progress) ** power
+        else:
+            left = 1 - progress if kind == "linear" else _cosine(progress)
         rate = peak * (final + (1 - final) * left)
     # The C library's cosine may differ in its last bit between machines, and the rate enters
     # every weight: ten digits are more than any recipe needs and the same everywhere.
     return float(f"{rate:.10g}")
+
+
+def _cosine(progress: float) -> float:
+    """From 1 to 0."""
+    return 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def is_due(step: int, every: int, total: int) -> bool:
