@@ -178,7 +178,7 @@ def parts(
         unwrapped=model,
         traits=traits,
         generators=Generators(model),
-        loss=loss.build(config.optim),
+        loss=loss.build(config.optim, images.train.labels.to(runtime.device), len(images.classes)),
         # The optimizer's state is where it belongs; Accelerate would move AdamW's step counts to
         # the GPU, where each is waited for.
         optimizer=runtime.accelerator.prepare_optimizer(optimizer, device_placement=False),

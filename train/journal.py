@@ -116,6 +116,15 @@ class Journal:
             parts.recorder.evaluation(state.step, metrics.headline(), best=improved)
         return metrics
 
+    def say_spent(self) -> None:
+        """Say why a run ends before its last step."""
+        parts, state = self.parts, self.state
+        if parts.recorder:
+            parts.recorder.display.say(
+                f"ended early: no evaluation was better than that of step {state.best_step}"
+                f" (eval.patience: {parts.config.eval.patience})"
+            )
+
     def save(self) -> None:
         """Write a checkpoint of this step, once the processes agree on what stands in it."""
         parts, state = self.parts, self.state

@@ -7,6 +7,7 @@ from contextlib import closing
 import torch
 from torch import Tensor
 
+from train.config import Config
 from train.data import Batch
 from train.journal import Journal
 from train.lanes import order
@@ -37,6 +38,9 @@ def train(parts: Parts, state: State) -> Metrics | None:
     batches = parts.batches(state.step)
     with closing(batches):
         for step in range(state.step, steps):
+            if _spent(config, state, eval_every):
+                journal.say_spent()
+                break
             if runtime.any(bool(parts.stop)):
                 journal.stop()
             lr = optim.lr_at(config.optim, step, steps, epoch)
@@ -57,9 +61,16 @@ def train(parts: Parts, state: State) -> Metrics | None:
                 journal.compare()
             if eval_due:
                 metrics = journal.measure()
-            if save_due or state.best_step == state.step:
+            best = state.best_step == state.step
+            if save_due or best or (eval_due and _spent(config, state, eval_every)):
                 journal.save()
     return metrics
+
+
+def _spent(config: Config, state: State, every: int) -> bool:
+    """Whether so many evaluations were no better that the run ends early."""
+    patience = config.eval.patience
+    return patience > 0 and state.measured - state.best_step >= patience * every
 
 
 def update(parts: Parts, batches: Iterator[Batch], step: int, lr: float) -> tuple[Tensor, Tensor]:

@@ -58,9 +58,12 @@ def opening(parts: Parts, path: Path, step: int) -> str:
 def _losses(config: Config) -> Iterator[str]:
     """Why the loss of a training step and that of a validation are not alike."""
     smoothing = config.optim.label_smoothing
-    own = config.optim.loss or (f"with label smoothing {smoothing:g}" if smoothing else "")
-    if own:
-        yield f"training loss: {own}; validation loss: plain cross-entropy"
+    said = [config.optim.loss] if config.optim.loss else []
+    said += [f"with label smoothing {smoothing:g}"] if smoothing else []
+    said += ["weighted by class"] if config.optim.class_weights else []
+    said += ["of mixed pictures"] if config.augment.mixup or config.augment.cutmix else []
+    if said:
+        yield f"training loss: {', '.join(said)}; validation loss: plain cross-entropy"
 
 
 def _counted(left_out: dict[str, str]) -> str:

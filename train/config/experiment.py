@@ -74,11 +74,11 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _own_code(self) -> "Config":
-        if self.optim.loss is not None:
-            if not is_path(self.optim.loss):
+        if self.optim.loss not in (None, "bce"):
+            if not is_path(self.optim.loss or ""):
                 raise UsageError(
                     f"optim.loss: {self.optim.loss} names no function",
-                    "name one of yours: my_package.losses:focal",
+                    "say bce, or name one of yours: my_package.losses:focal",
                 )
             if self.optim.label_smoothing:
                 raise UsageError(

@@ -52,4 +52,6 @@ class Optim(Section):
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of each target that is spread over all classes."""
     loss: str | None = None
-    """my_package.losses:function (logits, labels) → loss of each sample; null: cross-entropy."""
+    """bce, or my_package.losses:function (logits, labels) → losses; null: cross-entropy."""
+    class_weights: Literal["balanced"] | None = None
+    """`balanced`: a sample's loss counts the more, the fewer its class has."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from train.config.types import Count
+from train.config.types import Count, Natural
 from train.knobs import FREE, Section, idle
 
 # YAML reads a bare `off` as false.
@@ -27,6 +27,8 @@ class Eval(Section):
 
     every: Count | None = None
     """Steps between evaluations; null: once an epoch. The end always has one."""
+    patience: Natural = 0
+    """End the run after so many evaluations without a better top-1; 0: never."""
     batch_size: Count | None = None
     """Images per forward pass; null: as many as a lane holds."""
 

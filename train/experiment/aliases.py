@@ -60,6 +60,8 @@ _CALLED = {
     "hsv_v": "augment.brightness",
     "mixup_alpha": "augment.mixup",
     "cutmix_alpha": "augment.cutmix",
+    "early_stopping_patience": "eval.patience",
+    "early_stop": "eval.patience",
     "model_ema": "optim.ema",
     "model_ema_decay": "optim.ema",
     "ema_decay": "optim.ema",
@@ -114,16 +116,13 @@ _UNITS = {
     "aa": "randaugment, trivialaugment or autoaugment",
     "auto_augment": "randaugment, trivialaugment or autoaugment",
     "color_jitter": "and contrast, saturation, hue",
+    "early_stopping_patience": "in evaluations",
+    "early_stop": "in evaluations",
     "model_ema": "the decay",
     "ra_magnitude": "from 0 to 30",
     "save_period": "in steps",
     "val_interval": "in steps",
     "per_device_train_batch_size": "over all processes",
-}
-# What is not there, and would be searched for in vain.
-_NONE = {
-    "patience": "early stopping",
-    "early_stopping_patience": "early stopping",
 }
 # Where it runs is no knob of an experiment: make and the launcher are told.
 _ELSEWHERE = {
@@ -147,7 +146,6 @@ _ELSEWHERE = {
 }
 
 _OTHERWISE = {word: f"did you mean make's {name}?" for word, name in _ELSEWHERE.items()}
-_OTHERWISE |= {word: f"there is no {name} here" for word, name in _NONE.items()}
 
 
 def meant(word: str, known: Collection[str]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -10,28 +11,53 @@ from host import dotted
 from host.errors import LockstepError, UsageError, first_line
 from train.config import Optim
 
+BCE = "bce"
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From logits, float32 [B, classes], and labels, int64 [B], to each sample's loss, float32 [B]."""
 
 
-def build(config: Optim) -> Loss:
+def build(config: Optim, labels: Tensor | None = None, classes: int = 0) -> Loss:
     """The loss that `config` names.
+
+    Args:
+        labels: those of the training set, int64 [N], on the device; for weights of classes.
 
     Raises:
         UsageError: there is no such function; when it is called: it gives something else than a
             loss for each sample.
     """
+    smoothing = config.label_smoothing
     if config.loss is None:
-        smoothing = config.label_smoothing
-        return partial(functional.cross_entropy, reduction="none", label_smoothing=smoothing)
-    return partial(_checked, dotted.load("optim.loss", config.loss), config.loss)
+        loss: Loss = partial(functional.cross_entropy, reduction="none", label_smoothing=smoothing)
+    elif config.loss == BCE:
+        loss = partial(_binary, smoothing)
+    else:
+        loss = partial(_checked, dotted.load("optim.loss", config.loss), config.loss)
+    if config.class_weights is None or labels is None:
+        return loss
+    counts = labels.bincount(minlength=classes).double()
+    weights = (len(labels) / (classes * counts.clamp(min=1))).float()
+    return partial(_weighted, loss, weights)
+
+
+def _binary(smoothing: float, logits: Tensor, labels: Tensor) -> Tensor:
+    """One question for each class: is it that? The mean over classes, as timm takes it."""
+    classes = logits.shape[1]
+    targets = torch.full_like(logits, smoothing / classes)
+    targets.scatter_(1, labels[:, None], 1 - smoothing + smoothing / classes)
+    return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(1)
+
+
+def _weighted(loss: Loss, weights: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    return loss(logits, labels) * weights[labels]
 
 
 def tried(config: Optim) -> Loss | None:
     """The user's own loss for a try before the first step, where whatever it raises is its fault;
     None where there is none.
     """
-    return partial(_named, build(config), config.loss) if config.loss is not None else None
+    own = config.loss not in (None, BCE)
+    return partial(_named, build(config), config.loss or "") if own else None
 
 
 def total(
