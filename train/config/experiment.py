@@ -95,6 +95,17 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _partners(self) -> "Config":
+        mixing = [name for name in ("mixup", "cutmix") if getattr(self.augment, name)]
+        if mixing and self.micro_batch == 1:
+            raise UsageError(
+                f"augment.{mixing[0]} mixes samples of a lane, and each of the {self.lanes} lanes"
+                f" has one of batch_size: {self.batch_size}",
+                f"set --lanes {self.lanes // 2} or fewer, or a larger --batch_size",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _sizes(self) -> "Config":
         if self.augment.crop is not None:
             least, most = self.augment.crop

@@ -56,6 +56,8 @@ def load(config: Data, augment: Augment | None = None, *, listing: bool = False)
         )
         for each, seen in zip(splits, scans, strict=True)
     ]
+    if augment is not None:
+        _check_colours(augment, shape)
     sha256 = _fingerprint(splits, scans, found.classes)
     names = [f"{sha256} {name}" for name in unusable.SPLITS]
     crop = augment.crop if augment is not None else None
@@ -109,6 +111,15 @@ def _find(config: Data) -> Found:
     from train.data.sources import tables  # `datasets` takes longer to load than digits to train
 
     return tables.splits(config)
+
+
+def _check_colours(augment: Augment, shape: tuple[int, int, int]) -> None:
+    """See that there are colours where colours are to be varied."""
+    for name in ("saturation", "hue", "grey"):
+        if getattr(augment, name) and shape[0] == 1:
+            raise UsageError(
+                f"augment.{name} does nothing with grey pictures", f"take augment.{name} away"
+            )
 
 
 def _scan(labelled: Labelled, config: Data) -> Scan | None:

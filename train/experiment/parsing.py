@@ -25,9 +25,9 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     given = read_yaml(path) if path else {}
     config = parse(_merge(given, over), origin, over)
     dropped: set[str] = set()  # what hangs on one that was taken away goes with it
-    for name, field in knobs():
-        switch, values = idle_with(field) or ("", [])
-        if switch and value(config, switch) in values:
+    idle = [(name, field, *pair) for name, field in knobs() for pair in idle_with(field)]
+    for name, field, switch, values in idle:
+        if value(config, switch) in values:
             before = value(config, name)
             if switch in dropped and not _stated(over, name):
                 config = changed(config, name, field.default)
@@ -77,9 +77,9 @@ def _stated(given: Mapping[str, Any], name: str) -> bool:
 
 def settled(config: Config) -> Config:
     """The same with the defaults of all knobs that do nothing: older records may say others."""
-    for name, field in knobs():
-        switch, values = idle_with(field) or ("", [])
-        if switch and value(config, switch) in values and value(config, switch) != "off":
+    idle = [(name, field, *pair) for name, field in knobs() for pair in idle_with(field)]
+    for name, field, switch, values in idle:
+        if value(config, switch) in values and value(config, switch) != "off":
             config = changed(config, name, field.default)
     return config
 
