@@ -6,7 +6,7 @@ from torch import nn
 
 from host.errors import UsageError
 from train.config import Config, Model, Optim
-from train.learn.models import OURS, build
+from train.learn.models import OURS, build, taken
 from train.learn.optim import build as build_optimizer
 from train.learn.optim import lr_at
 from train.learn.registry import AveragePool
@@ -191,3 +191,41 @@ def test_whole_numbers_are_no_weights(tmp_path) -> None:
 def test_a_memory_format_for_no_convolution() -> None:
     with pytest.raises(UsageError, match=r"no convolutions, so model\.channels_last does"):
         build(Model(name="mlp", channels_last=True), 10, (1, 8, 8))
+
+
+def test_frozen_parts_are_not_trained_and_their_batch_norm_stays() -> None:
+    model = build(Model(freeze=["0", "1", "7.weight"]), 10, (1, 8, 8))
+    fixed = {"0.weight", "1.weight", "1.bias", "7.weight"}
+    assert {n for n, p in model.named_parameters() if not p.requires_grad} == fixed
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    made = build_optimizer(Config(), model)
+    for training in (True, False, True):
+        model.train(training)
+        assert (model[1].training, model[4].training) == (False, training)
+    for _ in range(3):
+        model(torch.rand(8, 1, 8, 8)).sum().backward()
+        made.step()
+    after = model.state_dict()
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert same == fixed | {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    with pytest.raises(UsageError, match="no part convv → name parts of it, such as 0, 1, 2"):
+        build(Model(freeze=["convv"]), 10, (1, 8, 8))
+    with pytest.raises(UsageError, match="did you mean layer1"):
+        build(Model(name="resnet18", freeze=["layr1"]), 10, (3, 64, 64))
+    nothing = build(Model(freeze=[str(n) for n in range(16)]), 10, (1, 8, 8))
+    with pytest.raises(UsageError, match="no parameter of the model can be trained"):
+        build_optimizer(Config(), nothing)
+
+
+def test_what_a_model_took_of_a_file_is_said(tmp_path) -> None:
+    source = build(Model(), 10, (1, 8, 8))
+    file = tmp_path / "model.safetensors"
+    save_file({f"module.{n}": t for n, t in source.state_dict().items()}, file)
+    config = Model(weights=str(file), prefix="module.")
+    assert taken(config, build(config, 10, (1, 8, 8))).endswith(f"26 of 26 tensors from {file}")
+    said = taken(config, build(config, 3, (1, 8, 8)))
+    assert said == (
+        f"weights: 24 of 26 tensors from {file}; made anew: 15.weight (3×64, there 10×64), 15.bias"
+        " (3, there 10)"
+    )
+    assert taken(Model(), source) is None

@@ -173,7 +173,7 @@ def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
         ("optim.loss", "mine.losses:words", "returned str for 4 samples"),
         ("optim.loss", "mine.losses:rooted", "the model calls sqrt, which other makers"),
         ("optim.loss", "mine.losses:fails", "failed (KeyError: 'weights')"),
-        ("optim.loss", "focal", "optim.loss: focal names no function → name one of yours"),
+        ("optim.loss", "focal", "optim.loss: focal names no function → say bce, or name one"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_it_is_one_line(mine, knob, value, said) -> None:

@@ -14,7 +14,7 @@ from host.lanes import default
 from train.config import Config
 from train.data.pictures import some
 from train.lanes import order
-from train.learn import optim
+from train.learn import models, optim
 from train.measure import Metrics
 from train.parts import Parts
 from train.process import memory
@@ -32,7 +32,9 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     """What is trained, where, and how the batch is shared."""
     config, runtime, data = parts.config, parts.runtime, parts.data
     count = sum(p.numel() for p in parts.unwrapped.parameters())
-    size = f"{count / 1e6:.2f} M" if count >= _SMALL else f"{count:,}"
+    size = _many(count)
+    trained = sum(p.numel() for p in parts.unwrapped.parameters() if p.requires_grad)
+    frozen = f", {_many(trained)} of them trained" if trained < count else ""
     where = hardware(runtime)
     precision = "" if where["mixed_precision"] == "no" else f", {where['mixed_precision']}"
     world, each = runtime.world, len(runtime.lanes)
@@ -47,12 +49,18 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     lines = [
         f"{config.data.source}: {images}, {width}×{height} {colour}{left}",
         f"{len(data.classes)} classes: {some(data.classes)}",
-        f"{config.model.name}: {size} parameters, {kind}",
+        f"{config.model.name}: {size} parameters{frozen}, {kind}",
+        *filter(None, [models.taken(config.model, parts.unwrapped)]),
         *_losses(config),
         f"{processes} on {where['device']}{precision}: batch {config.batch_size} = {share}",
         f"going on after step {step} in {path}" if step else f"writing to {path}",
     ]
     return "\n".join(lines)
+
+
+def _many(count: int) -> str:
+    """Of parameters."""
+    return f"{count / 1e6:.2f} M" if count >= _SMALL else f"{count:,}"
 
 
 def _losses(config: Config) -> Iterator[str]:

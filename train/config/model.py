@@ -17,6 +17,8 @@ class Model(Section):
     """Start from torchvision's weights (e.g. DEFAULT) or from a model.safetensors file."""
     prefix: str | None = Field(None, json_schema_extra=idle("model.weights", None))
     """What all names in the weights' file begin with and the model's do not, such as `module.`."""
+    freeze: list[str] = Field([])
+    """Parts that are not trained, by name, such as conv1; their batch norm stays as it is."""
     stem: Literal["standard", "small"] = "standard"
     """`small`: first convolution 3×3, stride 1, no pooling after it; for images below 64 pixels."""
     channels_last: bool = False

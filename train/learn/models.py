@@ -1,7 +1,7 @@
 """From a model's name to a module: a few small nets of our own, or one of torchvision's."""
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -14,7 +14,8 @@ from host.errors import LockstepError, UsageError
 from train.config import Model
 from train.lanes.state import slots
 from train.learn import registry
-from train.learn.weights import put, unpack
+from train.learn.freezing import freeze
+from train.learn.weights import put, shapes, unpack
 
 Shape = registry.Shape
 
@@ -109,6 +110,7 @@ def build(config: Model, classes: int, shape: Shape) -> nn.Module:
                 "take it away",
             )
         model = model.to(memory_format=torch.channels_last)
+    freeze(model, config.freeze)
     # All of it, as after an evaluation: what a constructor left in another mode would come out of
     # the first one in this.
     model.train()
@@ -217,3 +219,24 @@ def _load(model: nn.Module, path: Path, prefix: str) -> None:
             "use the model.name and model.stem they were trained with",
         )
     put(model, {n: own[n] if n in unlike else given[n] for n in own}, versions)
+
+
+def taken(config: Model, model: nn.Module) -> str | None:
+    """What of its weights' file the model has, in a line; None where it started from none.
+
+    Args:
+        model: as `build` made it, trained or not.
+    """
+    if config.file is None:
+        return None
+    prefix, there = config.prefix or "", shapes(config.file)
+    here = model.state_dict()
+    anew = [name for name, t in here.items() if there.get(prefix + name) != [*t.shape]]
+    said = f"weights: {len(here) - len(anew)} of {len(here)} tensors from {config.file}"
+    sizes = ((name, _sized(here[name].shape), _sized(there[prefix + name])) for name in anew)
+    each = ", ".join(f"{name} ({now}, there {was})" for name, now, was in sizes)
+    return f"{said}; made anew: {each}" if anew else said
+
+
+def _sized(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "one number"

@@ -7,9 +7,11 @@ torchvision's MNASNet); state dicts carry it beside the tensors, and here the fi
 import json
 from collections import OrderedDict
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from pydantic import TypeAdapter, ValidationError
+from safetensors import safe_open
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -41,6 +43,12 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], Versions | None]:
     size = int.from_bytes(data[:8], "little")
     about = json.loads(data[8 : 8 + size]).get("__metadata__") or {}
     return tensors, _read_versions(about[_KEY]) if _KEY in about else None
+
+
+def shapes(path: Path) -> dict[str, list[int]]:
+    """Each tensor's shape in a file, by name; the tensors are not read."""
+    with safe_open(path, "pt") as file:
+        return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
 
 
 def _read_versions(text: str) -> Versions:
