@@ -61,6 +61,16 @@ unexport CONFIG RUN ARGS
 LOCKSTEP_TOLD := $(foreach v,$(filter-out CONFIG RUN ARGS,$(told)),$(v)=$(call quoted,$(v)))
 export LOCKSTEP_TOLD
 
+# Targets that look after the host themselves; for the others it is looked up what the host has.
+apart  := help doctor clean image image-twice pin-images test-container
+goals  := $(filter-out $(apart),$(MAKECMDGOALS))
+found  := $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 8)))' 2>/dev/null)
+ifneq ($(and $(wildcard .env),$(goals)),)
+ifeq ($(found),)
+$(error .env needs Python 3.8 to be read → install it, or remove .env)
+endif
+endif
+
 # What nobody said may stand in .env. What is wrong with that file is said by those that read all of it.
 filed := $(if $(wildcard .env),CONFIG ENGINE DOCTOR TENSORBOARD_PORT)
 $(foreach v,$(filter-out $(set),$(filed)),$(eval \
@@ -73,10 +83,6 @@ SETTINGS = $(call given,GPUS) $(call given,CPUS) $(call given,PRECISION) $(call 
 HOST     = env $(call given,CUDA) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m
 COMPOSE  = @exec $(HOST) container.compose
 
-# Targets that look after the host themselves; for the others it is looked up what the host has.
-apart  := help doctor clean image image-twice pin-images test-container
-goals  := $(filter-out $(apart),$(MAKECMDGOALS))
-found  := $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 8)))' 2>/dev/null)
 # Without it there is no looking: local, where that was not ruled out.
 marks   = ; & | < > ( ) { } ` " ' \ $$ * ? [ ] ~ ! \#
 plain   = $(if $(strip $(foreach c,$(marks),$(findstring $(c),$(ARGS)))),$(error ARGS needs Python 3.8 for quotes \

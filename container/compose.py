@@ -29,6 +29,7 @@ from host.text import any_encoding, printable
 _FILE = "docker-compose.yml"
 _VERBS = HOME / "train" / "verbs"
 _TRAINING = ("PRECISION", "ACCELERATE")
+_PORTS = 65535
 _SERVICES = ("train", "evaluate", "tensorboard", "dev")
 # What a container sees of the checkout: flags whose value is a path, and the folder it must be in.
 _FOLDERS = {
@@ -152,7 +153,7 @@ def build(words: list[str], known: dict[str, str]) -> None:
 
 
 def _check_port(text: str) -> None:
-    if not re.fullmatch("[1-9][0-9]{0,4}", text):
+    if not re.fullmatch("[1-9][0-9]{0,4}", text) or int(text) > _PORTS:
         raise UsageError(f"TENSORBOARD_PORT={text} is no port", "say a number such as 6007")
     port = int(text)
     with socket.socket() as probe:
@@ -161,7 +162,7 @@ def _check_port(text: str) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise HostError(
-                f"port {port} is taken", f"say another: TENSORBOARD_PORT={port + 1}"
+                f"port {port} is taken: {error.strerror}", "say another: TENSORBOARD_PORT=6007"
             ) from error
 
 

@@ -111,10 +111,10 @@ def changed(recorded: dict[str, str]) -> list[str]:
     return [name for name, was in recorded.items() if _digest_of(name) != was]
 
 
-def absent(recorded: Mapping[str, str]) -> list[str]:
-    """Packages of recorded modules that are not found at all; nothing is imported."""
+def absent(paths: Iterable[str]) -> list[str]:
+    """Packages that dotted paths name and that are not found at all; nothing is imported."""
     _search_here()
-    packages = sorted({name.split(".")[0] for name in recorded})
+    packages = sorted({path.partition(":")[0].split(".")[0] for path in paths})
     return [package for package in packages if importlib.util.find_spec(package) is None]
 
 

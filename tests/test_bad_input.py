@@ -33,6 +33,7 @@ TABLE = {
     "no root": ([*FIT, "--data.source", "folder"], 3, "add --data.root DIR"),
     "a lane of one": ([*FIT, "--augment.mixup", "1", "--batch_size", "16", "--lanes", "16"], 2, "set --lanes 8 or fewer"),
     "colours of grey": ([*FIT, "--augment.hue", "0.1"], 2, "augment.hue does nothing with grey pictures"),
+    "nesterov": ([*FIT, "--optim.nesterov", "true", "--optim.momentum", "0"], 2, "nesterov does nothing with optim.momentum: 0"),
     "two warm-ups": ([*FIT, "--optim.warmup_epochs", "1"], 2, "are both set → set one of them"),
     "no directory": ([*FIT, "--data.source", "folder", "--data.root", "{tmp}/no"], 3, "no directory"),
     "empty directory": ([*FIT, "--data.source", "folder", "--data.root", "{tmp}/empty"], 3, "holds no pictures in class folders.*lay pictures out"),

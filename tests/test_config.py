@@ -206,7 +206,6 @@ IDLE = [
     ("optim: {eps: 1.0e-6}", "optim.eps does nothing with optim.name: sgd"),
     ("optim: {name: adamw, momentum: 0.8}", "optim.momentum does nothing with optim.name: adamw"),
     ("optim: {name: adamw, nesterov: false}", "optim.nesterov does nothing"),
-    ("optim: {momentum: 0, nesterov: false}", "optim.nesterov does nothing with optim.momentum: 0"),
     ("optim: {power: 3}", "optim.power does nothing with optim.schedule: cosine"),
     ("augment: {policy_strength: 5}", "augment.policy_strength does nothing with augment.policy"),
     ("optim: {schedule: constant, final: 0.1}", "optim.final does nothing with optim"),

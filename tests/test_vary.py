@@ -23,7 +23,7 @@ from torchvision.transforms.v2 import functional as theirs
 
 from train.config import Augment, Optim
 from train.data import Batch
-from train.data.vary import Augmenter, erasing, jitter, operations, policies
+from train.data.vary import Augmenter, erasing, jitter, mixing, operations, policies
 from train.data.vary.operations import ONE
 from train.lanes import order
 from train.learn import loss
@@ -339,3 +339,10 @@ def test_the_loss_counts_both_labels() -> None:
         ours = loss.total(plain, logits, batch.labels, batch.partners, batch.shares)
         theirs_ = functional.cross_entropy(logits, both, reduction="sum", label_smoothing=smoothing)
         assert torch.allclose(ours, theirs_)
+
+
+def test_sides_of_windows_are_whole_numbers_on_any_machine() -> None:
+    """A square root that falls one bit short would take a pixel off."""
+    shares = torch.tensor([0, 1, 1 << 14, 9 << 12, 1 << 16])
+    assert mixing._roots()[shares].tolist() == [0, 256, 1 << 15, 3 << 14, 1 << 16]
+    assert all(t.dtype == torch.int64 for t in (erasing._SIDES, erasing._ROOTS, mixing._roots()))

@@ -30,10 +30,10 @@ def is_free(field: FieldInfo) -> bool:
     return _marks(field).get("free") is True
 
 
-def idle_with(field: FieldInfo) -> list[tuple[str, list[Any]]]:
-    """Other knobs, and those of their values with which this one does nothing."""
+def idle_with(field: FieldInfo) -> tuple[str, list[Any]] | None:
+    """Another knob, and those of its values with which this one does nothing."""
     found = _marks(field).get("idle")
-    return [*found.items()] if isinstance(found, dict) else []  # type: ignore[list-item]
+    return next(iter(found.items()), None) if isinstance(found, dict) else None  # type: ignore[return-value]
 
 
 def _marks(field: FieldInfo) -> JsonDict:

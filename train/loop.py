@@ -90,7 +90,7 @@ def update(parts: Parts, batches: Iterator[Batch], step: int, lr: float) -> tupl
     parts.optimizer.step()
     if parts.tripwire:
         parts.tripwire.after_update()
-    if parts.average:
+    if parts.average:  # buffers are everybody's by now: the reducer shares them
         parts.average.update(step + 1)
     return report, norm
 

@@ -124,7 +124,7 @@ def _objections(
         hint = f" ({run} ran commit {commit[:12]})" if commit else ""
         found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", _FIX))
     recorded = manifest.get("own_code", {})
-    absent, own = dotted.absent(recorded), dotted.changed(recorded)
+    absent, own = dotted.absent(config.own_code.values()), dotted.changed(recorded)
     if absent:  # nothing can be trained at all
         problem = f"your own code is not found: {_few(absent)}"
         raise UsageError(problem, dotted.where(absent[0]))

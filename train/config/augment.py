@@ -8,6 +8,7 @@ from train.config.types import Fraction, Natural
 from train.knobs import Section, idle
 
 Area = Annotated[float, Field(gt=0, le=1)]
+Range = Annotated[float, Field(ge=0, le=100)]
 _RAND = idle("augment.policy", None, "trivialaugment", "autoaugment")
 
 
@@ -26,11 +27,11 @@ class Augment(Section):
     """RandAugment: operations after another."""
     policy_strength: Annotated[int, Field(ge=0, le=30)] = Field(9, json_schema_extra=_RAND)
     """RandAugment: how strong each is, from 0 to 30."""
-    brightness: Annotated[float, Field(ge=0)] = 0.0
+    brightness: Range = 0.0
     """Multiply by a factor between 1 - this and 1 + this, not below 0."""
-    contrast: Annotated[float, Field(ge=0)] = 0.0
+    contrast: Range = 0.0
     """Such a factor for the distance from the mean grey."""
-    saturation: Annotated[float, Field(ge=0)] = 0.0
+    saturation: Range = 0.0
     """Such a factor for the distance from grey, of images in colour."""
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     """Turn colours by up to this share of the colour circle, either way."""

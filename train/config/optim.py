@@ -3,7 +3,6 @@
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.config import JsonDict
 
 from train.config.types import Fraction, Natural
 from train.knobs import Section, idle
@@ -12,7 +11,6 @@ Schedule = Literal["cosine", "linear", "constant", "step", "poly", "onecycle"]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 _STEPS = idle("optim.schedule", "cosine", "linear", "constant", "poly", "onecycle")
-_NESTEROV: JsonDict = {"idle": {"optim.name": ["adamw"], "optim.momentum": [0]}}
 _POLY = idle("optim.schedule", "cosine", "linear", "constant", "step", "onecycle")
 
 
@@ -25,7 +23,7 @@ class Optim(Section):
     """Peak learning rate."""
     momentum: Decay = Field(0.9, json_schema_extra=idle("optim.name", "adamw"))
     """SGD: momentum."""
-    nesterov: bool = Field(True, json_schema_extra=_NESTEROV)
+    nesterov: bool = Field(True, json_schema_extra=idle("optim.name", "adamw"))
     """SGD: Nesterov's form of momentum."""
     betas: tuple[Decay, Decay] = Field((0.9, 0.999), json_schema_extra=idle("optim.name", "sgd"))
     """AdamW: decay of the two moments."""

@@ -24,10 +24,16 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     over, origin = overrides or {}, str(path or "defaults")
     given = read_yaml(path) if path else {}
     config = parse(_merge(given, over), origin, over)
+    # A file may say both, as a run's own does: it is the default.
+    if _stated(over, "optim.nesterov") and config.optim.nesterov and not config.optim.momentum:
+        raise UsageError(
+            "the command line: optim.nesterov does nothing with optim.momentum: 0",
+            "take one of the two away",
+        )
     dropped: set[str] = set()  # what hangs on one that was taken away goes with it
-    idle = [(name, field, *pair) for name, field in knobs() for pair in idle_with(field)]
-    for name, field, switch, values in idle:
-        if value(config, switch) in values:
+    for name, field in knobs():
+        switch, values = idle_with(field) or ("", [])
+        if switch and value(config, switch) in values:
             before = value(config, name)
             if switch in dropped and not _stated(over, name):
                 config = changed(config, name, field.default)
@@ -77,9 +83,9 @@ def _stated(given: Mapping[str, Any], name: str) -> bool:
 
 def settled(config: Config) -> Config:
     """The same with the defaults of all knobs that do nothing: older records may say others."""
-    idle = [(name, field, *pair) for name, field in knobs() for pair in idle_with(field)]
-    for name, field, switch, values in idle:
-        if value(config, switch) in values and value(config, switch) != "off":
+    for name, field in knobs():
+        switch, values = idle_with(field) or ("", [])
+        if switch and value(config, switch) in values and value(config, switch) != "off":
             config = changed(config, name, field.default)
     return config
 

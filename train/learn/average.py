@@ -33,7 +33,8 @@ class Average:
                     f"optim.ema: {slot.name} is {kind}, which has too few digits for an average",
                     "keep the weights in float32 (PRECISION=bf16 computes in less), or drop it",
                 )
-        self._values = [value.clone() for value in self._now.values]
+        self._values = self._now.values
+        self._now.values = []
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -58,6 +59,7 @@ class Average:
             yield
         finally:
             self._now.put_back()
+            self._now.values = []  # as large as the model
 
     def tensors(self) -> dict[str, Tensor]:
         """The average, by name."""

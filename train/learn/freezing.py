@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 
 from host.errors import UsageError, nearest
 
@@ -23,7 +23,7 @@ def freeze(model: nn.Module, names: Sequence[str]) -> None:
         if name in parts:
             parts[name].requires_grad_(False)
             for module in parts[name].modules():
-                if isinstance(module, _BatchNorm) and module.track_running_stats:
+                if isinstance(module, _NormBase) and module.track_running_stats:
                     object.__setattr__(module, "__class__", _still(type(module)))
         elif name in parameters:
             parameters[name].requires_grad_(False)
@@ -35,7 +35,7 @@ def freeze(model: nn.Module, names: Sequence[str]) -> None:
             )
 
 
-def _still(kind: type[_BatchNorm]) -> type[_BatchNorm]:
+def _still(kind: type[_NormBase]) -> type[_NormBase]:
     """The same kind of module, which stays in its evaluation mode."""
 
     def train(self: nn.Module, mode: bool = True) -> nn.Module:

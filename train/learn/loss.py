@@ -56,8 +56,7 @@ def tried(config: Optim) -> Loss | None:
     """The user's own loss for a try before the first step, where whatever it raises is its fault;
     None where there is none.
     """
-    own = config.loss not in (None, BCE)
-    return partial(_named, build(config), config.loss or "") if own else None
+    return partial(_named, build(config), config.loss) if config.loss is not None else None
 
 
 def total(

@@ -15,6 +15,7 @@ from train.config import Config
 from train.data import ImageData
 from train.lanes.runtime import Runtime
 from train.lanes.traits import USUAL, Traits
+from train.learn.average import Average
 from train.parts import Parts
 from train.process.failures import out_of_memory
 from train.process.interrupt import StopFlag
@@ -69,6 +70,7 @@ def parts_of(bench: Bench, samples: int) -> Parts:
         optimizer=optimizer,
         saver=saver,
         traits=bench.traits,
+        average=Average(model, config.optim.ema) if config.optim.ema else None,
         count=samples,
         stop=StopFlag(),
     )

@@ -118,9 +118,8 @@ def _check_code(path: Path) -> None:
     """Say where code of the user's is not what the checkpoint's run recorded."""
     with suppress(LockstepError):  # without its record, or with a damaged one, nothing is known
         record = documents.record(path.absolute().parent.parent) or {}
-        recorded = record.get("own_code", {})
-        changed = dotted.changed(recorded)
-        if changed and not dotted.absent(recorded):  # without it, nothing is measured
+        changed = dotted.changed(record.get("own_code", {}))
+        if changed:
             _warn(f"your own code changed since the training: {', '.join(changed)}")
 
 

@@ -13,13 +13,19 @@ _LEAST, _MOST = 0.02, 0.33  # of an image's area
 _RATIOS = 0.3, 3.3  # height to width
 _STEPS = 1 << 10
 _FINE = 1 << 24
-# Square roots of the ratios, rounded: any CPU has the same.
+_ONE = 1 << 16
+# Square roots of shares of the area and of ratios, in 65,536ths: whole numbers on any device.
+_SIDES = torch.tensor(
+    [
+        round(math.sqrt(_LEAST + (_MOST - _LEAST) * (place + 0.5) / _STEPS) * _ONE)
+        for place in range(_STEPS)
+    ]
+)
 _ROOTS = torch.tensor(
     [
-        round(math.sqrt(_RATIOS[0] * (_RATIOS[1] / _RATIOS[0]) ** (place / (_STEPS - 1))), 9)
+        round(math.sqrt(_RATIOS[0] * (_RATIOS[1] / _RATIOS[0]) ** (place / (_STEPS - 1))) * _ONE)
         for place in range(_STEPS)
-    ],
-    dtype=torch.float64,
+    ]
 )
 
 
@@ -39,14 +45,15 @@ def outside_rectangles(images: Tensor, keys: Tensor, chance: float) -> Tensor:
     """
     height, width = images.shape[2:]
     chosen = order.randint(keys, _FIRST, _FINE) < round(chance * _FINE)
-    roots = _ROOTS.to(images.device)
+    sides, roots = _SIDES.to(images.device), _ROOTS.to(images.device)
+    whole = math.isqrt(height * width * _ONE * _ONE)  # the side of a square of its area
     found = torch.zeros(4, len(keys), dtype=torch.int64, device=images.device)
     for attempt in range(_TRIES):
         first = _FIRST + 1 + 4 * attempt
-        share = (order.randint(keys, first, _FINE).double() + 0.5) / _FINE
-        side = (height * width * (_LEAST + (_MOST - _LEAST) * share)).sqrt()
+        side = whole * sides[order.randint(keys, first, _STEPS)] // _ONE
         root = roots[order.randint(keys, first + 1, _STEPS)]
-        high, wide = (side * root + 0.5).long(), (side / root + 0.5).long()
+        high = (side * root // _ONE + _ONE // 2) // _ONE
+        wide = (side * _ONE // root + _ONE // 2) // _ONE
         fits = chosen & (found[2] == 0) & (high < height) & (wide < width)
         fits &= (high > 0) & (wide > 0)
         room = [(limit - size).clamp(min=0) + 1 for limit, size in ((height, high), (width, wide))]

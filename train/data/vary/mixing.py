@@ -4,6 +4,7 @@ A lane holds the same samples in the same order on any number of processes, so p
 same as well. How much is taken follows from the sample's own key.
 """
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 
@@ -61,13 +62,19 @@ def _quantiles(alpha: float) -> Tensor:
     return torch.from_numpy(found * _ONE).round().long()
 
 
+@lru_cache
+def _roots() -> Tensor:
+    """The square root of each share, in 65,536ths, rounded down: a device's own may differ."""
+    return torch.tensor([math.isqrt(share * _ONE) for share in range(_ONE + 1)])
+
+
 def _box(images: Tensor, keys: Tensor, shares: Tensor) -> Tensor:
     """Bool [B, 1, H, W]: a window of 1 - share of the area, its middle anywhere in the image."""
-    side = (1 - shares.double() / _ONE).sqrt()
+    side = _roots().to(keys.device)[_ONE - shares]
     spans = []
     for axis in (2, 3):
         length = images.shape[axis]
-        size = (length * side).long()[:, None]
+        size = (length * side // _ONE)[:, None]
         start = order.randint(keys, _FIRST + axis, length)[:, None] - size // 2
         places = torch.arange(length, device=images.device)[None]
         spans.append((places >= start) & (places < start + size))
