@@ -23,14 +23,6 @@ CASES: dict[str, list[Any]] = {
     "adamw, clipping, cutout": [
         "--optim.name", "adamw", "--optim.lr", 0.002, "--optim.clip", 0.3, "--augment.cutout", 3,
     ],
-    "randaugment, erasing, mixup and cutmix, average": [
-        "--augment.policy", "randaugment", "--augment.erasing", 0.3, "--augment.mixup", 0.4,
-        "--augment.cutmix", 1, "--optim.ema", 0.9,
-    ],
-    "trivialaugment, jitter, mixup, loader workers": [
-        "--augment.policy", "trivialaugment", "--augment.brightness", 0.4,
-        "--augment.contrast", 0.4, "--augment.mixup", 0.2, "--data.workers", 2,
-    ],
     "dropout": ["--model.name", "dropnet"],
     "dropout, adamw": ["--model.name", "dropnet", "--optim.name", "adamw", "--optim.lr", 0.002],
     "loader workers": ["--data.workers", 2],
