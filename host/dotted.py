@@ -111,11 +111,16 @@ def changed(recorded: dict[str, str]) -> list[str]:
     return [name for name, was in recorded.items() if _digest_of(name) != was]
 
 
-def absent(paths: Iterable[str]) -> list[str]:
-    """Packages that dotted paths name and that are not found at all; nothing is imported."""
+def check_there(paths: Iterable[str]) -> None:
+    """See that the packages that dotted paths name can be found; nothing is imported.
+
+    Raises:
+        UsageError: one of them cannot.
+    """
     _search_here()
-    packages = sorted({path.partition(":")[0].split(".")[0] for path in paths})
-    return [package for package in packages if importlib.util.find_spec(package) is None]
+    for package in sorted({path.partition(":")[0].split(".")[0] for path in paths}):
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"your own code is not found: {package}", where(package))
 
 
 def _digest_of(name: str) -> str | None:

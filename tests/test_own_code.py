@@ -155,6 +155,8 @@ def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
     elsewhere = run(mine / "mine", "reproduce", "../p1")
     assert elsewhere.code == 2
     assert "not found: mine → run it from the folder that holds mine" in one_line(elsewhere.err)
+    elsewhere = run(mine / "mine", "evaluate", "--run", "../p1")
+    assert "not found: mine → run it from the folder that holds mine" in one_line(elsewhere.err)
     (mine / "mine/blocks.py").unlink()
     assert "your own code changed since: mine.blocks" in run(mine, "reproduce", "p1").err
 

@@ -124,10 +124,8 @@ def _objections(
         hint = f" ({run} ran commit {commit[:12]})" if commit else ""
         found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", _FIX))
     recorded = manifest.get("own_code", {})
-    absent, own = dotted.absent(config.own_code.values()), dotted.changed(recorded)
-    if absent:  # nothing can be trained at all
-        problem = f"your own code is not found: {_few(absent)}"
-        raise UsageError(problem, dotted.where(absent[0]))
+    dotted.check_there(config.own_code.values())  # without it, nothing can be trained
+    own = dotted.changed(recorded)
     if own:
         found.append(UsageError(f"your own code changed since: {_few(own)}", _FIX))
     # A large data set that was trained on at `fast` was not hashed.

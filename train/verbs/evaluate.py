@@ -94,6 +94,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
             "trained with numerics: portable, which this CPU cannot do: figures may differ slightly"
         )
     precision = _precision(found.facts.mixed_precision)
+    dotted.check_there(config.own_code.values())
     with (
         explained(config),
         runtimes.start(config, training=False, precision=precision) as runtime,
