@@ -127,3 +127,12 @@ def test_it_is_measured_kept_and_reproduced(tmp_path) -> None:
     forged = harness.processes(1, "reproduce", "one", where=tmp_path)
     assert forged.code == 2
     assert "result.json gives another ema_sha256 than its checkpoint has" in forged.err
+
+
+@pytest.mark.slow
+def test_processes_hold_the_same_average_where_buffers_are_one_process_s(tmp_path) -> None:
+    """At `deterministic`: batch norm is handed out after a pass, before the average is taken."""
+    words = ["--reproducibility", "deterministic", "--tripwire", 3]
+    fit = ["fit", "--config", ROOT / "configs/digits.yaml", *KNOBS, *words]
+    done = harness.processes(2, *fit, "--run", tmp_path / "run")
+    assert done.code == 0, done.err

@@ -145,8 +145,8 @@ def test_strengths_are_torchvisions() -> None:
             one, other = operation.table[:bins], operation.table[bins:]
             assert signed == (not torch.equal(one, other))
             if name in ("brightness", "saturation", "contrast", "sharpness"):
-                assert torch.allclose(one / ONE, 1 + found, atol=1e-4)
-                assert torch.allclose(other / ONE, 1 - found, atol=1e-4)
+                assert torch.allclose(one / ONE, 1 + found, atol=1e-5)
+                assert torch.allclose(other / ONE, 1 - found, atol=1e-5)
             if name == "posterize":
                 assert one.tolist() == found.tolist()
             if name == "solarize":  # whole numbers, of which floats fall short or exceed
@@ -306,7 +306,7 @@ def test_cutmix_puts_a_window_in_and_counts_its_pixels() -> None:
     theirs_ = out.images == plain.images.roll(-1, 0)
     assert torch.equal(out.images, torch.where(theirs_, plain.images.roll(-1, 0), plain.images))
     share = 1 - theirs_.flatten(1).float().mean(1)
-    assert torch.allclose(out.shares, share, atol=1e-4)
+    assert torch.allclose(out.shares, share, atol=2e-5)
     for one in theirs_[theirs_.flatten(1).any(1)][:50, 0]:
         rows, columns = one.any(1).nonzero().flatten(), one.any(0).nonzero().flatten()
         assert one[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()

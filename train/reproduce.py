@@ -123,9 +123,8 @@ def _objections(
         commit = manifest["git"]["commit"]
         hint = f" ({run} ran commit {commit[:12]})" if commit else ""
         found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", _FIX))
-    recorded = manifest.get("own_code", {})
     dotted.check_there(config.own_code.values())  # without it, nothing can be trained
-    own = dotted.changed(recorded)
+    own = dotted.changed(manifest.get("own_code", {}))
     if own:
         found.append(UsageError(f"your own code changed since: {_few(own)}", _FIX))
     # A large data set that was trained on at `fast` was not hashed.

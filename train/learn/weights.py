@@ -48,7 +48,7 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], Versions | None]:
 def shapes(path: Path) -> dict[str, list[int]]:
     """Each tensor's shape in a file, by name; the tensors are not read."""
     with safe_open(path, "pt") as file:
-        return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118  (it is no mapping)
 
 
 def _read_versions(text: str) -> Versions:

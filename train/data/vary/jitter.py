@@ -7,11 +7,10 @@ from torch import Tensor
 
 from train.config import Augment
 from train.data.vary import operations
-from train.data.vary.operations import BITS, ONE
+from train.data.vary.operations import ONE
 from train.lanes import order
 
 _FIRST = 128  # number of the first draw; `policies` has those before it
-_FINE = 1 << BITS
 _ORDERS = torch.tensor(list(permutations(range(4))))
 
 
@@ -27,9 +26,9 @@ def jitter(images: Tensor, keys: Tensor, config: Augment) -> Tensor:
     places = _ORDERS.to(images.device)[order.randint(keys, _FIRST, len(_ORDERS))]
     factors = []
     for number, range_ in enumerate(most):
-        middle = ONE if number < 3 else 0
-        low, high = (round((middle / ONE + side * range_) * ONE) for side in (-1, 1))
-        low = max(0, low) if number < 3 else low
+        far = round(range_ * ONE)
+        # A hue is turned either way; the others are factors.
+        low, high = (-far, far) if number == 3 else (max(0, ONE - far), ONE + far)
         factors.append(low + order.randint(keys, _FIRST + 1 + number, high - low + 1))
     wanted = [number for number, range_ in enumerate(most) if range_]
     if len(wanted) == 1:  # in any order it is the same
@@ -45,5 +44,5 @@ def jitter(images: Tensor, keys: Tensor, config: Augment) -> Tensor:
 
 def greyed(images: Tensor, keys: Tensor, chance: float) -> Tensor:
     """Some of them without colour, in as many channels."""
-    chosen = order.randint(keys, _FIRST + 5, _FINE) < round(chance * _FINE)
+    chosen = order.randint(keys, _FIRST + 5, ONE) < round(chance * ONE)
     return torch.where(chosen[:, None, None, None], operations.grey(images), images)
