@@ -15,14 +15,15 @@ KEPT = ("PATH", "BASE_IMAGE", "DOCKER_HOST")
 
 @dataclass
 class Done:
-    """How a command ended, and all it said."""
+    """How a command ended, what it said on stdout, and all it said: stderr, then stdout."""
 
     code: int
+    out: str
     said: str
 
     def json(self) -> dict[str, Any]:
-        """The line of JSON among the others: the streams come together in any order."""
-        (line,) = (line for line in self.said.splitlines() if line.startswith("{"))
+        """The line of JSON on stdout, where Docker's own lines never are."""
+        (line,) = (line for line in self.out.splitlines() if line.startswith("{"))
         content: dict[str, Any] = json.loads(line)
         return content
 
@@ -35,12 +36,15 @@ class Checkout:
     uid: int
 
     def run(self, *words: str, **environ: str) -> Done:
-        with self.start(*words, **environ) as process:
-            said, _ = process.communicate()
-        return Done(process.returncode, said)
+        # Apart: in one pipe Compose writes a line of one stream into the middle of the other's.
+        with self.start(*words, stderr=subprocess.PIPE, **environ) as process:
+            out, err = process.communicate()
+        return Done(process.returncode, out, err + out)
 
-    def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
-        """Start a command as the owner, who may use Docker; stdout and stderr come together."""
+    def start(
+        self, *words: str, stderr: int = subprocess.STDOUT, **environ: str
+    ) -> subprocess.Popen[str]:
+        """Start a command as the owner, who may use Docker; stderr goes into stdout, or apart."""
         env = {name: os.environ[name] for name in KEPT if os.environ.get(name)}
         who: dict[str, Any] = {}
         if self.uid != os.getuid():
@@ -48,7 +52,7 @@ class Checkout:
             who = {"user": self.uid, "group": self.uid, "extra_groups": [socket.stat().st_gid]}
         return subprocess.Popen(
             words, cwd=self.path, env={**env, "HOME": str(self.path.parent), **environ}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL,
             start_new_session=True, **who,
         )  # fmt: skip
 
