@@ -116,7 +116,7 @@ def images(count: int, side: int, classes: int) -> ImageData:
     pixels = torch.randint(256, (count, *shape), dtype=torch.uint8)
     labels = torch.arange(count) % classes
     reading = Reading(max_pixels=1, background=0, white=None)  # there is nothing to read
-    split = Split(Arrays(pixels), labels, shape, resize=False, reading=reading, resident=pixels)
+    split = Split(Arrays(pixels), labels, shape, scale=None, reading=reading, resident=pixels)
     names = [str(n) for n in range(classes)]
     return ImageData(split, split, names, [0.5] * 3, [0.25] * 3, "", {}, {}, [])
 

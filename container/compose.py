@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container import foreground, overlay, packages
-from host import HOME, TOLD, cuda, docker, git, image, keys, selection, settings
+from host import CONTAINER, HOME, TOLD, cuda, docker, git, image, keys, selection, settings
 from host import lines as table
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
@@ -109,7 +109,7 @@ def run(words: list[str]) -> int:
     if commit and service != "dev":
         known[git.VARIABLE] = commit
     name = foreground.name(service)
-    how = ["--name", name, "--env", f"LOCKSTEP_CONTAINER={name}"]
+    how = ["--name", name, "--env", f"{CONTAINER}={name}"]
     how += ["--env", TOLD] if os.environ.get(TOLD) else []
     how += [] if foreground.terminal() else ["-T"]
     # The checkout itself is mounted for `dev`: what is put into it would stay there.

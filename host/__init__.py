@@ -14,3 +14,6 @@ INSIDE = Path("/etc/lockstep-image.json")
 
 TOLD = "LOCKSTEP_TOLD"
 """A variable: what make was told of engine, data and hardware, as words of a shell."""
+
+CONTAINER = "LOCKSTEP_CONTAINER"
+"""A variable: a container's name, where make started it; Compose alone says nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 import sys
 import sysconfig
@@ -11,10 +12,11 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping
 
-from host import HOME, INSIDE
+from host import CONTAINER, HOME, INSIDE
 from host.errors import UsageError, first_line, nearest
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+TIMM = "timm:"
 _OURS = ("container", "doctor", "host", "train")
 _INSTALLED = ("site-packages", "dist-packages")
 # Python keeps what it imported; this is what those files were then. None: not the user's.
@@ -22,8 +24,8 @@ _SEEN: dict[str, str | None] = {}
 
 
 def is_path(text: str) -> bool:
-    """Whether it names a function of a module."""
-    return _PATH.fullmatch(text) is not None
+    """Whether it names a function of a module; `timm:name` is a model of that library."""
+    return _PATH.fullmatch(text) is not None and not text.startswith(TIMM)
 
 
 def load(knob: str, path: str) -> Callable[..., Any]:
@@ -56,7 +58,9 @@ def load(knob: str, path: str) -> Callable[..., Any]:
 
 def where(package: str) -> str:
     """What to do about a package of the user's that is not found."""
-    if INSIDE.exists():  # of a container
+    if INSIDE.exists() and not os.environ.get(CONTAINER):  # Compose without make
+        return f"mount it: docker compose run -v $PWD/{package}:/lockstep/{package}:ro …"
+    if INSIDE.exists():
         return f"put {package} into the checkout, or name where it is: CODE=DIR/{package}"
     return f"run it from the folder that holds {package}"
 

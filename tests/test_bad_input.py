@@ -14,7 +14,7 @@ TABLE = {
     "unknown key in a file": (["fit", "--config", "{tmp}/unknown.yaml"], 2, "unknown key sead; did you mean seed"),
     "unknown section": (["fit", "--config", "{tmp}/section.yaml"], 2, "unknown key optm; did you mean optim"),
     "wrong type": ([*FIT, "--optim.lr", "fast"], 2, "optim.lr = 'fast': .*number"),
-    "wrong word": ([*FIT, "--optim.name", "adam"], 2, "optim.name = 'adam': input should be 'sgd' or 'adamw'"),
+    "wrong word": ([*FIT, "--optim.name", "adam"], 2, "optim.name = 'adam': input should be 'sgd', 'adamw', 'lamb' or 'muon'"),
     "out of range": ([*FIT, "--optim.lr", "-1"], 2, "optim.lr = '-1': .*greater than 0"),
     "not a number": ([*FIT, "--optim.lr", "nan"], 2, "optim.lr = 'nan': .*finite"),
     "broken YAML": (["fit", "--config", "{tmp}/broken.yaml"], 2, "not valid YAML at line 2, column"),

@@ -6,9 +6,11 @@ from torch import nn
 
 from host.errors import UsageError
 from train.config import Config, Model, Optim
-from train.learn.models import OURS, build, taken
+from train.learn.models import build
+from train.learn.nets import OURS
 from train.learn.optim import build as build_optimizer
 from train.learn.optim import lr_at
+from train.learn.pretrained import taken
 from train.learn.registry import AveragePool
 from train.learn.weights import contiguous
 from train.record.checkpoint import weights_sha256
@@ -222,10 +224,36 @@ def test_what_a_model_took_of_a_file_is_said(tmp_path) -> None:
     file = tmp_path / "model.safetensors"
     save_file({f"module.{n}": t for n, t in source.state_dict().items()}, file)
     config = Model(weights=str(file), prefix="module.")
-    assert taken(config, build(config, 10, (1, 8, 8))).endswith(f"26 of 26 tensors from {file}")
-    said = taken(config, build(config, 3, (1, 8, 8)))
-    assert said == (
-        f"weights: 24 of 26 tensors from {file}; made anew: 15.weight (3×64, there 10×64), 15.bias"
-        " (3, there 10)"
-    )
-    assert taken(Model(), source) is None
+    assert [*taken(config, build(config, 10, (1, 8, 8)))] == [
+        f"weights: 26 of 26 tensors from {file}"
+    ]
+    assert [*taken(config, build(config, 3, (1, 8, 8)))] == [
+        f"weights: 24 of 26 tensors from {file}; made anew:",
+        "  15.weight: 3×64, there 10×64",
+        "  15.bias: 3, there 10",
+    ]
+    assert [*taken(Model(), source)] == []
+
+
+def test_weights_without_a_head_or_counters(tmp_path) -> None:
+    """As backbones are published, and as PyTorch wrote batch norm before it counted batches."""
+    source = build(Model(name="resnet18"), 1000, (3, 64, 64))
+    tensors = contiguous(source.state_dict())
+    kept = {n: t for n, t in tensors.items() if not n.endswith("tracked") and n[:3] != "fc."}
+    file = tmp_path / "backbone.safetensors"
+    save_file(kept, file)
+    config = Model(name="resnet18", weights=str(file))
+    model = build(config, 37, (3, 64, 64))
+    assert all(torch.equal(model.state_dict()[n], t) for n, t in kept.items())
+    assert [*taken(config, model)] == [
+        f"weights: {len(kept)} of {len(kept) + 2} tensors from {file}; made anew:",
+        "  fc.weight: 37×512, not there",
+        "  fc.bias: 37, not there",
+    ]
+    for missing in ("layer1.0.conv1.weight", "bn1.running_mean"):
+        save_file({n: t for n, t in kept.items() if n != missing}, file)
+        with pytest.raises(UsageError, match=f"{missing} does not fit"):
+            build(config, 37, (3, 64, 64))
+    save_file({**kept, "projector.weight": torch.zeros(3)}, file)
+    with pytest.raises(UsageError, match=r"projector\.weight does not fit"):
+        build(config, 37, (3, 64, 64))

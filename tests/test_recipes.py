@@ -36,12 +36,31 @@ PARTS: dict[str, list[Any]] = {
     "poly": ["--optim.schedule", "poly", "--optim.warmup", 0, "--optim.warmup_epochs", 0.5],
     "one cycle": ["--optim.schedule", "onecycle", "--optim.warmup", 0],
     "frozen": ["--model.freeze", 0, "--model.freeze", 1],
+    "lamb": ["--optim.name", "lamb", "--optim.lr", 0.01],
+    "muon": ["--optim.name", "muon", "--optim.lr", 0.01],
+    "layer decay": ["--optim.layer_decay", 0.8],
+    "stochastic depth": [
+        "--model.name", "timm:test_resnet", "--model.drop_path", 0.4, "--data.size", 32,
+    ],
+    "stochastic depth of a resnet": [
+        "--model.name", "resnet18", "--model.stem", "small", "--model.drop_path", 0.4,
+    ],
+    "repeats": ["--augment.repeats", 3],
+    "balanced": ["--data.balanced", True],
+    "growing windows": [
+        "--data.size", 12, "--augment.crop", "[0.5, 1]", "--augment.sizes", "[8, 10]",
+        "--augment.until", "[0.3, 0.6]",
+    ],
+    "validation images": ["--data.size", 12, "--eval.size", 16, "--eval.crop", 14],
 }  # fmt: skip
 TOGETHER = [
-    ["randaugment", "erasing", "mixup and cutmix", "average of the weights", "class weights"],
-    ["trivialaugment", "brightness", "contrast", "cutmix", "one cycle", "frozen"],
-    ["autoaugment", "colours", "mixup", "bce", "poly"],
-]
+    ["randaugment", "erasing", "mixup and cutmix", "average of the weights", "class weights",
+     "stochastic depth", "repeats"],
+    ["trivialaugment", "brightness", "contrast", "cutmix", "one cycle", "frozen", "lamb",
+     "layer decay"],
+    ["autoaugment", "colours", "mixup", "bce", "poly", "muon", "balanced", "growing windows",
+     "validation images"],
+]  # fmt: skip
 CASES = PARTS
 if not STEPS:
     CASES = {", ".join(names): [w for name in names for w in PARTS[name]] for names in TOGETHER}

@@ -258,7 +258,7 @@ class Sinks(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = models.mlp(10, (1, 8, 8))
+        self.inner = models.OURS["mlp"](10, (1, 8, 8))
         self.register_buffer("steps", torch.zeros(()))
 
     def forward(self, x):

@@ -49,7 +49,7 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
         print(f"looking for {source}, in the cache and on the hub", flush=True)
     # A download, or a look at all pictures, may take hours on one machine and none on another.
     with runtime.together(), all_done("data", runtime.rank, runtime.world), stop.breaks():
-        images = load(config.data, config.augment)
+        images = load(config.data, config.augment, config.eval)
     mark = runtime.from_main(images.mark())
     with runtime.together():
         if images.mark() != mark:

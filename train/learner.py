@@ -13,7 +13,7 @@ from host import dotted
 from host.errors import LockstepError, UsageError, first_line
 from host.lanes import default
 from train.config import Config
-from train.data import Augmenter, ImageData
+from train.data import Augmenter, ImageData, Split
 from train.lanes import order, seeds
 from train.lanes.runtime import Runtime
 from train.lanes.settings import settings
@@ -157,10 +157,13 @@ def _samples(config: Config, images: ImageData, runtime: Runtime, count: int) ->
     return tries.Samples(_pictures(config, images, runtime, count), labels, len(images.classes))
 
 
-def _pictures(config: Config, images: ImageData, runtime: Runtime, count: int) -> Tensor:
-    """The first images of the training split, as an evaluation would have them."""
+def _pictures(
+    config: Config, images: ImageData, runtime: Runtime, count: int, split: Split | None = None
+) -> Tensor:
+    """The first images of a split (the training split), as an evaluation would have them."""
+    split = split or images.train
     augmenter = Augmenter(config.augment, images.mean, images.std, runtime.device)
-    pixels = images.train.images(torch.arange(min(count, len(images.train))))
+    pixels = split.images(torch.arange(min(count, len(split))))
     return augmenter.normalize(pixels.to(runtime.device))
 
 
@@ -182,12 +185,21 @@ def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: 
     sizes = {(count, training) for count, training in sizes if 0 < count <= _PICTURES}
     if config.reproducibility == "fast" or not sizes:
         sizes = {(2, True)}
-    _, height, width = images.train.shape
-    pictures = _pictures(config, images, looked.runtime, _PICTURES)
+    seen = {
+        True: _pictures(config, images, looked.runtime, _PICTURES),
+        False: _pictures(config, images, looked.runtime, _PICTURES, images.validation),
+    }
+    batches = [(seen[training][:n], training) for n, training in sorted(sizes, reverse=True)]
+    # Each other size, whatever the batches.
+    if seen[False].shape[1:] != images.train.shape:
+        batches.append((seen[False][:each], False))
+    lane = max(2, config.micro_batch)
+    batches += [(seen[True][:lane, :, :side, :side], True) for side in config.augment.sizes or []]
     passed = False
-    for count, training in sorted(sizes, reverse=True):
+    for pictures, training in batches:
+        count, _, height, width = pictures.shape
         try:
-            looked.size(pictures[:count], training=training)
+            looked.size(pictures, training=training)
             passed = True
         except (LockstepError, MemoryError):
             raise
@@ -203,7 +215,11 @@ def _try_sizes(looked: tries.Tries, config: Config, images: ImageData, samples: 
             said = first_line(error) or type(error).__name__
             raise UsageError(
                 f"{config.model.name} cannot take {width}×{height} images, {count} of them: {said}",
-                "choose --batch_size, --lanes and --eval.batch_size so that it gets sizes it takes"
+                f"leave {'augment.sizes' if training else 'eval.size and eval.crop'} away: it takes"
+                " no other size than data.size"
+                if pictures.shape[1:] != images.train.shape
+                else "choose --batch_size, --lanes and --eval.batch_size so that it gets sizes it"
+                " takes"
                 if passed
                 else "mend its layers; --debug shows where"
                 if dotted.is_path(config.model.name)

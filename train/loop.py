@@ -79,8 +79,7 @@ def update(parts: Parts, batches: Iterator[Batch], step: int, lr: float) -> tupl
     Returns:
         What `forward_backward` reports, and the gradient's norm.
     """
-    for group in parts.optimizer.param_groups:
-        group["lr"] = lr
+    optim.set_lr(parts.optimizer, lr)
     report = forward_backward(parts, batches, step)
     norm = parts.runtime.accelerator.clip_grad_norm_(
         parts.model.parameters(), parts.config.optim.clip or math.inf

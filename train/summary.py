@@ -14,7 +14,7 @@ from host.lanes import default
 from train.config import Config
 from train.data.pictures import some
 from train.lanes import order
-from train.learn import models, optim
+from train.learn import optim, pretrained
 from train.measure import Metrics
 from train.parts import Parts
 from train.process import memory
@@ -50,7 +50,7 @@ def opening(parts: Parts, path: Path, step: int) -> str:
         f"{config.data.source}: {images}, {width}×{height} {colour}{left}",
         f"{len(data.classes)} classes: {some(data.classes)}",
         f"{config.model.name}: {size} parameters{frozen}, {kind}",
-        *filter(None, [models.taken(config.model, parts.unwrapped)]),
+        *pretrained.taken(config.model, parts.unwrapped),
         *_losses(config),
         f"{processes} on {where['device']}{precision}: batch {config.batch_size} = {share}",
         f"going on after step {step} in {path}" if step else f"writing to {path}",

@@ -101,7 +101,7 @@ def _look(run: Path) -> dict[str, Any]:
     ) as runtime:
         about, first, why = None, None, None
         try:
-            data = load(config.data, config.augment)
+            data = load(config.data, config.augment, config.eval)
             about, first = data.described(), learner.first_pass(config, data, runtime)
         except DataError as error:
             why = f"(the model's first pass was not tried: {error.problem})"

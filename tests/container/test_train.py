@@ -155,6 +155,9 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
     words = ["make", "train", "RUN=runs/mine", f"ARGS={knobs} --resume"]
     refused = checkout.run(*words, "CPUS=1")
     assert "put mine into the checkout, or name where it is: CODE=DIR/mine" in refused.said
+    compose = ["docker", "compose", "run", "--rm", "train", "fit", *knobs.split()[:2]]
+    alone = checkout.run(*compose, RUN="runs/alone")
+    assert "mount it: docker compose run -v $PWD/mine:/lockstep/mine:ro" in alone.said
     words += [f"CODE={package}"]
     first = checkout.start(*words, "CPUS=1")
     while first.poll() is None and not list(checkout.path.glob("runs/mine/checkpoints/step-*")):

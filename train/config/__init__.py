@@ -10,5 +10,6 @@ from train.config.data import Data
 from train.config.experiment import Config, knobs, schema
 from train.config.model import Model
 from train.config.optim import Optim
+from train.config.progress import Eval
 
-__all__ = ["Augment", "Config", "Data", "Model", "Optim", "knobs", "schema"]
+__all__ = ["Augment", "Config", "Data", "Eval", "Model", "Optim", "knobs", "schema"]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from train.config.types import Fraction, Natural
+from train.config.types import Fraction, Natural, Side
 from train.knobs import Section, idle
 
 Area = Annotated[float, Field(gt=0, le=1)]
@@ -21,6 +21,10 @@ class Augment(Section):
     """Mirror left to right, every second time."""
     crop: tuple[Area, Area] | None = None
     """Take a random window of this share of a picture, such as [0.08, 1], scaled to data.size."""
+    sizes: Annotated[list[Side], Field(min_length=1)] | None = None
+    """Sizes that windows have first, such as [128, 160]; at last data.size."""
+    until: list[Fraction] = Field([], json_schema_extra=idle("augment.sizes", None))
+    """Shares of the run until which windows have each of augment.sizes, such as [0.4, 0.7]."""
     policy: Literal["randaugment", "trivialaugment", "autoaugment"] | None = None
     """Random operations as torchvision draws them; autoaugment is the policy for CIFAR."""
     policy_operations: Annotated[int, Field(ge=1, le=16)] = Field(2, json_schema_extra=_RAND)
@@ -42,10 +46,18 @@ class Augment(Section):
     erasing: Fraction = 0.0
     """Share of images of which a random rectangle, 2 to 33 % of the area, is set to the mean."""
 
+    repeats: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Times that a batch has each of its samples, varied otherwise each time."""
     mixup: Annotated[float, Field(ge=0)] = 0.0
     """Blend each sample with another, by a share from Beta(this, this), such as 0.2; 0: never."""
     cutmix: Annotated[float, Field(ge=0)] = 0.0
     """Put a window of another sample in, of such a share; 0: never. With mixup: one of the two."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether the same sample may look otherwise another time."""
+        alone = {"repeats", "sizes", "until", "policy_operations", "policy_strength"}
+        return any(value for name, value in self if name not in alone)
 
     @property
     def jitters(self) -> bool:

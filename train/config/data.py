@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from host import INSIDE
-from train.config.types import Count, Fraction, Natural
+from train.config.types import Count, Fraction, Natural, Side
 from train.knobs import FREE, Section, idle
 
 Statistics = Annotated[list[Fraction], Field(min_length=1, max_length=4)]
@@ -42,11 +42,11 @@ class Data(Section):
         0.2, json_schema_extra=idle("data.source", "cifar10", "cifar100")
     )
     """Share of samples held out for validation where the source has no such split."""
-    prepare: Annotated[int, Field(ge=1, le=1 << 14)] | None = Field(
-        None, json_schema_extra=_NO_FILES
-    )
+    balanced: bool = False
+    """Draw each class equally often; an epoch is as long as ever."""
+    prepare: Side | None = Field(None, json_schema_extra=_NO_FILES)
     """Scale pictures once, their shorter side to this many pixels, and keep them in cache_dir."""
-    size: Annotated[int, Field(ge=1, le=1 << 14)] | None = None
+    size: Side | None = None
     """Scale the shorter side to this many pixels and crop the middle; null: as they are."""
     mean: Statistics | None = None
     """Mean of each channel, pixels from 0 to 1; null: measured on the training images."""

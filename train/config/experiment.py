@@ -89,6 +89,17 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _tagged(self) -> "Config":
+        name, _, tag = (self.model.in_timm or "").partition(".")
+        if tag and self.model.weights != "DEFAULT":
+            raise UsageError(
+                f"model.name: timm:{name}.{tag} names weights, and model.weights is"
+                f" {json.dumps(self.model.weights)}",
+                f"add --model.weights DEFAULT, or say timm:{name}",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _warmup(self) -> "Config":
         if self.optim.warmup and self.optim.warmup_epochs:
             raise UsageError("optim.warmup and optim.warmup_epochs are both set", "set one of them")
@@ -106,6 +117,26 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _sampling(self) -> "Config":
+        repeats = self.augment.repeats
+        if self.batch_size % repeats or repeats == self.batch_size > 1:
+            raise UsageError(
+                f"augment.repeats: {repeats} with batch_size: {self.batch_size}",
+                "set a batch_size that is a multiple of it, twice or more",
+            )
+        if self.data.balanced and self.optim.class_weights:
+            raise UsageError(
+                "data.balanced and optim.class_weights both make up for rare classes",
+                "set one of the two",
+            )
+        if repeats > 1 and not self.augment.varies:
+            raise UsageError(
+                f"augment.repeats: {repeats}, and nothing is varied: each would be the same",
+                "set a knob that varies pictures, such as --augment.flip true",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _sizes(self) -> "Config":
         if self.augment.crop is not None:
             least, most = self.augment.crop
@@ -115,6 +146,18 @@ class Config(Section):
                 raise UsageError(
                     f"augment.crop: {least} is more than {most}", "give the least share first"
                 )
+        self._check_growing()
+        for name in ("size", "crop"):
+            if getattr(self.eval, name) is not None and self.data.size is None:
+                raise UsageError(
+                    f"eval.{name} without data.size", "set the size of training images, too"
+                )
+        scaled = self.eval.size or self.data.size or 0
+        if (self.eval.crop or 0) > scaled:
+            raise UsageError(
+                f"eval.crop: {self.eval.crop} of images that are scaled to {scaled}",
+                f"set --eval.size {self.eval.crop} or more",
+            )
         several = {"augment.crop": self.augment.crop, "data.prepare": self.data.prepare}
         for name, value in several.items():
             if value is not None and self.data.cache_on == "gpu":
@@ -123,12 +166,28 @@ class Config(Section):
                     " several",
                     "drop one of the two",
                 )
-        if (self.data.prepare or 1 << 14) < (self.data.size or 0):
-            raise UsageError(
-                f"data.prepare: {self.data.prepare} is less than data.size: {self.data.size}",
-                "prepare pictures that are as large, or larger",
-            )
+        for name, size in (("data.size", self.data.size), ("eval.size", self.eval.size)):
+            if (self.data.prepare or 1 << 14) < (size or 0):
+                raise UsageError(
+                    f"data.prepare: {self.data.prepare} is less than {name}: {size}",
+                    "prepare pictures that are as large, or larger",
+                )
         return self
+
+    def _check_growing(self) -> None:
+        sizes, until = self.augment.sizes or [], self.augment.until
+        if sizes and self.augment.crop is None:
+            raise UsageError("augment.sizes without augment.crop", "set --augment.crop [0.25,1]")
+        if len(sizes) != len(until):
+            raise UsageError(
+                f"augment.sizes has {len(sizes)} and augment.until {len(until)} numbers",
+                "say of each size until which share of the run windows have it",
+            )
+        if until != sorted(until) or max(sizes, default=0) > (self.data.size or 0):
+            raise UsageError(
+                f"augment.sizes {sizes} until {until}, then data.size {self.data.size}",
+                "give shares that rise, and sizes of data.size or less",
+            )
 
     @model_validator(mode="after")
     def _portable(self) -> "Config":
@@ -137,6 +196,12 @@ class Config(Section):
                 raise UsageError(
                     "numerics: portable with reproducibility: fast, which promises no bits",
                     "use lockstep or deterministic, or numerics: native",
+                )
+            if self.optim.name in ("lamb", "muon"):
+                raise UsageError(
+                    f"numerics: portable with optim.name: {self.optim.name}, which other CPUs"
+                    " compute otherwise",
+                    "use sgd or adamw, or numerics: native",
                 )
             if self.model.compile:
                 raise UsageError(

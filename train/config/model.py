@@ -1,10 +1,11 @@
 """What learns."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from host.dotted import TIMM
 from train.knobs import Section, idle
 
 
@@ -12,13 +13,15 @@ class Model(Section):
     """What learns."""
 
     name: str = "convnet"
-    """convnet, smallnet, dropnet, mlp, a classifier of torchvision, or my_package.nets:build."""
+    """convnet, smallnet, resnet9, dropnet, mlp, torchvision's, timm:NAME, or my_nets:build."""
     weights: str | None = None
-    """Start from torchvision's weights (e.g. DEFAULT) or from a model.safetensors file."""
+    """Start from DEFAULT (those of the model's library), a .safetensors file, or a hub id."""
     prefix: str | None = Field(None, json_schema_extra=idle("model.weights", None))
     """What all names in the weights' file begin with and the model's do not, such as `module.`."""
     freeze: list[str] = Field([])
     """Parts that are not trained, by name, such as conv1; their batch norm stays as it is."""
+    drop_path: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Stochastic depth: share of samples without the last residual branch; null: the model's."""
     stem: Literal["standard", "small"] = "standard"
     """`small`: first convolution 3×3, stride 1, no pooling after it; for images below 64 pixels."""
     channels_last: bool = False
@@ -31,3 +34,14 @@ class Model(Section):
         """The file that `weights` names, if it names one."""
         named = self.weights is not None and self.weights.endswith(".safetensors")
         return Path(self.weights or "") if named else None
+
+    @property
+    def hub_id(self) -> str | None:
+        """The repository that `weights` names, if it does: owner/name, or owner/name@revision."""
+        named = self.weights is not None and "/" in self.weights and self.file is None
+        return self.weights if named else None
+
+    @property
+    def in_timm(self) -> str | None:
+        """What timm calls the model, if it is one of timm's."""
+        return self.name[len(TIMM) :] if self.name.startswith(TIMM) else None

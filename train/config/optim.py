@@ -17,22 +17,24 @@ _POLY = idle("optim.schedule", "cosine", "linear", "constant", "step", "onecycle
 class Optim(Section):
     """How weights move."""
 
-    name: Literal["sgd", "adamw"] = "sgd"
-    """The optimizer."""
+    name: Literal["sgd", "adamw", "lamb", "muon"] = "sgd"
+    """The optimizer; LAMB and Muon are timm's. Muon moves matrices and kernels, AdamW the rest."""
     lr: Annotated[float, Field(gt=0)] = 0.1
     """Peak learning rate."""
-    momentum: Decay = Field(0.9, json_schema_extra=idle("optim.name", "adamw"))
-    """SGD: momentum."""
-    nesterov: bool = Field(True, json_schema_extra=idle("optim.name", "adamw"))
-    """SGD: Nesterov's form of momentum."""
+    momentum: Decay = Field(0.9, json_schema_extra=idle("optim.name", "adamw", "lamb"))
+    """SGD, Muon: momentum."""
+    nesterov: bool = Field(True, json_schema_extra=idle("optim.name", "adamw", "lamb"))
+    """SGD, Muon: Nesterov's form of momentum."""
     betas: tuple[Decay, Decay] = Field((0.9, 0.999), json_schema_extra=idle("optim.name", "sgd"))
-    """AdamW: decay of the two moments."""
+    """AdamW, LAMB, Muon's AdamW: decay of the two moments."""
     eps: Annotated[float, Field(gt=0)] = Field(1e-8, json_schema_extra=idle("optim.name", "sgd"))
-    """AdamW: added to the denominator."""
+    """AdamW, LAMB, Muon's AdamW: added to the denominator."""
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     """Weight decay; biases and norm layers (tensors of one dimension) have none."""
     ema: Decay = 0.0
     """Average the weights over steps with this decay, such as 0.999; it is measured. 0: no."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Each layer learns at the rate of the next one, nearer to the output, times this."""
     clip: Annotated[float, Field(gt=0)] | None = None
     """Scale the gradient down to this norm where it is larger; null: never."""
     warmup: Natural = 0

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from train.config.types import Count, Natural
+from train.config.types import Count, Natural, Side
 from train.knobs import FREE, Section, idle
 
 # YAML reads a bare `off` as false.
@@ -31,6 +31,10 @@ class Eval(Section):
     """End the run after so many evaluations without a better top-1; 0: never."""
     batch_size: Count | None = None
     """Images per forward pass; null: as many as a lane holds."""
+    size: Side | None = None
+    """Scale the shorter side of validation images to this many pixels; null: data.size."""
+    crop: Side | None = None
+    """Crop the middle of them, so many pixels wide and high; null: as large as they are scaled."""
 
 
 class Log(Section):

@@ -42,7 +42,7 @@ class ImageData:
 
     def mark(self) -> str:
         """SHA-256 over all that enters the model before it is varied."""
-        about = f"{self.sha256} {self.train.shape} {self.mean} {self.std}"
+        about = f"{self.sha256} {self.train.shape} {self.validation.shape} {self.mean} {self.std}"
         return hashlib.sha256(about.encode()).hexdigest()
 
     def described(self) -> dict[str, Any]:

@@ -27,7 +27,8 @@ class Split:
         pictures: what the images are made from.
         labels: int64 [N].
         shape: (C, H, W) of each image.
-        resize: whether pictures are scaled and cropped to it.
+        scale: what the shorter side of each is scaled to, before its middle of that shape is
+            cropped; None: pictures have that shape.
         reading: how they are decoded.
         digests: SHA-256 of their files' bytes as they were looked at, uint8 [N, 32]; None where
             there are no files.
@@ -41,7 +42,7 @@ class Split:
     pictures: Encoded | Arrays | Scaled
     labels: Tensor
     shape: tuple[int, int, int]
-    resize: bool
+    scale: int | None
     reading: Reading
     digests: np.ndarray[Any, Any] | None = None
     prepare: int | None = None
@@ -62,38 +63,42 @@ class Split:
         assert self.resident is not None
         return replace(self, resident=self.resident.to(device), mapped=False)
 
-    def images(self, numbers: Tensor, keys: Tensor | None = None) -> Tensor:
+    def images(
+        self, numbers: Tensor, keys: Tensor | None = None, size: int | None = None
+    ) -> Tensor:
         """uint8 [B, C, H, W] of the samples with these numbers, int64 [B]; where they are resident.
 
         Args:
             keys: the samples', int64 [B], where they may be varied.
+            size: H and W of random windows, where it is not that of `shape`.
 
         Raises:
             DataError: a picture cannot be read any more, or is another one now.
         """
         if self.resident is not None:
             return self.resident.index_select(0, sent(numbers, self.resident.device))
-        out = torch.empty((len(numbers), *self.shape), dtype=torch.uint8)
         if self.crop is not None and keys is not None:
-            self._windows(numbers, keys, self.crop, out)
-            return out
+            return self._windows(numbers, keys, self.crop, size or self.shape[1])
+        out = torch.empty((len(numbers), *self.shape), dtype=torch.uint8)
         pixels = out.numpy()
         for place, number in enumerate(numbers.tolist()):
-            image = to_shape(self.pixels(number), self.shape, resize=self.resize)
+            image = to_shape(self.pixels(number), self.shape, self.scale)
             pixels[place] = image
         return out
 
     def _windows(
-        self, numbers: Tensor, keys: Tensor, area: tuple[float, float], out: Tensor
-    ) -> None:
-        """Put a random window of each picture into `out`."""
+        self, numbers: Tensor, keys: Tensor, area: tuple[float, float], size: int
+    ) -> Tensor:
+        """A random window of each picture, scaled to `size`."""
+        out = torch.empty((len(numbers), self.shape[0], size, size), dtype=torch.uint8)
         for first in range(0, len(numbers), _AT_ONCE):
             some = slice(first, first + _AT_ONCE)
             pixels = [self.pixels(number) for number in numbers[some].tolist()]
             sizes = np.array([each.shape[:2] for each in pixels], np.int64)
             places = windows.draw(keys[some], sizes, area)
             for place, (each, window) in enumerate(zip(pixels, places, strict=True), first):
-                out[place] = windows.cut(each, window, self.shape[1])
+                out[place] = windows.cut(each, window, size)
+        return out
 
     def pixels(self, number: int) -> Pixels:
         """uint8 [H, W, C] of a picture, before it is cut to the split's shape.
@@ -130,14 +135,14 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def to_shape(pixels: Pixels, shape: tuple[int, int, int], *, resize: bool) -> Pixels:
-    """uint8 [C, H, W] of [H, W, C]; with `resize`, scaled and cropped to `shape`."""
+def to_shape(pixels: Pixels, shape: tuple[int, int, int], scale: int | None) -> Pixels:
+    """uint8 [C, H, W] of [H, W, C]; its shorter side scaled to `scale`, and cropped to `shape`."""
     _, height, width = shape
-    if resize and pixels.shape[:2] != (height, width):
+    if scale is not None and (pixels.shape[:2] != (height, width) or scale != height):
         picture = middle(as_picture(pixels))
-        scale = height / min(picture.size)
+        factor = scale / min(picture.size)
         picture = picture.resize(
-            [max(height, round(side * scale)) for side in picture.size], Image.Resampling.BILINEAR
+            [max(scale, round(side * factor)) for side in picture.size], Image.Resampling.BILINEAR
         )
         left, top = (picture.width - width) // 2, (picture.height - height) // 2
         pixels = as_pixels(picture.crop((left, top, left + width, top + height)))

@@ -12,8 +12,10 @@ from torch.utils.data import Dataset
 from host.errors import DataError
 from train.config import Config
 from train.data.images import Split
+from train.data.sampling import Sampling
 from train.data.workers import load
 from train.lanes import order
+from train.learn.schedule import size_at
 
 _BLOCK = 4 << 20  # bytes of pixels of the lanes that are handed over together, unless one has more
 
@@ -64,12 +66,21 @@ class Batch:
 class _Stream(Dataset[Batch | DataError]):
     """The stream of positions as a data set whose items are runs of it."""
 
-    def __init__(self, split: Split, seed: int) -> None:
-        self.split = split
-        self.seed = seed
+    def __init__(self, split: Split, config: Config, total: int) -> None:
+        self.split, self.config = split, config
+        self.sampling = Sampling(config, split.labels)
+        self.steps = order.steps(total, config.batch_size)
 
     def __getitem__(self, span: tuple[int, int]) -> Batch | DataError:
-        return _fetch(self.split, *order.samples(self.seed, len(self.split), *span))
+        return _fetch(self.split, *self.sampling.at(*span), self._size(span[0]))
+
+    def _size(self, start: int) -> int | None:
+        """Of windows at a position of the stream; None: the split's own."""
+        augment = self.config.augment
+        if augment.sizes is None:
+            return None
+        step, last = start // self.config.batch_size, self.split.shape[1]
+        return size_at(step, self.steps, augment.sizes, augment.until, last)
 
 
 class _InOrder(Dataset[Batch | DataError]):
@@ -84,9 +95,11 @@ class _InOrder(Dataset[Batch | DataError]):
         return _fetch(self.split, numbers, None)
 
 
-def _fetch(split: Split, numbers: Tensor, keys: Tensor | None) -> Batch | DataError:
+def _fetch(
+    split: Split, numbers: Tensor, keys: Tensor | None, size: int | None = None
+) -> Batch | DataError:
     try:
-        images = split.images(numbers, keys)
+        images = split.images(numbers, keys, size)
         return Batch(images, split.labels[numbers], numbers if keys is None else keys)
     except DataError as error:
         return error  # a worker's exception would arrive as text, without its exit code
@@ -145,7 +158,7 @@ def lane_blocks(
     blocks = _Blocks(split, config, lanes, first_step, total)
     ahead = config.data.prefetch * len(blocks.runs)
     pin = device.type == "cuda"
-    loaded = load(_Stream(split, config.seed), blocks, config.data.workers, ahead, pin=pin)
+    loaded = load(_Stream(split, config, total), blocks, config.data.workers, ahead, pin=pin)
     with closing(loaded):
         for bounds, batch in zip(blocks.bounds(), loaded, strict=True):
             yield batch.to(device), [stop - start for start, stop in bounds]

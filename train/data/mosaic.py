@@ -42,7 +42,13 @@ def draw(config: Config, images: ImageData) -> Image.Image:
 def _first(config: Config, images: ImageData) -> tuple[Tensor, Tensor]:
     """float32 [N, C, H, W] and int64 [N]."""
     augmenter = Augmenter(config.augment, images.mean, images.std, torch.device("cpu"))
-    alone = config.model_copy(update={"data": config.data.model_copy(update={"workers": 0})})
+    alone = config.model_copy(
+        update={
+            "data": config.data.model_copy(update={"workers": 0}),
+            # All in one size.
+            "augment": config.augment.model_copy(update={"sizes": None, "until": []}),
+        }
+    )
     wanted = _COLUMNS * _ROWS
     total = wanted + config.batch_size  # however short the training is
     inputs, labels = [], []

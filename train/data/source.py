@@ -11,7 +11,7 @@ import numpy as np
 
 from host import dotted
 from host.errors import DataError, UsageError
-from train.config import Augment, Data
+from train.config import Augment, Data, Eval
 from train.data import twins, unusable
 from train.data.image_data import ImageData
 from train.data.images import Split
@@ -25,11 +25,18 @@ from train.data.store import keep, prepare
 _DARK = 0.25  # share of white below which 16-bit pictures hold fewer bits than they could
 
 
-def load(config: Data, augment: Augment | None = None, *, listing: bool = False) -> ImageData:
+def load(
+    config: Data,
+    augment: Augment | None = None,
+    measured: Eval | None = None,
+    *,
+    listing: bool = False,
+) -> ImageData:
     """Both splits of the source that the experiment names.
 
     Args:
         augment: how training images are varied, where they are.
+        measured: how validation images are scaled, where that is otherwise.
         listing: whether what cannot be used is to be listed, whatever the experiment does about it.
     """
     found = _find(config)
@@ -44,17 +51,20 @@ def load(config: Data, augment: Augment | None = None, *, listing: bool = False)
     splits, scans = unusable.without(found, scans, skipped)
     _check_wide(splits, scans, config)
     shape = _shape(splits, scans, config)
+    other = (measured.size, measured.crop or measured.size) if measured else (None, None)
+    scale, side = (own or config.size for own in other)
+    sizes = [(config.size, shape), (scale, (shape[0], side, side) if side else shape)]
     made = [
         Split(
             each.pictures,
             each.labels,
-            shape,
-            resize=config.size is not None,
+            formed,
+            scale=shorter,
             reading=reading(config),
             digests=None if seen is None else seen.digests,
             prepare=config.prepare,
         )
-        for each, seen in zip(splits, scans, strict=True)
+        for each, seen, (shorter, formed) in zip(splits, scans, sizes, strict=True)
     ]
     if augment is not None:
         _check_colours(augment, shape)

@@ -51,7 +51,7 @@ def _kept(split: Split, config: Data, sha256: str) -> tuple[list[float], list[fl
     """Mean and deviation, from the cache where the pictures would have to be decoded for it."""
     if split.resident is not None:
         return _measured(split)
-    about = f"{CODE} {_CODE} {sha256} {split.shape} {split.resize} {split.prepare} {split.reading}"
+    about = f"{CODE} {_CODE} {sha256} {split.shape} {split.scale} {split.prepare} {split.reading}"
     about += f" {version('pillow')} {version('simplejpeg')}"
     key = f"statistics-{hashlib.sha256(about.encode()).hexdigest()[:32]}"
     root = cache.folder(config)

@@ -52,12 +52,16 @@ def keep(split: Split, config: Data, name: str) -> Split:
     Args:
         name: of its pictures, other where their bytes are.
     """
-    if isinstance(split.pictures, Arrays) and split.pictures.pixels.shape[1:] == split.shape:
+    if (
+        isinstance(split.pictures, Arrays)
+        and split.scale in (None, split.shape[1])
+        and (split.pictures.pixels.shape[1:] == split.shape)
+    ):
         return replace(split, resident=split.pictures.pixels)
     if split.nbytes > config.cache * 2**30:
         return split
     if split.nbytes > _SMALL:
-        about = f"{name} {split.shape} {split.resize} {split.reading}"
+        about = f"{name} {split.shape} {split.scale} {split.reading}"
         flat = _mapped(_Images(split), split.nbytes, config, about)
         if flat is not None:
             return replace(split, resident=flat.view(len(split), *split.shape), mapped=True)

@@ -18,6 +18,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
+_TIMES = 1 << 20  # draws that a sample has at most
 
 
 def _signed(value: int) -> int:
@@ -74,6 +75,13 @@ def sample_keys(seed: int, epoch: int, size: int) -> Tensor:
     """The key of each sample of an epoch, in the order of its permutation; int64 [size]."""
     # The permutation takes key(seed, epoch): the extra part sets these apart.
     return keys(key(seed, epoch, 1), permutation(seed, epoch, size))
+
+
+def again(sample_keys: Tensor, times: Tensor) -> Tensor:
+    """Keys for the same samples another time, int64 as `sample_keys`; the first time, the same."""
+    # Like draws of numbers that nothing else draws.
+    others = mix(sample_keys + (times + _TIMES) * _signed(_GOLDEN))
+    return torch.where(times == 0, sample_keys, others)
 
 
 def pieces(size: int, start: int, stop: int) -> list[tuple[int, slice]]:

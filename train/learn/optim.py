@@ -1,41 +1,85 @@
 """Parameter groups and the optimizer; the learning rate is set by the loop from `lr_at`."""
 
+from typing import Any
+
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from host.errors import UsageError
 from train.config import Config, Optim
 from train.learn import schedule
+from train.learn.layers import depths
 
 OWN = "torch's choice"
+SHARE = "lr_share"  # of a group of parameters: the share of the learning rate that it learns at
 
 
 def build(experiment: Config, model: nn.Module) -> Optimizer:
     """The optimizer, with weight decay on tensors of two dimensions or more only.
 
+    LAMB (You and others, 2019) and Muon (Jordan, 2024) are timm's. Muon moves what its rules take
+    for a matrix, and AdamW (NAdam's form, with `optim.nesterov`) the rest.
+
     Raises:
         UsageError: there is nothing to train.
     """
     config = experiment.optim
-    wanted = [p for p in model.parameters() if p.requires_grad]
-    if not wanted:
+    groups = _groups(config, model)
+    if not groups:
         raise UsageError(
             "no parameter of the model can be trained: all are frozen",
             "leave some of them unfrozen (requires_grad)",
         )
-    groups = [
-        {"params": [p for p in wanted if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in wanted if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
     if config.name == "adamw":
         fused = kernel(experiment) == "fused"
         if fused:
             _check_fused(model)
         return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused or None)
+    if config.name in ("lamb", "muon"):
+        return _timm(config, groups)
     # Nesterov's form without momentum is an error in torch, and means plain SGD.
     nesterov = config.nesterov and config.momentum > 0
     return SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=nesterov)
+
+
+def _groups(config: Optim, model: nn.Module) -> list[dict[str, Any]]:
+    """What is trained, by how it is: its weight decay, and how far it is from the output."""
+    depth = depths(model) if config.layer_decay < 1 else {}
+    found: dict[tuple[int, bool], dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            place, matrix = depth.get(name, 0), parameter.ndim > 1
+            decay = config.weight_decay if matrix else 0.0
+            new = {"params": [], "weight_decay": decay, SHARE: config.layer_decay**place}
+            found.setdefault((place, not matrix), new)["params"].append(parameter)
+    return [found[key] for key in sorted(found)]
+
+
+def _timm(config: Optim, groups: list[dict[str, Any]]) -> Optimizer:
+    # Seconds of imports.
+    from timm.optim.lamb import Lamb
+    from timm.optim.muon import Muon
+
+    if config.name == "lamb":  # the loop clips gradients, for all optimizers alike
+        lamb: Optimizer = Lamb(
+            groups, lr=config.lr, betas=config.betas, eps=config.eps, max_grad_norm=None
+        )
+        return lamb
+    return Muon(
+        groups,
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+    )
+
+
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """Let the next update be at this learning rate; layers far from the output at a share of it."""
+    for group in optimizer.param_groups:
+        # As `lr_at` rounds: a power may differ in its last bit between machines.
+        group["lr"] = float(f"{lr * group[SHARE]:.10g}") if group[SHARE] < 1 else lr
 
 
 def kernel(experiment: Config) -> str:
@@ -66,16 +110,25 @@ def _check_fused(model: nn.Module) -> None:
             )
 
 
-def slots(config: Optim) -> set[str]:
-    """What the optimizer keeps of each parameter that it has moved, as torch names it."""
+def slots(config: Optim) -> list[set[str]]:
+    """What the optimizer keeps of each parameter that it has moved, as torch names it: one of
+    these.
+    """
+    adam = {"exp_avg", "exp_avg_sq"}
+    if config.name == "lamb":  # which counts steps for a whole group
+        return [adam]
     if config.name == "adamw":
-        return {"exp_avg", "exp_avg_sq", "step"}
-    return {"momentum_buffer"} if config.momentum else set()
+        return [adam | {"step"}]
+    momentum = {"momentum_buffer"}
+    if config.name == "muon":
+        return [momentum, adam | {"step"}]
+    return [momentum if config.momentum else set()]
 
 
 def copies(config: Optim) -> int:
     """Tensors of each weight's size that are kept beside it: the optimizer's, and the average."""
-    return len(slots(config) - {"step"}) + (config.ema > 0)
+    # Of Muon's, most weights have the first.
+    return len(slots(config)[0] - {"step"}) + (config.ema > 0)
 
 
 def warmup(config: Optim, epoch: int) -> int:

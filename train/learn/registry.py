@@ -53,10 +53,10 @@ def build(config: Model, classes: int, shape: Shape, ours: Collection[str]) -> n
         near = nearest(config.name, [*ours, *known], count=3)
         raise UsageError(
             f"there is no model {config.name}{near}",
-            f"use one of ours ({', '.join(ours)}), a classification model of torchvision, or a"
-            " function of yours: my_package.nets:build",
+            f"use one of ours ({', '.join(ours)}), a classification model of torchvision, one of"
+            " timm (timm:resnet18), or a function of yours: my_package.nets:build",
         )
-    named = None if config.file else config.weights
+    named = None if config.file or config.hub_id else config.weights
     # Two old models have more outputs while they train, unless told otherwise.
     old = config.name in ("googlenet", "inception_v3")
     options = {"aux_logits": False} if old else {}
@@ -71,7 +71,7 @@ def build(config: Model, classes: int, shape: Shape, ours: Collection[str]) -> n
     except (ValueError, KeyError) as error:
         raise UsageError(
             f"{config.name} has no weights {named!r}: {error}",
-            "use DEFAULT, or a .safetensors file",
+            "use DEFAULT, a .safetensors file or a hub id",
         ) from error
     except OSError as error:
         raise UsageError(
@@ -82,6 +82,11 @@ def build(config: Model, classes: int, shape: Shape, ours: Collection[str]) -> n
         _small_stem(model, config.name)
     if shape[0] != 3:
         _channels(model, shape[0])
+    return model
+
+
+def exact_pooling(model: nn.Module) -> None:
+    """Pool to sizes above 1 in a way that has a deterministic backward pass."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size not in (1, (1, 1)):
             size = module.output_size
@@ -89,7 +94,6 @@ def build(config: Model, classes: int, shape: Shape, ours: Collection[str]) -> n
             assert height is not None  # torchvision gives both sides
             assert width is not None
             model.set_submodule(name, AveragePool((height, width)))
-    return model
 
 
 def _first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d]:

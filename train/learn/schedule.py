@@ -53,6 +53,14 @@ def _cosine(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
+def size_at(step: int, total: int, sizes: Sequence[int], until: Sequence[float], last: int) -> int:
+    """The size of images at the update that follows `step` of `total`: each of `sizes` until its
+    share of the run, then `last`.
+    """
+    stages = zip(sizes, until, strict=True)
+    return next((size for size, share in stages if step < share * total), last)
+
+
 def is_due(step: int, every: int, total: int) -> bool:
     """Whether periodic work falls on `step` completed updates: each `every`, and at the end."""
     return step % every == 0 or step == total

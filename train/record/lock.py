@@ -15,12 +15,10 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from host import INSIDE, regular
+from host import CONTAINER, INSIDE, regular
 from host.errors import HostError, UsageError
 
 NAME = ".lock"
-CONTAINER = "LOCKSTEP_CONTAINER"
-"""A container's name, which it is told: a process number inside is of no use outside."""
 # A holder that was just orphaned has this long to save and go.
 PATIENCE = 5.0
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -46,24 +46,29 @@ def has_nan(tensor: Tensor) -> bool:
 
 
 class OptimizerState:
-    """An optimizer's state in that form: `<parameter number>.<slot>`.
+    """An optimizer's state in that form: `<parameter number>.<slot>`, and `group<number>.step`
+    where a group of parameters counts its steps.
 
     The groups' settings come from the experiment, which is checked to be the same.
 
     Args:
-        slots: what the optimizer keeps of each parameter that it has moved.
+        slots: what the optimizer keeps of each parameter that it has moved: one of these.
     """
 
-    def __init__(self, optimizer: Optimizer, slots: Collection[str]) -> None:
-        self.optimizer, self.slots = optimizer, set(slots)
+    def __init__(self, optimizer: Optimizer, slots: Sequence[Collection[str]]) -> None:
+        self.optimizer, self.slots = optimizer, [set(each) for each in slots]
 
     def state_dict(self) -> dict[str, Any]:
         """Its slots."""
+        state = self.optimizer.state_dict()
+        counts = enumerate(state["param_groups"])
         return {
             f"{number}.{slot}": value
-            for number, values in self.optimizer.state_dict()["state"].items()
+            for number, values in state["state"].items()
             for slot, value in values.items()
-        }
+            # Others follow from the parameter.
+            if isinstance(value, Tensor)
+        } | {f"group{n}.step": group["step"] for n, group in counts if "step" in group}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take its slots.
@@ -73,8 +78,12 @@ class OptimizerState:
         """
         shapes = [p.shape for group in self.optimizer.param_groups for p in group["params"]]
         slots: dict[int, dict[str, Tensor]] = {}
+        groups = self.optimizer.state_dict()["param_groups"]
         for name, value in state_dict.items():
             place, _, slot = name.partition(".")
+            if place.startswith("group") and slot == "step":
+                self._count(groups, name, value)
+                continue
             if not (place.isdecimal() and int(place) < len(shapes)):
                 raise ValueError(f"{name} belongs to no parameter")
             if not isinstance(value, Tensor) or value.shape not in (shapes[int(place)], ()):
@@ -82,12 +91,27 @@ class OptimizerState:
             if has_nan(value):
                 raise ValueError(f"{name} holds NaN")
             slots.setdefault(int(place), {})[slot] = value
+        if any("exp_avg" in each and "step" not in each for each in self.slots):
+            counts = (f"group{number}.step" for number in range(len(groups)))
+            lacking = next((name for name in counts if slots and name not in state_dict), None)
+            if lacking is not None:
+                raise ValueError(f"{lacking} is missing")
         for number, values in slots.items():
-            if values.keys() != self.slots:
-                has, wants = (", ".join(sorted(names)) for names in (values, self.slots))
-                raise ValueError(f"parameter {number} has {has}, and should have {wants}")
-        groups = self.optimizer.state_dict()["param_groups"]
+            if values.keys() not in self.slots:
+                has, *each = (", ".join(sorted(names)) for names in (values, *self.slots))
+                raise ValueError(
+                    f"parameter {number} has {has}, and should have {' or '.join(each)}"
+                )
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+
+    def _count(self, groups: list[dict[str, Any]], name: str, value: Any) -> None:
+        """Take a group's count of steps."""
+        number = name.removeprefix("group").partition(".")[0]
+        if not (number.isdecimal() and int(number) < len(groups)):
+            raise ValueError(f"{name} belongs to no group of parameters")
+        if not isinstance(value, Tensor) or value.shape != () or not value.isfinite():
+            raise ValueError(f"{name} is no count")
+        groups[int(number)]["step"] = value.clone()
 
 
 class ScalerState:

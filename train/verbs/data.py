@@ -54,7 +54,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         return
 
     # All that is damaged is listed first, whatever the experiment does about it.
-    images = load(config.data, config.augment, listing=True)
+    images = load(config.data, config.augment, config.eval, listing=True)
     for line in _lines(images):
         print(printable(line))
     path = options.picture or Path("runs", f"{config.name}-data.png")
@@ -103,7 +103,7 @@ def _lines(images: "ImageData") -> list[str]:
     lines = [
         f"training    {len(images.train):>9,} pictures",
         f"validation  {len(images.validation):>9,} pictures",
-        f"{width}×{height} pixels, {colour}; {figures}",
+        f"{width}×{height} pixels{_measured(images)}, {colour}; {figures}",
         f"data {images.sha256}",
         f"{len(images.classes):,} classes (training + validation):",
     ]
@@ -119,6 +119,12 @@ def _lines(images: "ImageData") -> list[str]:
         lines += [f"{title}: {len(names):,}"] if names else []
         lines += [f"  {name}: {why}" for name, why in sorted(names.items())]
     return lines + [f"warning: {doubt}" for doubt in images.doubts]
+
+
+def _measured(images: "ImageData") -> str:
+    """The size of validation images, where they have one of their own."""
+    shape = images.validation.shape
+    return f" ({shape[2]}×{shape[1]} in validation)" if shape != images.train.shape else ""
 
 
 def _list(values: list[float]) -> str:

@@ -109,10 +109,12 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         step = found.state["step"]
         print(
             f"top-1 {100 * metrics.top1:.2f} %, loss {metrics.loss:.4f} on {metrics.samples}"
-            f" images, after step {step}{', of the average of the weights' * found.averaged}",
+            f" images, after step {step}{', of the average of the weights' * found.averaged}\n",
+            end="",
             file=sys.stderr,
         )
-        print(json.dumps({"checkpoint": str(path), "step": step, **metrics.full()}))
+        # Each in one piece, its end included: Docker brings both streams into one.
+        print(f"{json.dumps({'checkpoint': str(path), 'step': step, **metrics.full()})}\n", end="")
 
 
 def _check_code(path: Path) -> None:
@@ -152,7 +154,7 @@ def _measured(found: "Checkpoint", config: Config, runtime: "Runtime") -> "Metri
 
     facts = found.facts
     with runtime.together():
-        data = load(_as_trained(config, facts.shape[0]), config.augment)
+        data = load(_as_trained(config, facts.shape[0]), config.augment, config.eval)
     if data.classes != facts.classes or data.train.shape != facts.shape:
         raise DataError(_unlike(data, facts), f"name the right data with {root_flag()}")
     other = facts.data_sha256 not in (None, data.sha256)

@@ -1,6 +1,8 @@
 """list every knob of an experiment: what it does, and its default"""
 
 import argparse
+import os
+import sys
 from typing import Any
 
 from host.errors import UsageError, nearest
@@ -31,4 +33,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     if not found:
         near = nearest(options.word[0], [name for name, _ in knobs()])
         raise UsageError(f"no knob has {' or '.join(options.word)}{near}", "`make knobs` lists all")
-    print(table(found))
+    try:
+        print(table(found), flush=True)
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,60 @@
+"""Stochastic depth: residual branches that are left out at random while a model trains.
+
+Deep Networks with Stochastic Depth (Huang and others, 2016); the rate rises from 0 at the first
+branch to what is asked for at the last.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+from torch import Tensor, nn
+
+from host.errors import UsageError
+
+# What torchvision's blocks add to their input is what these modules in them give.
+_BRANCHES = {"BasicBlock": ["bn2"], "Bottleneck": ["bn3"], "EncoderBlock": ["dropout", "mlp"]}
+
+
+def leave_out(model: nn.Module, name: str, rate: float | None) -> None:
+    """Let each sample of a training pass do without some of a model's residual branches.
+
+    Args:
+        name: the model's, for the error.
+        rate: the share of samples that do without the last branch; None: as the model has it.
+
+    Raises:
+        UsageError: it has no branches that are known.
+    """
+    if rate is None:
+        return
+    branches = [*_branches(model)]
+    if rate and not branches:
+        raise UsageError(
+            f"model.drop_path: {name} has no residual branches that it could leave out",
+            "take it away, or use a ResNet, ViT, Swin, ConvNeXt, EfficientNet, MaxViT, or timm's",
+        )
+    for number, modules in enumerate(branches):
+        share = rate * number / max(1, len(branches) - 1)
+        for module in modules:
+            if type(module).__name__ == "StochasticDepth":
+                module.p = share  # type: ignore[assignment]
+            elif share:
+                module.register_forward_hook(partial(_thin, share))
+
+
+def _branches(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Of each block, what gives the branches that it adds."""
+    for module in model.modules():
+        kind = type(module).__name__
+        if kind == "StochasticDepth":
+            yield [module]
+        elif kind in _BRANCHES and type(module).__module__.startswith("torchvision."):
+            yield [module.get_submodule(child) for child in _BRANCHES[kind]]
+
+
+def _thin(share: float, module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    """What a branch gave, without some of its samples, and the others the stronger for it."""
+    from torchvision.ops import stochastic_depth  # two seconds of imports
+
+    thinned: Tensor = stochastic_depth(output, share, "row", training=module.training)
+    return thinned

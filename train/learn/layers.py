@@ -1,0 +1,44 @@
+"""A model's layers in their order, for a learning rate that falls towards its input."""
+
+from collections.abc import Iterator
+
+from torch import nn
+
+
+def depths(model: nn.Module) -> dict[str, int]:
+    """How many layers lie between each parameter and the output: 0 for the head; by name.
+
+    A layer is a block of a stack of blocks (a residual block, an encoder's layer), or outside of
+    such a stack a module with matrices or kernels; what has only vectors, such as a norm, belongs
+    to the layer before it. Parameters that belong to no layer (a class token, positions) go with
+    the first.
+    """
+    numbers: dict[str, int] = {}
+    number = -1
+    for prefix, module in _layers(model, ""):
+        own = [name for name, _ in module.named_parameters(prefix) if name not in numbers]
+        if own:
+            number += number < 0 or any(p.ndim > 1 for p in module.parameters())
+            numbers |= dict.fromkeys(own, number)
+    first = max(number, 0)
+    return {name: first - numbers.get(name, 0) for name, _ in model.named_parameters()}
+
+
+def _layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """The modules under it that are layers, with their names."""
+    for name, child in module.named_children():
+        path = f"{prefix}.{name}" if prefix else name
+        if type(child) in (nn.Sequential, nn.ModuleList) or _stacks(child):
+            yield from _layers(child, path)
+        else:
+            yield path, child
+
+
+def _stacks(module: nn.Module) -> bool:
+    """Whether blocks are stacked in it: neighbours of one kind, with parts of their own."""
+    for each in module.modules():
+        if isinstance(each, (nn.Sequential, nn.ModuleList)):
+            kinds = [type(child) for child in each.children() if [*child.children()]]
+            if len(kinds) > 1 and len({*kinds}) == 1:
+                return True
+    return False

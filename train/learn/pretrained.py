@@ -1,0 +1,127 @@
+"""Weights that a model starts from: a file, or one of the Hugging Face hub."""
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from safetensors import SafetensorError
+from torch import nn
+
+from host import launcher, regular
+from host.errors import UsageError, first_line
+from train.config import Model
+from train.learn.weights import put, shapes, unpack
+
+_FILE = "model.safetensors"
+_COUNTER = ".num_batches_tracked"  # which older files have not
+_LISTED = 10
+
+
+def load(model: nn.Module, config: Model) -> None:
+    """Give a new model the weights of the file that `config` names, if it names one.
+
+    The layer that gives the classes may be another, or missing in the file: it stays new.
+
+    Raises:
+        UsageError: the file cannot be had or read, or is of another model.
+    """
+    path = _path(config)
+    if path is None:
+        return
+    prefix = config.prefix or ""
+    try:
+        given, versions = unpack(regular.read(path))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UsageError(f"cannot read weights {path}: {error}", "name a whole file") from error
+    own = model.state_dict()
+    wrapped = _common_prefix(given, own)
+    if wrapped != prefix:
+        begin = f"all begin with {wrapped}" if wrapped else f"do not all begin with {prefix}"
+        fix = f"add --model.prefix {wrapped}" if wrapped else "take model.prefix away"
+        raise UsageError(f"the names in weights {path} {begin}", fix)
+    given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+    if versions is not None:
+        versions = {f"{n}.".removeprefix(prefix).rstrip("."): v for n, v in versions.items()}
+    anew = {n for n in own if n not in given or own[n].shape != given[n].shape}
+    lacking = [n for n in own if n not in given and not n.endswith(_COUNTER)]
+    strange = [n for n in given if n not in own] + [
+        n for n in own if n in given and own[n].is_floating_point() != given[n].is_floating_point()
+    ]
+    # The head may differ: other data, other classes. Anything else is another model.
+    modules = {n.rpartition(".")[0] for n in anew if not n.endswith(_COUNTER)}
+    head = [name for name, module in model.named_modules() if module._parameters][-1:]
+    if strange or len(modules) > 1 or (lacking and [*modules] != head) or len(anew) == len(own):
+        odd = [*strange, *lacking, *sorted(anew)]
+        raise UsageError(
+            f"weights {path} are of another model: {len(own) - len(anew)} of its {len(own)} tensors"
+            f" are there; {odd[0]} does not fit",
+            "use the model.name and model.stem they were trained with",
+        )
+    put(model, {n: own[n] if n in anew else given[n] for n in own}, versions)
+
+
+def taken(config: Model, model: nn.Module) -> Iterator[str]:
+    """What of its weights' file the model has, and what was made anew; nothing without a file.
+
+    Args:
+        model: as `models.build` made it, trained or not.
+    """
+    path = _path(config)
+    if path is None:
+        return
+    prefix, there = config.prefix or "", shapes(path)
+    here = {
+        name: tensor
+        for name, tensor in model.state_dict().items()
+        if prefix + name in there or not name.endswith(_COUNTER)
+    }
+    rows = [
+        (name, _sized(tensor.shape), there.get(prefix + name))
+        for name, tensor in here.items()
+        if there.get(prefix + name) != [*tensor.shape]
+    ]
+    said = f"weights: {len(here) - len(rows)} of {len(here)} tensors from {config.weights}"
+    yield f"{said}; made anew:" if rows else said
+    for name, now, was in rows[:_LISTED]:
+        yield f"  {name}: {now}, {'not there' if was is None else f'there {_sized(was)}'}"
+    if len(rows) > _LISTED:
+        yield f"  and {len(rows) - _LISTED} more"
+
+
+def _path(config: Model) -> Path | None:
+    return config.file or (_fetched(config.hub_id) if config.hub_id else None)
+
+
+@cache
+def _fetched(named: str) -> Path:
+    """The file of a repository of the hub, in Hugging Face's own cache.
+
+    Raises:
+        UsageError: it cannot be had.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if launcher.rank():
+        disable_progress_bars()
+    name, _, revision = named.partition("@")
+    try:
+        return Path(hf_hub_download(name, _FILE, revision=revision or None))
+    except Exception as error:  # whatever the libraries below it raise
+        raise UsageError(
+            f"cannot fetch {_FILE} of {named} from the hub: {first_line(error)}",
+            "check the name (owner/name, or owner/name@revision) and the network, or name a"
+            " .safetensors file",
+        ) from error
+
+
+def _common_prefix(given: Collection[str], own: Collection[str]) -> str:
+    """What all the names begin with before one of the model's; '' where there is no such."""
+    first = min(given, default="")
+    endings = [name for name in own if first.endswith(f".{name}")]
+    prefix = first.removesuffix(max(endings, key=len)) if endings and first not in own else ""
+    return prefix if all(name.startswith(prefix) for name in given) else ""
+
+
+def _sized(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "one number"
