@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from fault import harness
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 pytestmark = pytest.mark.slow
 
@@ -58,3 +58,8 @@ def test_another_head_on_frozen_features(tmp_path) -> None:
     assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
     measured = harness.processes(1, "evaluate", "--run", tmp_path / "one")
     assert json.loads(measured.out)["loss"] == results[0]["metrics"]["loss"]
+
+    save_file({name: 2 * tensor for name, tensor in before.items()}, file)
+    again = harness.processes(1, "reproduce", tmp_path / "one")
+    assert again.code == 2
+    assert f"{file} holds other weights than {tmp_path / 'one'} began with" in again.err

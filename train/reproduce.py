@@ -13,6 +13,7 @@ from host.text import printable
 from train.config import Config
 from train.data import load as load_data
 from train.experiment import changed, differences, dump, moved, parse, read_yaml, settled
+from train.learn import pretrained
 from train.process import plan, supervisor
 from train.record import checkpoint, comparison, documents, metrics, provenance, rundir, trace
 
@@ -127,6 +128,10 @@ def _objections(
     own = dotted.changed(manifest.get("own_code", {}))
     if own:
         found.append(UsageError(f"your own code changed since: {_few(own)}", _FIX))
+    first = manifest.get("first_weights_sha256")
+    if first is not None and first != pretrained.sha256(config.model):
+        weights = config.model.weights
+        found.append(UsageError(f"{weights} holds other weights than {run} began with", _FIX))
     # A large data set that was trained on at `fast` was not hashed.
     if manifest["data_sha256"] is not None:
         data = load_data(config.data, config.augment)

@@ -1,5 +1,6 @@
 """Weights that a model starts from: a file, or one of the Hugging Face hub."""
 
+import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -86,6 +87,19 @@ def taken(config: Model, model: nn.Module) -> Iterator[str]:
         yield f"  {name}: {now}, {'not there' if was is None else f'there {_sized(was)}'}"
     if len(rows) > _LISTED:
         yield f"  and {len(rows) - _LISTED} more"
+
+
+def sha256(config: Model) -> str | None:
+    """Of the file that a model starts from; None without one.
+
+    Raises:
+        UsageError: it cannot be had.
+    """
+    path = _path(config)
+    try:
+        return hashlib.sha256(regular.read(path)).hexdigest() if path else None
+    except OSError as error:
+        raise UsageError(f"cannot read weights {path}: {error}", "name a whole file") from error
 
 
 def _path(config: Model) -> Path | None:

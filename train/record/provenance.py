@@ -17,7 +17,7 @@ from host import HOME, INSIDE, dotted, git, limits
 from host.text import without_secrets
 from train.config import Config
 from train.lanes.runtime import Runtime
-from train.learn import optim
+from train.learn import optim, pretrained
 from train.record import environment
 
 _DECIDES = ("host", "train")
@@ -49,6 +49,7 @@ def describe(
         "git": {"commit": commit, "diff_sha256": different},
         "code": code(),
         "own_code": own_code(config),
+        "first_weights_sha256": pretrained.sha256(config.model),
         "lock_sha256": lock_sha256(),
         "image": image(),
         "data_sha256": None if data is None else data["sha256"],
