@@ -21,18 +21,23 @@ from train.learn.models import build
         ("convnext_tiny", 1 + 18 + 3 + 1),
         ("swin_t", 1 + 12 + 3 + 1),
         ("efficientnet_b0", 1 + 16 + 1 + 1),
+        ("mobilenet_v2", 1 + 17 + 1 + 1),
+        ("efficientnet_v2_s", 1 + 40 + 1 + 1),
+        ("googlenet", 3 + 9 + 1),
+        ("regnet_y_400mf", 1 + 16 + 1),
+        ("squeezenet1_1", 1 + 8 + 1),
         ("alexnet", 5 + 3),
     ],
 )
 def test_torchvision_s_models_have_as_many_layers_as_their_papers_say(name, layers) -> None:
-    with torch.device("meta"):
-        found = depths(theirs.get_model(name, weights=None))
+    old = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
+    found = depths(theirs.get_model(name, weights=None, **old))
     assert {*found.values()} == {*range(layers)}
     first, *_, last = found.values()
     assert (first, last) == (layers - 1, 0)
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit3_small_patch16_224"])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "inception_v4", "regnetx_002"])
 def test_layers_are_those_that_timm_finds(name) -> None:
     import timm
     from timm.optim import param_groups_layer_decay
@@ -45,9 +50,7 @@ def test_layers_are_those_that_timm_finds(name) -> None:
     assert len(found) == sum(len(group["params"]) for group in groups)
     for group in groups:
         for parameter in group["params"]:
-            called = own[id(parameter)]
-            if not called.startswith("norm."):  # which timm gives to the head
-                assert 0.5 ** found[called] == group["lr_scale"], called
+            assert 0.5 ** found[own[id(parameter)]] == group["lr_scale"], own[id(parameter)]
 
 
 def test_rates_fall_towards_the_input() -> None:
@@ -105,7 +108,7 @@ def test_branches_of_a_model_that_knows_no_stochastic_depth(name) -> None:
     first = blocks[0].bn2 if name == "resnet18" else blocks[0].mlp
     shape = (4000, 4, 1, 1) if name == "resnet18" else (4000, 2, 768)
     for place, share in ((last, 0.4), (first, 0.0)):
-        (hook,) = [*place._forward_hooks.values()] or [lambda *_: torch.ones(shape)]
+        (hook,) = place._forward_hooks.values()
         kept = hook(place, (), torch.ones(shape)).flatten(1)
         assert ((kept == 0).all(1) | (kept != 0).all(1)).all()  # a sample's branch, or none of it
         deviation = (0.4 * 0.6 / 4000) ** 0.5
@@ -117,6 +120,14 @@ def test_branches_of_a_model_that_knows_no_stochastic_depth(name) -> None:
     images = torch.rand(2, 3, 224, 224)
     with torch.no_grad():
         assert torch.equal(model(images), plain(images))
+
+
+def test_frozen_norms_do_not_keep_branches_in() -> None:
+    names = ["conv1", "bn1", "layer1", "layer2", "layer3", "layer4"]
+    model = build(Model(name="resnet18", drop_path=0.9, freeze=names), 7, (3, 64, 64))
+    images = torch.rand(4, 3, 64, 64)
+    with torch.no_grad():
+        assert not torch.equal(model(images), model(images))
 
 
 def test_a_model_without_branches_is_refused() -> None:

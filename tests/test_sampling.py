@@ -90,6 +90,10 @@ def test_seeds_and_epochs_differ() -> None:
         ({"batch_size": 4, "augment": {"repeats": 4, "flip": True}}, "a multiple of it"),
         ({"augment": {"repeats": 2}}, "nothing is varied"),
         (
+            {"batch_size": 12, "lanes": 4, "augment": {"repeats": 6, "mixup": 0.2}},
+            "mix a sample with itself",
+        ),
+        (
             {"data": {"balanced": True}, "optim": {"class_weights": "balanced"}},
             "both make up for rare classes",
         ),

@@ -67,11 +67,12 @@ def samples(config: Config, images: ImageData) -> int:
     Raises:
         UsageError: a batch is larger than the data.
     """
+    each = config.augment.repeats
     if config.batch_size > len(images.train):
         raise UsageError(
             f"batch_size {config.batch_size} is larger than the {len(images.train)} training"
             " samples",
-            f"use --batch_size {1 << max(0, len(images.train).bit_length() - 2)}",
+            f"use --batch_size {(1 << max(0, len(images.train).bit_length() - 2)) // each * each}",
         )
     count = round(config.epochs * len(images.train))
     if config.max_steps is not None:
@@ -214,6 +215,7 @@ def wrap(
         # taken for dynamic, and none is computed without the compiler once there were many.
         exact = config.reproducibility != "fast"
         torch._dynamo.config.fail_on_recompile_limit_hit = exact
+        torch._dynamo.config.recompile_limit += len(config.augment.sizes or [])
         wrapped = torch.compile(model, dynamic=False)
     return wrapped, reducer
 

@@ -134,7 +134,7 @@ def _objections(
         found.append(UsageError(f"{weights} holds other weights than {run} began with", _FIX))
     # A large data set that was trained on at `fast` was not hashed.
     if manifest["data_sha256"] is not None:
-        data = load_data(config.data, config.augment)
+        data = load_data(config.data, config.augment, config.eval)
         if data.sha256 != manifest["data_sha256"]:
             found.append(DataError(f"the data is not what {run} was trained on", _FIX))
     level, world = config.reproducibility, manifest["world_size"]

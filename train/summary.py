@@ -15,6 +15,7 @@ from train.config import Config
 from train.data.pictures import some
 from train.lanes import order
 from train.learn import optim, pretrained
+from train.learn.layers import depths
 from train.measure import Metrics
 from train.parts import Parts
 from train.process import memory
@@ -52,6 +53,7 @@ def opening(parts: Parts, path: Path, step: int) -> str:
         f"{config.model.name}: {size} parameters{frozen}, {kind}",
         *pretrained.taken(config.model, parts.unwrapped),
         *_losses(config),
+        *_rates(config, parts),
         f"{processes} on {where['device']}{precision}: batch {config.batch_size} = {share}",
         f"going on after step {step} in {path}" if step else f"writing to {path}",
     ]
@@ -72,6 +74,17 @@ def _losses(config: Config) -> Iterator[str]:
     said += ["of mixed pictures"] if config.augment.mixup or config.augment.cutmix else []
     if said:
         yield f"training loss: {', '.join(said)}; validation loss: plain cross-entropy"
+
+
+def _rates(config: Config, parts: Parts) -> Iterator[str]:
+    """How slowly the layers far from the output learn."""
+    decay = config.optim.layer_decay
+    if decay < 1:
+        most = max(depths(parts.unwrapped).values())
+        yield (
+            f"{most + 1} layers, each at {decay:g} of the next one's learning rate: the first at"
+            f" {decay**most:.2g} of the last one's"
+        )
 
 
 def _counted(left_out: dict[str, str]) -> str:

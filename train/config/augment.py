@@ -54,6 +54,11 @@ class Augment(Section):
     """Put a window of another sample in, of such a share; 0: never. With mixup: one of the two."""
 
     @property
+    def grown(self) -> "Augment":
+        """The same with windows of their last size from the first step on."""
+        return self.model_copy(update={"sizes": None, "until": []})
+
+    @property
     def varies(self) -> bool:
         """Whether the same sample may look otherwise another time."""
         alone = {"repeats", "sizes", "until", "policy_operations", "policy_strength"}

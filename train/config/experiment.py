@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -129,6 +130,14 @@ class Config(Section):
                 "data.balanced and optim.class_weights both make up for rare classes",
                 "set one of the two",
             )
+        apart = self.batch_size // repeats
+        mixed = self.augment.mixup or self.augment.cutmix
+        if repeats > 1 and mixed and (self.micro_batch - 1) % apart == 0:
+            raise UsageError(
+                f"augment.repeats: {repeats}, where each of {self.lanes} lanes would mix a sample"
+                " with itself",
+                "set other lanes, repeats or batch_size",
+            )
         if repeats > 1 and not self.augment.varies:
             raise UsageError(
                 f"augment.repeats: {repeats}, and nothing is varied: each would be the same",
@@ -183,10 +192,11 @@ class Config(Section):
                 f"augment.sizes has {len(sizes)} and augment.until {len(until)} numbers",
                 "say of each size until which share of the run windows have it",
             )
-        if until != sorted(until) or max(sizes, default=0) > (self.data.size or 0):
+        rising = all(0 < a < b for a, b in pairwise([*until, 1.0]))
+        if not rising or max(sizes, default=0) > (self.data.size or 0):
             raise UsageError(
                 f"augment.sizes {sizes} until {until}, then data.size {self.data.size}",
-                "give shares that rise, and sizes of data.size or less",
+                "give shares that rise between 0 and 1, and sizes of data.size or less",
             )
 
     @model_validator(mode="after")

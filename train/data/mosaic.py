@@ -45,8 +45,7 @@ def _first(config: Config, images: ImageData) -> tuple[Tensor, Tensor]:
     alone = config.model_copy(
         update={
             "data": config.data.model_copy(update={"workers": 0}),
-            # All in one size.
-            "augment": config.augment.model_copy(update={"sizes": None, "until": []}),
+            "augment": config.augment.grown,  # all in one size
         }
     )
     wanted = _COLUMNS * _ROWS

@@ -26,8 +26,8 @@ class Sampling:
         self._batch, self._repeats = config.batch_size, config.augment.repeats
         self._members: list[Tensor] = []
         if config.data.balanced:
-            each = (torch.nonzero(labels == label)[:, 0] for label in labels.unique())
-            self._members = list(each)
+            counts = labels.unique(return_counts=True)[1].tolist()
+            self._members = list(torch.split(torch.argsort(labels, stable=True), counts))
 
     def at(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Numbers and keys of the samples at positions start … stop-1; two int64 [stop - start]."""

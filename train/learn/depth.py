@@ -33,28 +33,32 @@ def leave_out(model: nn.Module, name: str, rate: float | None) -> None:
             f"model.drop_path: {name} has no residual branches that it could leave out",
             "take it away, or use a ResNet, ViT, Swin, ConvNeXt, EfficientNet, MaxViT, or timm's",
         )
-    for number, modules in enumerate(branches):
+    for number, (block, parts) in enumerate(branches):
         share = rate * number / max(1, len(branches) - 1)
-        for module in modules:
-            if type(module).__name__ == "StochasticDepth":
-                module.p = share  # type: ignore[assignment]
-            elif share:
-                module.register_forward_hook(partial(_thin, share))
+        for part in parts:
+            block.get_submodule(part).register_forward_hook(partial(_thin, share, block))
+        if not parts:
+            block.p = share  # type: ignore[assignment]
 
 
-def _branches(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """Of each block, what gives the branches that it adds."""
+def _branches(model: nn.Module) -> Iterator[tuple[nn.Module, list[str]]]:
+    """Each block, and which of its parts give what it adds; or alone what leaves branches out."""
     for module in model.modules():
         kind = type(module).__name__
         if kind == "StochasticDepth":
-            yield [module]
+            yield module, []
         elif kind in _BRANCHES and type(module).__module__.startswith("torchvision."):
-            yield [module.get_submodule(child) for child in _BRANCHES[kind]]
+            yield module, _BRANCHES[kind]
 
 
-def _thin(share: float, module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-    """What a branch gave, without some of its samples, and the others the stronger for it."""
+def _thin(
+    share: float, block: nn.Module, _part: nn.Module, _inputs: object, output: Tensor
+) -> Tensor:
+    """What a branch gave, without some of its samples, and the others the stronger for it.
+
+    The block knows whether it trains; a part of it may be a frozen norm, which never does.
+    """
     from torchvision.ops import stochastic_depth  # two seconds of imports
 
-    thinned: Tensor = stochastic_depth(output, share, "row", training=module.training)
+    thinned: Tensor = stochastic_depth(output, share, "row", training=block.training)
     return thinned

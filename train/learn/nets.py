@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 Shape = tuple[int, int, int]
 
@@ -19,6 +20,27 @@ def _pooled(inputs: int, outputs: int) -> list[nn.Module]:
     """Half as high and wide: batch norm after that costs a quarter."""
     convolution, *rest = _block(inputs, outputs)
     return [convolution, nn.MaxPool2d(2), *rest]
+
+
+class Quarters(nn.Module):
+    """The largest of each quarter, [B, C, H, W] → [B, C, 2, 2]; of odd sides quarters overlap.
+
+    What AdaptiveMaxPool2d(2) computes, whose backward pass has no deterministic form on CUDA.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pool."""
+        sides = x.shape[2:]
+        kernel = [-(-side // 2) for side in sides]
+        return functional.max_pool2d(x, kernel, stride=[max(1, side // 2) for side in sides])
+
+
+class Largest(nn.Module):
+    """The largest of each channel, [B, C, H, W] → [B, C, 1, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pool."""
+        return functional.max_pool2d(x, [*x.shape[2:]])
 
 
 def convnet(classes: int, shape: Shape) -> nn.Module:
@@ -42,7 +64,7 @@ def smallnet(classes: int, shape: Shape) -> nn.Module:
         *_block(32, 64),
         *_pooled(64, 64),
         *_block(64, 64),
-        nn.AdaptiveMaxPool2d(2),
+        Quarters(),
         nn.Flatten(),
         nn.Linear(256, classes),
     )
@@ -82,7 +104,7 @@ def resnet9(classes: int, shape: Shape) -> nn.Module:
         *pooled(128, 256),
         *pooled(256, 512),
         Residual(*_block(512, 512), *_block(512, 512)),
-        nn.AdaptiveMaxPool2d(1),
+        Largest(),
         nn.Flatten(),
         Scaled(512, classes, bias=False),
     )

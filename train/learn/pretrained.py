@@ -51,12 +51,13 @@ def load(model: nn.Module, config: Model) -> None:
     # The head may differ: other data, other classes. Anything else is another model.
     modules = {n.rpartition(".")[0] for n in anew if not n.endswith(_COUNTER)}
     head = [name for name, module in model.named_modules() if module._parameters][-1:]
-    if strange or len(modules) > 1 or (lacking and [*modules] != head) or len(anew) == len(own):
+    if strange or (modules and [*modules] != head) or len(anew) == len(own):
         odd = [*strange, *lacking, *sorted(anew)]
         raise UsageError(
             f"weights {path} are of another model: {len(own) - len(anew)} of its {len(own)} tensors"
             f" are there; {odd[0]} does not fit",
-            "use the model.name and model.stem they were trained with",
+            "use the model.name and model.stem that they were trained with, and the data.size where"
+            " the model is made for one",
         )
     put(model, {n: own[n] if n in anew else given[n] for n in own}, versions)
 

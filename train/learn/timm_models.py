@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from host.errors import UsageError, first_line, nearest
+from host.errors import LockstepError, UsageError, first_line, nearest
 from train.config import Model
 
 Shape = tuple[int, int, int]
@@ -48,13 +48,17 @@ def build(config: Model, name: str, classes: int, shape: Shape) -> nn.Module:
     try:
         model: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
     except TypeError as error:
-        option = next((o for o in options if f"'{o}'" in str(error)), None)
-        knob = {"drop_path_rate": "model.drop_path"}.get(option or "", "the size of the images")
+        knobs = {"drop_path_rate": "model.drop_path", "img_size": "data.size"}
+        knob = next((knobs[o] for o in options if o in knobs and o in str(error)), None)
         raise UsageError(
             f"timm:{name} cannot be built: {first_line(error)}",
-            f"leave {knob} as it is, or use another model",
+            f"take {knob} away, or use another model" if knob else "use another model",
         ) from error
+    except (LockstepError, MemoryError):
+        raise
     except Exception as error:  # whatever timm and the hub raise
+        if "memory" in str(error):
+            raise
         what = "weights cannot be had" if pretrained else "it cannot be built"
         raise UsageError(
             f"timm:{name}: {what}: {first_line(error)}",

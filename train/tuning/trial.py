@@ -41,6 +41,7 @@ def run(task: dict[str, Any]) -> None:
         LockstepError: as a training would; lack of memory is an answer where it is the question.
     """
     config = parse(task["config"], "the experiment")
+    config = config.model_copy(update={"augment": config.augment.grown})  # the dearest steps
     with runtimes.start(config) as runtime, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         data = assemble.data(config, runtime, StopFlag())
