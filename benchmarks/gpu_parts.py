@@ -39,14 +39,17 @@ from train.lanes.runtime import Runtime
 from train.learn import models
 from train.process.health import Health
 
-# One of each family of torchvision's, small where there is a choice, and the side of its images.
+# Ours, one of each family of torchvision's, small where there is a choice, a few of timm's, and the
+# side of their images.
 FAMILIES = {
+    "convnet": 32, "smallnet": 28, "resnet9": 32, "dropnet": 32,
     "alexnet": 128, "convnext_tiny": 64, "densenet121": 64, "efficientnet_b0": 64,
     "efficientnet_v2_s": 64, "googlenet": 96, "inception_v3": 128, "maxvit_t": 224,
     "mnasnet0_5": 64, "mobilenet_v2": 64, "mobilenet_v3_small": 64, "regnet_y_400mf": 64,
     "resnet18": 64, "resnet50": 64, "resnext50_32x4d": 64, "shufflenet_v2_x0_5": 64,
     "squeezenet1_1": 64, "swin_t": 64, "swin_v2_t": 64, "vgg11_bn": 64, "vit_b_32": 224,
-    "wide_resnet50_2": 64,
+    "wide_resnet50_2": 64, "timm:test_byobnet": 64, "timm:test_convnext": 64,
+    "timm:test_efficientnet": 64, "timm:test_resnet": 64, "timm:test_vit": 64,
 }  # fmt: skip
 LEVELS = ("lockstep", "deterministic", "fast")
 
