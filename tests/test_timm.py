@@ -176,7 +176,7 @@ def test_weights_from_the_hub(tmp_path, monkeypatch) -> None:
         assert "not there" in done.out
         wrong = harness.processes(1, *words, "--model.weights", "some/other")
         assert wrong.code == 2
-        assert "cannot fetch model.safetensors of some/other from the hub" in wrong.err
+        assert "model.safetensors of some/other cannot be had" in wrong.err
     finally:
         server.shutdown()
         server.server_close()

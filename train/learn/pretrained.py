@@ -8,9 +8,10 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import nn
 
-from host import launcher, regular
-from host.errors import UsageError, first_line
+from host import regular
+from host.errors import UsageError
 from train.config import Model
+from train.learn import hub
 from train.learn.weights import put, shapes, unpack
 
 _FILE = "model.safetensors"
@@ -115,19 +116,11 @@ def _fetched(named: str) -> Path:
         UsageError: it cannot be had.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    if launcher.rank():
-        disable_progress_bars()
     name, _, revision = named.partition("@")
-    try:
+    fix = "check the name (owner/name, or owner/name@revision) and the network, or name a file"
+    with hub.asked(f"{_FILE} of {named}", fix):
         return Path(hf_hub_download(name, _FILE, revision=revision or None))
-    except Exception as error:  # whatever the libraries below it raise
-        raise UsageError(
-            f"cannot fetch {_FILE} of {named} from the hub: {first_line(error)}",
-            "check the name (owner/name, or owner/name@revision) and the network, or name a"
-            " .safetensors file",
-        ) from error
 
 
 def _common_prefix(given: Collection[str], own: Collection[str]) -> str:

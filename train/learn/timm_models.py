@@ -1,11 +1,13 @@
 """timm's models, made to fit: channels, head, and the size of images where a model has one."""
 
+from contextlib import nullcontext
 from typing import Any
 
 from torch import nn
 
-from host.errors import LockstepError, UsageError, first_line, nearest
+from host.errors import UsageError, first_line, nearest
 from train.config import Model
+from train.learn import hub
 
 Shape = tuple[int, int, int]
 _DROPPING = ("DropPath", "StochasticDepth")
@@ -45,6 +47,22 @@ def build(config: Model, name: str, classes: int, shape: Shape) -> nn.Module:
         options["img_size"] = shape[1:]
     if config.drop_path is not None:
         options["drop_path_rate"] = config.drop_path
+    fix = "check the network, or give a .safetensors file as --model.weights"
+    fetching = hub.asked(f"weights of timm:{name}", fix) if pretrained else nullcontext()
+    with fetching:
+        model = _made(name, options, pretrained=pretrained)
+    # Some models take any option, whether it is known to them or not.
+    if config.drop_path and not any(type(m).__name__ in _DROPPING for m in model.modules()):
+        raise UsageError(
+            f"model.drop_path: timm:{name} has no residual branches that it could leave out",
+            "take it away, or use another model",
+        )
+    return model
+
+
+def _made(name: str, options: dict[str, Any], *, pretrained: bool) -> nn.Module:
+    import timm
+
     try:
         model: nn.Module = timm.create_model(name, pretrained=pretrained, **options)
     except TypeError as error:
@@ -54,22 +72,11 @@ def build(config: Model, name: str, classes: int, shape: Shape) -> nn.Module:
             f"timm:{name} cannot be built: {first_line(error)}",
             f"take {knob} away, or use another model" if knob else "use another model",
         ) from error
-    except (LockstepError, MemoryError):
-        raise
-    except Exception as error:  # whatever timm and the hub raise
-        if "memory" in str(error):
+    except Exception as error:  # whatever a model raises
+        if pretrained or isinstance(error, MemoryError) or "memory" in str(error):
             raise
-        what = "weights cannot be had" if pretrained else "it cannot be built"
         raise UsageError(
-            f"timm:{name}: {what}: {first_line(error)}",
-            "check the network, or give a .safetensors file as --model.weights"
-            if pretrained
-            else "use another model",
+            f"timm:{name} cannot be built: {first_line(error)}",
+            "use another --data.size, or another model",
         ) from error
-    # Some models take any option, whether it is known to them or not.
-    if config.drop_path and not any(type(m).__name__ in _DROPPING for m in model.modules()):
-        raise UsageError(
-            f"model.drop_path: timm:{name} has no residual branches that it could leave out",
-            "take it away, or use another model",
-        )
     return model
