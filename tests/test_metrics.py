@@ -162,3 +162,8 @@ def test_what_takes_long_is_told_and_what_does_not_is_not(capsys, monkeypatch) -
     with silence.told("counting", main=True):
         pass
     assert not capsys.readouterr().out
+
+
+def test_a_part_of_an_epoch_ends_where_it_says() -> None:
+    display = Display(1024 / 1638, 2)
+    assert display._where(1024 / 1638) == "epoch 0.63/0.63"

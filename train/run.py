@@ -78,9 +78,7 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
     epoch = len(parts.data.train)
     with ExitStack() as stack:
         display = stack.enter_context(
-            Display(
-                float(f"{parts.samples / epoch:.3g}"), order.steps(parts.samples, config.batch_size)
-            )
+            Display(parts.samples / epoch, order.steps(parts.samples, config.batch_size))
         )
         health = stack.enter_context(Health(runtime.device))
         recorder = stack.enter_context(

@@ -28,8 +28,9 @@ class Display:
     def __init__(self, epochs: float, steps: int) -> None:
         self.steps = steps
         # As many digits as the figure in front of it will have.
-        self._exact = epochs == round(epochs, 1)
-        self.epochs = epochs
+        short = float(f"{epochs:.3g}")
+        self._exact = short == round(short, 1)
+        self.epochs = short if self._exact else epochs
         self.terminal = sys.stdout.isatty()
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         room = self._console.width
