@@ -17,9 +17,11 @@ SHAPES = {"digits": (8, 1), "fashion-mnist": (28, 1)}  # others in colour, of da
 def test_it_trains_three_steps(tmp_path, path: Path) -> None:
     size, channels = SHAPES.get(path.stem, (None, 3))
     batch = 8 if path.stem == "imagenet" else 4  # which repeats its samples
+    # Of the large ones only the training: what is examined before it takes minutes.
+    level = "fast" if path.stem in ("imagenet", "imagenet-16", "vit-s16") else "lockstep"
     done = processes(
         1, "fit", "--config", path, "--run", tmp_path / "run", "--data.source", "synthetic",
-        "--data.root", "null", "--data.channels", channels,
+        "--reproducibility", level, "--data.root", "null", "--data.channels", channels,
         *(["--data.size", size] if size else []), "--data.holdout", 0.01, "--data.workers", 0,
         "--batch_size", batch, "--lanes", batch // 2, "--max_steps", 3, "--eval.batch_size", 4,
         "--model.weights", "null", "--data.cache_dir", tmp_path / "cache",

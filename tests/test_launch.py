@@ -16,6 +16,7 @@ from host import errors, hardware, plan
 from host.errors import CheckpointError, HostError, LockstepError, LostPeers, UsageError
 from train.process import outcome, supervisor
 
+_IDLE = ("ACCELERATE_DYNAMO_", "KMP_", "TORCHINDUCTOR_CACHE_DIR")
 WORDS = ["fit", "--config", "configs/digits.yaml"]
 
 
@@ -79,7 +80,7 @@ def test_a_hardware_config_that_says_more_is_accelerate_s(
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "variables"), [("cpu", {}), ("cpu", {"PRECISION": "bf16"})])
 def test_a_single_process_is_told_what_accelerate_would_tell_it(name, variables, tmp_path) -> None:
-    """But for its compiler, which nobody asked for, and variables of Intel's OpenMP."""
+    """But for its compiler and that one's cache, which nobody asked for, and Intel's OpenMP."""
     planned = plan.make(variables, 0)
     show = tmp_path / "show.py"
     show.write_text("import json, os\nprint(json.dumps(dict(os.environ)))\n")
@@ -88,7 +89,7 @@ def test_a_single_process_is_told_what_accelerate_would_tell_it(name, variables,
     done = subprocess.run(words, env=environ, cwd=ROOT, capture_output=True, text=True, check=True)
     told = json.loads(done.stdout.splitlines()[-1])
     new = {n: v.lower() for n, v in told.items() if n not in environ and n != "LC_CTYPE"}
-    idle = {n: v for n, v in new.items() if n.startswith(("ACCELERATE_DYNAMO_", "KMP_"))}
+    idle = {n: v for n, v in new.items() if n.startswith(_IDLE)}
     assert {v for n, v in idle.items() if "DYNAMO" in n} <= {"no", "default", "false"}
     assert {n: v for n, v in new.items() if n not in idle} == planned.variables
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import ClassVar
@@ -166,17 +168,23 @@ def test_weights_from_the_hub(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def trained(*more: object) -> subprocess.CompletedProcess[str]:
+        """A process that has not read before where the hub is."""
+        command = [sys.executable, "-m", "train", *map(str, [*words, *more])]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
     try:
         run = tmp_path / "run"
-        named = ["--model.weights", "some/net@v1", "--run", run]
-        done = harness.processes(2, *words, *named)
-        assert done.code == 0, done.err
-        assert "tensors from some/net@v1; made anew:" in done.out
-        assert "fc.weight: 10×" in done.out
-        assert "not there" in done.out
-        wrong = harness.processes(1, *words, "--model.weights", "some/other")
-        assert wrong.code == 2
-        assert "model.safetensors of some/other cannot be had" in wrong.err
+        done = trained("--model.weights", "some/net@v1", "--run", run)
+        assert done.returncode == 0, done.stderr
+        assert "tensors from some/net@v1; made anew:" in done.stdout
+        assert "fc.weight: 10×" in done.stdout
+        assert "not there" in done.stdout
+        wrong = trained("--model.weights", "some/other", "--run", tmp_path / "wrong")
+        assert wrong.returncode == 2
+        assert "model.safetensors of some/other cannot be had" in wrong.stderr
     finally:
         server.shutdown()
         server.server_close()
