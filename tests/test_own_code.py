@@ -35,7 +35,7 @@ def number(classes, shape):
 
 
 def borrowed(classes, shape):
-    import fastai.models
+    import mmcls.models
 
 
 def none(classes, shape):
@@ -167,7 +167,7 @@ def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
     [
         ("model.name", "mine.nets:number", "mine.nets:number returned int → return an nn.Module"),
         ("model.name", "mine.nets:none", "ValueError: no such luck"),
-        ("model.name", "mine.nets:borrowed", "add fastai to requirements/common.in, then make lock"),
+        ("model.name", "mine.nets:borrowed", "add mmcls to requirements/common.in, then make lock"),
         ("model.name", "mine.nets:bild", "has no function bild; did you mean build?"),
         ("model.name", "mine.netz:build", "mine.netz cannot be imported"),
         ("model.name", "nine.nets:build", "run it from the folder that holds nine"),
