@@ -126,7 +126,7 @@ def test_the_other_verbs(checkout) -> None:
 MINE = """import numpy as np
 from torch.nn import functional
 
-from train.learn.models import convnet
+from train.learn.nets import convnet
 
 
 def build(classes, shape):
