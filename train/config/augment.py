@@ -1,9 +1,11 @@
 """How training images are varied."""
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from host.errors import UsageError
 from train.config.types import Fraction, Natural, Side
 from train.knobs import Section, idle
 
@@ -52,6 +54,27 @@ class Augment(Section):
     """Blend each sample with another, by a share from Beta(this, this), such as 0.2; 0: never."""
     cutmix: Annotated[float, Field(ge=0)] = 0.0
     """Put a window of another sample in, of such a share; 0: never. With mixup: one of the two."""
+
+    @model_validator(mode="after")
+    def _windows(self) -> "Augment":
+        if self.crop is not None and self.crop[0] > self.crop[1]:
+            raise UsageError(
+                f"augment.crop: {self.crop[0]} is more than {self.crop[1]}",
+                "give the least share first",
+            )
+        sizes = self.sizes or []
+        if sizes and self.crop is None:
+            raise UsageError("augment.sizes without augment.crop", "set --augment.crop [0.25,1]")
+        if len(sizes) != len(self.until):
+            raise UsageError(
+                f"augment.sizes has {len(sizes)} and augment.until {len(self.until)} numbers",
+                "say of each size until which share of the run windows have it",
+            )
+        if not all(0 < a < b for a, b in pairwise([*self.until, 1.0])):
+            raise UsageError(
+                f"augment.until: {self.until}", "give shares that rise between 0 and 1"
+            )
+        return self
 
     @property
     def grown(self) -> "Augment":

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -74,39 +73,6 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _own_code(self) -> "Config":
-        if self.optim.loss not in (None, "bce"):
-            if not is_path(self.optim.loss or ""):
-                raise UsageError(
-                    f"optim.loss: {self.optim.loss} names no function",
-                    "say bce, or name one of yours: my_package.losses:focal",
-                )
-            if self.optim.label_smoothing:
-                raise UsageError(
-                    f"optim.label_smoothing {self.optim.label_smoothing:g} does nothing with a loss"
-                    " of your own",
-                    "take it away, or add --optim.label_smoothing 0",
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _tagged(self) -> "Config":
-        name, _, tag = (self.model.in_timm or "").partition(".")
-        if tag and self.model.weights != "DEFAULT":
-            raise UsageError(
-                f"model.name: timm:{name}.{tag} names weights, and model.weights is"
-                f" {json.dumps(self.model.weights)}",
-                f"add --model.weights DEFAULT, or say timm:{name}",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _warmup(self) -> "Config":
-        if self.optim.warmup and self.optim.warmup_epochs:
-            raise UsageError("optim.warmup and optim.warmup_epochs are both set", "set one of them")
-        return self
-
-    @model_validator(mode="after")
     def _partners(self) -> "Config":
         mixing = [name for name in ("mixup", "cutmix") if getattr(self.augment, name)]
         if mixing and self.micro_batch == 1:
@@ -147,15 +113,13 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sizes(self) -> "Config":
-        if self.augment.crop is not None:
-            least, most = self.augment.crop
-            if self.data.size is None:
-                raise UsageError("augment.crop without data.size", "set the size to scale to")
-            if least > most:
-                raise UsageError(
-                    f"augment.crop: {least} is more than {most}", "give the least share first"
-                )
-        self._check_growing()
+        if self.augment.crop is not None and self.data.size is None:
+            raise UsageError("augment.crop without data.size", "set the size to scale to")
+        if max(self.augment.sizes or [0]) > (self.data.size or 0):
+            raise UsageError(
+                f"augment.sizes {self.augment.sizes}, then data.size {self.data.size}",
+                "give sizes of data.size or less",
+            )
         for name in ("size", "crop"):
             if getattr(self.eval, name) is not None and self.data.size is None:
                 raise UsageError(
@@ -182,22 +146,6 @@ class Config(Section):
                     "prepare pictures that are as large, or larger",
                 )
         return self
-
-    def _check_growing(self) -> None:
-        sizes, until = self.augment.sizes or [], self.augment.until
-        if sizes and self.augment.crop is None:
-            raise UsageError("augment.sizes without augment.crop", "set --augment.crop [0.25,1]")
-        if len(sizes) != len(until):
-            raise UsageError(
-                f"augment.sizes has {len(sizes)} and augment.until {len(until)} numbers",
-                "say of each size until which share of the run windows have it",
-            )
-        rising = all(0 < a < b for a, b in pairwise([*until, 1.0]))
-        if not rising or max(sizes, default=0) > (self.data.size or 0):
-            raise UsageError(
-                f"augment.sizes {sizes} until {until}, then data.size {self.data.size}",
-                "give shares that rise between 0 and 1, and sizes of data.size or less",
-            )
 
     @model_validator(mode="after")
     def _portable(self) -> "Config":

@@ -1,11 +1,13 @@
 """What learns."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from host.dotted import TIMM
+from host.errors import UsageError
 from train.knobs import Section, idle
 
 
@@ -28,6 +30,17 @@ class Model(Section):
     """Store activations channel by channel in memory: faster on GPUs with FP16 or BF16."""
     compile: bool = False
     """Compile with torch.compile; needs a C compiler."""
+
+    @model_validator(mode="after")
+    def _tagged(self) -> "Model":
+        name, _, tag = (self.in_timm or "").partition(".")
+        if tag and self.weights != "DEFAULT":
+            raise UsageError(
+                f"model.name: timm:{name}.{tag} names weights, and model.weights is"
+                f" {json.dumps(self.weights)}",
+                f"add --model.weights DEFAULT, or say timm:{name}",
+            )
+        return self
 
     @property
     def file(self) -> Path | None:

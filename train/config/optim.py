@@ -2,8 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from host.dotted import is_path
+from host.errors import UsageError
 from train.config.types import Fraction, Natural
 from train.knobs import Section, idle
 
@@ -57,3 +59,26 @@ class Optim(Section):
     """bce, or my_package.losses:function (logits, labels) → losses; null: cross-entropy."""
     class_weights: Literal["balanced"] | None = None
     """`balanced`: a sample's loss counts the more, the fewer its class has."""
+
+    @model_validator(mode="after")
+    def _warmup(self) -> "Optim":
+        if self.warmup and self.warmup_epochs:
+            raise UsageError("optim.warmup and optim.warmup_epochs are both set", "set one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _own_loss(self) -> "Optim":
+        if self.loss in (None, "bce"):
+            return self
+        if not is_path(self.loss or ""):
+            raise UsageError(
+                f"optim.loss: {self.loss} names no function",
+                "say bce, or name one of yours: my_package.losses:focal",
+            )
+        if self.label_smoothing:
+            raise UsageError(
+                f"optim.label_smoothing {self.label_smoothing:g} does nothing with a loss of your"
+                " own",
+                "take it away, or add --optim.label_smoothing 0",
+            )
+        return self
