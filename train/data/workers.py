@@ -1,8 +1,10 @@
 """Loader processes: items of a data set, in order, made ahead of their use."""
 
 import signal
+import sys
 from collections.abc import Generator
 from contextlib import suppress
+from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -69,3 +71,11 @@ def _become_worker(_worker: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
     parent.signal_on_death(signal.SIGKILL)
     torch.set_num_threads(1)
+    sys.excepthook = _hook
+
+
+def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    # Of the thread that hands tensors over, while the trainer that takes them ends: the trainer
+    # says why. What goes wrong with an item is not told here, but raised in the trainer.
+    if not issubclass(kind, (OSError, EOFError)):
+        sys.__excepthook__(kind, error, trace)
