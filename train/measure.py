@@ -18,8 +18,7 @@ from host.errors import Stopped
 from train.config import Config
 from train.data import Augmenter, ImageData, eval_batches
 from train.lanes.runtime import Runtime
-from train.lanes.seeds import Generators
-from train.lanes.state import Kept, slots
+from train.learn.inference import Inference
 from train.process.interrupt import StopFlag
 
 
@@ -79,44 +78,27 @@ def evaluate(
     size, classes = len(data.validation), len(data.classes)
     losses = torch.zeros(size, dtype=torch.float64, device=runtime.device)
     outcome = torch.zeros(2, size, dtype=torch.int64, device=runtime.device)  # prediction, top-5
-    was_training = model.training
-    # Some models draw random numbers here as well, or change their buffers: which batches came
-    # before on this process must not show. Others change their weights in `eval()`.
-    generators = Generators(model)
-    changed = [slot for slot in slots(model) if moving is None or slot.name in moving]
-    before = Kept(changed if moving else [])
-    model.eval()
-    kept = Kept(changed)
     mine = slice(runtime.rank, None, runtime.world)
-    with closing(eval_batches(data.validation, config, mine, runtime.device)) as batches:
+    with (
+        Inference(model, config.seed, moving) as inference,
+        closing(eval_batches(data.validation, config, mine, runtime.device)) as batches,
+    ):
         # Some processes have a batch less; all must be there to agree.
         for _ in range(math.ceil(size / config.eval_batch / runtime.world)):
             if runtime.any(bool(stop)):
-                _restore(model, before, was_training)
                 raise Stopped("a signal came in an evaluation", "add --resume to go on")
             start, batch = next(batches, (0, None))
             if batch is None:
                 continue
             span = slice(start, start + len(batch))
-            generators.seed_evaluation(config.seed, start)
-            kept.put_back()
-            logits = model(augmenter.normalize(batch.images)).float()
-            if moving is None:
-                kept = kept.changed()
-                moving = ()
+            logits = inference.logits(augmenter.normalize(batch.images), start)
             losses[span] = functional.cross_entropy(logits, batch.labels, reduction="none").double()
             best = logits.topk(min(5, classes)).indices
             outcome[0, span] = best[:, 0]
             outcome[1, span] = (best == batch.labels[:, None]).any(1).long()
-    _restore(model, before, was_training)
     # Zeros everywhere but in one process: these sums are exact in any order.
     losses, outcome = runtime.sum(losses).cpu(), runtime.sum(outcome).cpu()
     return _figures(losses, outcome[0], outcome[1], data.validation.labels, classes)
-
-
-def _restore(model: nn.Module, kept: Kept, training: bool) -> None:
-    model.train(training)
-    kept.put_back()
 
 
 def _figures(

@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 
 from host import dotted
 from host.errors import LockstepError, UsageError, first_line
-from train import sizes
 from train.config import Config
 from train.data import ImageData
 from train.lanes import seeds
@@ -19,6 +18,7 @@ from train.lanes.settings import settings
 from train.lanes.traits import USUAL, Traits
 from train.learn import examine, loss, models, optim, portable, tries
 from train.learn.alone import alone
+from train.learner import sizes
 from train.process.failures import out_of_memory
 
 Place = Callable[[], AbstractContextManager[None]]
