@@ -30,7 +30,10 @@ _FILE = "docker-compose.yml"
 _VERBS = HOME / "train" / "verbs"
 _TRAINING = ("PRECISION", "ACCELERATE")
 _PORTS = 65535
-_SERVICES = ("train", "evaluate", "tensorboard", "dev")
+_SERVICES = ("train", "evaluate", "predict", "tensorboard", "dev")
+_COMPUTING = ("train", "evaluate", "predict")
+# Flags of `predict` that take no value.
+_SWITCHES = ("--csv", "--debug")
 # What a container sees of the checkout: flags whose value is a path, and the folder it must be in.
 _FOLDERS = {
     "--config": ("configs", "runs"),
@@ -39,6 +42,8 @@ _FOLDERS = {
     "--run": ("runs",),
     "--resume": ("runs",),
     "--data.root": ("data",),
+    "--picture": ("runs",),
+    "--show": ("runs",),
 }
 
 
@@ -84,7 +89,7 @@ def run(words: list[str]) -> int:
     environ.update(selection.resolve(environ))
     host = cuda.look(Machine(environ=environ))
     # What does not compute on GPUs, or builds for elsewhere, is no matter of this host's driver.
-    computes = service in ("train", "evaluate") and words[0] != "build"
+    computes = service in _COMPUTING and words[0] != "build"
     line = cuda.fitting_line(environ, host, any_host=not computes)
     files: list[str] = []
     extra: dict[str, str] = {}
@@ -174,9 +179,11 @@ def tag() -> str:
 
 def _check_paths(words: list[str]) -> None:
     """Refuse paths that a container cannot see: a run written there would be lost with it."""
-    # What stands behind a verb without a flag is a run.
+    # What stands behind a verb without a flag is a run; behind predict it is pictures.
     verb = words[:1] != ["knobs"] and words and (_VERBS / f"{words[0]}.py").exists()
-    if verb and len(words) > 1 and not words[1].startswith("-"):
+    if words[:1] == ["predict"]:
+        _check_pictures(words[1:])
+    elif verb and len(words) > 1 and not words[1].startswith("-"):
         words = ["--run", *words[1:]]
     pairs = zip(words, [*words[1:], "--"])
     for flag, value in [*pairs, *(word.split("=", 1) for word in words if "=" in word)]:
@@ -193,11 +200,24 @@ def _check_paths(words: list[str]) -> None:
             )
 
 
+def _check_pictures(words: list[str]) -> None:
+    before = ["", *words]
+    for word, flag in zip(words, before):
+        if word.startswith("-") or (flag.startswith("--") and flag not in _SWITCHES):
+            continue
+        if Path(os.path.normpath(word)).parts[:1] not in [("data",), ("runs",)]:
+            raise UsageError(
+                f"{word} is outside what the container sees",
+                "use DATA=DIR, which stands in data/ then, and name what lies in data/, or predict"
+                " without a container: ENGINE=local",
+            )
+
+
 def _command(files: list[str], words: list[str], known: Mapping[str, str]) -> list[str]:
     chosen = [word for name in [_FILE, *files] for word in ("-f", name)] if files else []
     shown = [f"{name}={value}" for name, value in known.items()]
     command = ["env", *shown, "docker", "compose", *chosen, *words]
-    print(printable(shlex.join(command)), flush=True)
+    print(printable(shlex.join(command)), file=sys.stderr, flush=True)
     return command
 
 

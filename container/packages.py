@@ -9,6 +9,7 @@ from pathlib import Path
 from host import HOME, dotted
 from host.errors import UsageError
 
+_MOST = 1 << 20  # bytes of an experiment
 _OURS = ("train", "host", "doctor", "configs", "data", "runs", "container")
 
 
@@ -34,11 +35,16 @@ def mounts(given: str, words: list[str]) -> list[str]:
 def _named(words: list[str]) -> Iterator[Path]:
     named = [HOME / word.rpartition("=")[2] for word in words]
     files = [each / name for each in named for name in ("", "config.yaml", "state.json")]
-    texts = [*words, *(file.read_text(errors="replace") for file in files if file.is_file())]
+    texts = [*words, *(file.read_text(errors="replace") for file in files if _is_text(file))]
     for word in re.split(r"[\s\"'=,\[\]{}]+", " ".join(texts)):
         top = re.split("[.:]", word)[0]
         if dotted.is_path(word) and top not in _OURS:
             yield from (path for path in (HOME / top, HOME / f"{top}.py") if path.exists())
+
+
+def _is_text(file: Path) -> bool:
+    """Whether it may be an experiment or a record: pictures may be named as well."""
+    return file.is_file() and file.stat().st_size < _MOST
 
 
 def _checked(given: str) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, commands, stated_hash
+from conftest import ROOT, commands, picture, stated_hash
 from PIL import Image
 
 README = (ROOT / "README.md").read_text()
@@ -104,6 +104,9 @@ def test_the_commands_of_a_page_run(local_copy: Path, page: str) -> None:
     lines = [line for line in commands(text) if line not in ELSEWHERE]
     lines = [line for line in lines if not line.startswith("docker ")]  # see tests/container
     assert lines
+    if page == "docs/predictions.md":
+        for number in range(3):
+            picture(local_copy / "data" / "new" / f"{number}.png", 80 * number)
     for line in lines:
         if line == STOPPED:
             stop_in_the_middle(line, local_copy)
@@ -115,6 +118,11 @@ def test_the_commands_of_a_page_run(local_copy: Path, page: str) -> None:
     results = [json.loads(path.read_text()) for path in local_copy.glob("runs/**/result.json")]
     hashes = {each["weights_sha256"] for each in results if each["steps"] == 449}
     assert hashes == ({stated_hash()} if page in WHOLE else set())
+    if page == "docs/predictions.md":
+        said = [
+            json.loads(line) for line in (local_copy / "runs/new.jsonl").read_text().splitlines()
+        ]
+        assert sorted(row["file"] for row in said) == [f"data/new/{n}.png" for n in range(3)]
     if page == "docs/data.md":
         for name in ("digits-data.png", "look.png"):
             with Image.open(local_copy / "runs" / name) as drawn:

@@ -12,7 +12,7 @@ from train.config import Augment, Config, Data, Model
 from train.data import Augmenter, load
 from train.lanes import runtime as runtimes
 from train.learn.models import build
-from train.measure import _figures, evaluate
+from train.measure import Outcomes, _figures, evaluate
 from train.process.interrupt import StopFlag
 
 
@@ -65,13 +65,9 @@ def test_the_model_comes_back_in_the_mode_it_was_in(data) -> None:
 
 def test_classes_without_samples_and_losses_that_are_no_number() -> None:
     labels = torch.tensor([0, 0, 2])
-    found = _figures(
-        torch.tensor([0.5, math.inf, 1.0]).double(),
-        torch.tensor([0, 2, 2]),
-        torch.ones(3),
-        labels,
-        4,
-    )
+    losses, shares = torch.tensor([0.5, math.inf, 1.0]).double(), torch.ones(3).double()
+    outcomes = Outcomes(losses, torch.tensor([0, 2, 2]), shares, shares)
+    found = _figures(outcomes, torch.ones(3), labels, 4)
     assert found.per_class == [0.5, None, 1.0, None]
     assert found.confusion[0] == [1, 0, 1, 0]
     assert found.full()["loss"] is None

@@ -370,7 +370,7 @@ def test_an_edit_of_the_code_needs_no_build_and_one_of_the_lock_does(tmp_path, m
 
 def test_services_are_confined() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    assert set(services) == {"train", "evaluate", "tensorboard", "dev"}
+    assert set(services) == {"train", "evaluate", "predict", "tensorboard", "dev"}
     for service in services.values():
         assert service["cap_drop"] == ["ALL"]
         assert service["init"] is True

@@ -33,7 +33,7 @@ def lines(run) -> list[dict]:
 def test_a_run_directory_holds_what_the_contract_names(finished) -> None:
     assert {p.name for p in finished.iterdir()} == {
         "run.json", "config.yaml", "metrics.jsonl", "result.json", "checkpoints", "tensorboard",
-        "trace.csv",
+        "trace.csv", "predictions.csv",
     }  # fmt: skip
     found = result(finished)
     assert found["status"] == "finished"

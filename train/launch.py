@@ -47,7 +47,8 @@ def main() -> int:
                 if nvidia.seen(Machine()) and planned.device == "cpu":
                     print("numerics: portable computes on the CPU; --numerics native takes GPUs")
             line = supervisor.command(planned, "train", words)
-            print(printable(shlex.join(line)), flush=True)
+            # What a verb has to say stands on the standard output, alone.
+            print(printable(shlex.join(line)), file=sys.stderr, flush=True)
             return supervisor.supervise(line)
         for number, handler in before.items():
             signal.signal(number, handler)

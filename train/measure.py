@@ -8,7 +8,7 @@ outcome; so all figures, the confusion matrix to the digit, are those of one pro
 import math
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,23 @@ from train.data import Augmenter, ImageData, eval_batches
 from train.lanes.runtime import Runtime
 from train.learn.inference import Inference
 from train.process.interrupt import StopFlag
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of each sample of a validation set, on the CPU.
+
+    Attributes:
+        losses: float64 [N], in nats.
+        predicted: the most probable class, int64 [N].
+        probability: of that class, float64 [N].
+        truth: probability of the class that its label names, float64 [N].
+    """
+
+    losses: Tensor
+    predicted: Tensor
+    probability: Tensor
+    truth: Tensor
 
 
 @dataclass(frozen=True)
@@ -37,6 +54,7 @@ class Metrics:
     samples: int
     per_class: list[float | None]
     confusion: list[list[int]]
+    outcomes: Outcomes = field(compare=False, repr=False)
 
     def headline(self) -> dict[str, float | None]:
         """The figures that fit on a line; a loss that is no number becomes None (JSON has none)."""
@@ -76,8 +94,9 @@ def evaluate(
         Stopped: `stop` was set on one of them before all was measured.
     """
     size, classes = len(data.validation), len(data.classes)
-    losses = torch.zeros(size, dtype=torch.float64, device=runtime.device)
-    outcome = torch.zeros(2, size, dtype=torch.int64, device=runtime.device)  # prediction, top-5
+    # Loss, probabilities of prediction and truth; prediction, whether the truth is in the top 5.
+    shares = torch.zeros(3, size, dtype=torch.float64, device=runtime.device)
+    places = torch.zeros(2, size, dtype=torch.int64, device=runtime.device)
     mine = slice(runtime.rank, None, runtime.world)
     with (
         Inference(model, config.seed, moving) as inference,
@@ -92,28 +111,38 @@ def evaluate(
                 continue
             span = slice(start, start + len(batch))
             logits = inference.logits(augmenter.normalize(batch.images), start)
-            losses[span] = functional.cross_entropy(logits, batch.labels, reduction="none").double()
+            labels, probable = batch.labels[:, None], probabilities(logits)
             best = logits.topk(min(5, classes)).indices
-            outcome[0, span] = best[:, 0]
-            outcome[1, span] = (best == batch.labels[:, None]).any(1).long()
+            shares[0, span] = functional.cross_entropy(
+                logits, batch.labels, reduction="none"
+            ).double()
+            shares[1, span] = probable.gather(1, best[:, :1])[:, 0]
+            shares[2, span] = probable.gather(1, labels)[:, 0]
+            places[0, span] = best[:, 0]
+            places[1, span] = (best == labels).any(1).long()
     # Zeros everywhere but in one process: these sums are exact in any order.
-    losses, outcome = runtime.sum(losses).cpu(), runtime.sum(outcome).cpu()
-    return _figures(losses, outcome[0], outcome[1], data.validation.labels, classes)
+    shares, places = runtime.sum(shares).cpu(), runtime.sum(places).cpu()
+    outcomes = Outcomes(shares[0], places[0], shares[1], shares[2])
+    return _figures(outcomes, places[1], data.validation.labels, classes)
 
 
-def _figures(
-    losses: Tensor, predicted: Tensor, top5: Tensor, labels: Tensor, classes: int
-) -> Metrics:
-    counts = torch.bincount(labels * classes + predicted, minlength=classes**2)
+def probabilities(logits: Tensor) -> Tensor:
+    """float64 [B, classes] of float32 logits."""
+    return logits.double().softmax(1)
+
+
+def _figures(outcomes: Outcomes, top5: Tensor, labels: Tensor, classes: int) -> Metrics:
+    counts = torch.bincount(labels * classes + outcomes.predicted, minlength=classes**2)
     confusion: list[list[int]] = counts.view(classes, classes).tolist()
     per_class = [row[c] / sum(row) if sum(row) else None for c, row in enumerate(confusion)]
     hits = sum(row[c] for c, row in enumerate(confusion))
     return Metrics(
         # fsum is exact before its one rounding, so the order of samples does not matter either.
-        loss=math.fsum(losses.tolist()) / len(labels),
+        loss=math.fsum(outcomes.losses.tolist()) / len(labels),
         top1=hits / len(labels),
         top5=int(top5.sum()) / len(labels),
         samples=len(labels),
         per_class=per_class,
         confusion=confusion,
+        outcomes=outcomes,
     )

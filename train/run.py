@@ -12,6 +12,7 @@ from train.lanes import order
 from train.lanes import runtime as runtimes
 from train.lanes.runtime import Runtime
 from train.parts import Parts
+from train.predictions import table
 from train.process import outcome
 from train.process.failures import explained
 from train.process.health import Health
@@ -57,6 +58,8 @@ def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> No
         with watching(runtime, claim.path, config.watchdog):
             metrics = loop.train(parts, state) or parts.measure()
     if runtime.main:
+        split, classes = data.validation, data.classes
+        table.write(claim.path / table.FILE, split, classes, metrics.outcomes)
         result = summary.result(parts, state, metrics)
         manifest.finish(claim.path, result)
         print(printable(summary.closing(claim.path, result)), flush=True)

@@ -35,6 +35,8 @@ _MARKS = (b"Exif\0\0", b"tiff:Orientation")
 # What libjpeg only warns of: it fills with grey what is missing.
 _CUT = ("Premature end", "premature end", "bad Huffman code")
 _STRANGE = re.compile(r"(\d+) extraneous bytes")
+# Share of white below which pictures of more than eight bits may hold fewer than they could.
+DARK = 0.25
 _FEW_BYTES = 256  # that some cameras and programs leave between the parts of a file
 
 

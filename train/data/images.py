@@ -11,11 +11,13 @@ from PIL import Image
 from torch import Tensor
 
 from host.errors import DataError
+from train.config import Data, Eval
 from train.data import windows
 from train.data.decode import BadPicture, Pixels, Reading, decode, to_channels
 from train.data.pictures import Arrays, Encoded
 from train.data.scaled import Scaled, as_picture, as_pixels, middle, shrink
 
+Shape = tuple[int, int, int]  # C, H, W
 _AT_ONCE = 16  # pictures in memory that are to be cut
 
 
@@ -41,7 +43,7 @@ class Split:
 
     pictures: Encoded | Arrays | Scaled
     labels: Tensor
-    shape: tuple[int, int, int]
+    shape: Shape
     scale: int | None
     reading: Reading
     digests: np.ndarray[Any, Any] | None = None
@@ -124,8 +126,7 @@ class Split:
                 "put it back; data must not change while it is trained on",
                 one_rank=True,
             ) from error
-        whole = to_channels(decoded, channels)
-        return whole if self.prepare is None else shrink(whole, self.prepare)
+        return prepared(decoded, channels, self.prepare)
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -135,7 +136,27 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def to_shape(pixels: Pixels, shape: tuple[int, int, int], scale: int | None) -> Pixels:
+def prepared(pixels: Pixels, channels: int, shorter: int | None) -> Pixels:
+    """uint8 [H, W, C] of what was decoded; its shorter side scaled to `shorter`, where it is set
+    and that side is longer.
+    """
+    whole = to_channels(pixels, channels)
+    return whole if shorter is None else shrink(whole, shorter)
+
+
+def measured_as(data: Data, measured: Eval | None, shape: Shape) -> tuple[int | None, Shape]:
+    """What the shorter side of validation images is scaled to, and their shape.
+
+    Args:
+        measured: how they are scaled, where that is otherwise than in training.
+        shape: (C, H, W) of training images.
+    """
+    size = measured.size if measured else None
+    side = (measured.crop or size) if measured else None
+    return size or data.size, (shape[0], side, side) if side else shape
+
+
+def to_shape(pixels: Pixels, shape: Shape, scale: int | None) -> Pixels:
     """uint8 [C, H, W] of [H, W, C]; its shorter side scaled to `scale`, and cropped to `shape`."""
     _, height, width = shape
     if scale is not None and (pixels.shape[:2] != (height, width) or scale != height):

@@ -1,6 +1,7 @@
 """A picture of what enters the model: the first training samples, varied, with their classes."""
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -25,18 +26,23 @@ def draw(config: Config, images: ImageData) -> Image.Image:
     scale, shift = augmenter.scale, augmenter.shift
     # Back from what is normalised to what can be seen.
     pixels = ((inputs - shift) / scale).round().clamp(0, 255).to(torch.uint8)
+    return sheet(pixels, [images.classes[label] for label in labels.tolist()])
+
+
+def sheet(pixels: Tensor, words: Sequence[str]) -> Image.Image:
+    """Images, uint8 [N, C, H, W], side by side, small ones larger, each over its words."""
     factor = max(1, _TILE // max(pixels.shape[2:]))
     height, width = (factor * side for side in pixels.shape[2:])
     rows = math.ceil(len(pixels) / _COLUMNS)
-    sheet = Image.new("RGB", (_COLUMNS * width, rows * (height + _LINE)), "white")
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
-    for place, (image, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
+    drawn = Image.new("RGB", (_COLUMNS * width, rows * (height + _LINE)), "white")
+    pen, font = ImageDraw.Draw(drawn), ImageFont.load_default(11)
+    for place, (image, said) in enumerate(zip(pixels, words, strict=True)):
         left, top = (place % _COLUMNS) * width, (place // _COLUMNS) * (height + _LINE)
         array = image.permute(1, 2, 0).numpy()
         tile = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
-        sheet.paste(tile.resize((width, height), Image.Resampling.NEAREST), (left, top))
-        pen.text((left + 2, top + height + 1), images.classes[label], fill="black", font=font)
-    return sheet
+        drawn.paste(tile.resize((width, height), Image.Resampling.NEAREST), (left, top))
+        pen.text((left + 2, top + height + 1), said, fill="black", font=font)
+    return drawn
 
 
 def _first(config: Config, images: ImageData) -> tuple[Tensor, Tensor]:

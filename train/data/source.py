@@ -13,16 +13,15 @@ from host import dotted
 from host.errors import DataError, UsageError
 from train.config import Augment, Data, Eval
 from train.data import twins, unusable
+from train.data.decode import DARK
 from train.data.image_data import ImageData
-from train.data.images import Split
+from train.data.images import Split, measured_as
 from train.data.pictures import Arrays, Found, Labelled
 from train.data.scaled import sizes_of
 from train.data.scan import COLOUR, Scan, reading, scan
 from train.data.sources import cifar, digits, folder, idx, own, synthetic
 from train.data.statistics import statistics
 from train.data.store import keep, prepare
-
-_DARK = 0.25  # share of white below which 16-bit pictures hold fewer bits than they could
 
 
 def load(
@@ -51,9 +50,7 @@ def load(
     splits, scans = unusable.without(found, scans, skipped)
     _check_wide(splits, scans, config)
     shape = _shape(splits, scans, config)
-    other = (measured.size, measured.crop or measured.size) if measured else (None, None)
-    scale, side = (own or config.size for own in other)
-    sizes = [(config.size, shape), (scale, (shape[0], side, side) if side else shape)]
+    sizes = [(config.size, shape), measured_as(config, measured, shape)]
     made = [
         Split(
             each.pictures,
@@ -160,7 +157,7 @@ def _check_wide(splits: list[Labelled], scans: list[Scan | None], config: Data) 
             f" data.white ({config.white})",
             f"set --data.white {value} or more",
         )
-    if highest < _DARK and config.white is None:
+    if highest < DARK and config.white is None:
         raise DataError(
             f"{len(wide):,} pictures have more than 8 bits, and none is brighter than"
             f" {100 * highest:.1f} % of white: they would be nearly black",

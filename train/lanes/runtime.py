@@ -110,6 +110,15 @@ class Runtime:
             dist.broadcast_object_list(held, src=0, group=self.control)
         return held[0]
 
+    def gathered(self, value: T) -> list[T]:
+        """Each process's `value`, in their order, on every process."""
+        found = [value]
+        if self.control is not None:
+            found = [value] * self.world
+            dist.all_gather_object(found, value, group=self.control)
+        self.pulse.count += 1
+        return found
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum of `values` over all processes.
 

@@ -56,6 +56,22 @@ def hold(run: Path, patience: float = PATIENCE) -> Iterator[None]:
             os.close(handle)
 
 
+def is_held(run: Path) -> bool:
+    """Whether a process writes the run directory `run` now, here or on another machine."""
+    try:
+        handle = os.open(run / NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # nobody made it, or it is not for us to see
+        return False
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
 def _acquire(path: Path, deadline: float) -> int:
     """A handle of the file `path`, locked."""
     while True:

@@ -1,0 +1,1 @@
+"""Runs beside each other: what there is, and how they came out."""
