@@ -42,6 +42,7 @@ _FOLDERS = {
     "--run": ("runs",),
     "--resume": ("runs",),
     "--data.root": ("data",),
+    "--model.weights": ("runs", "data"),
     "--picture": ("runs",),
     "--show": ("runs",),
 }
@@ -190,6 +191,14 @@ def _check_paths(words: list[str]) -> None:
         folders = _FOLDERS.get(flag)
         if folders is None or value.startswith("--"):
             continue
+        if flag == "--model.weights" and not value.endswith(".safetensors"):
+            continue  # it is no file
+        here = os.path.relpath(value, HOME)
+        if Path(value).is_absolute() and Path(here).parts[:1] in [(each,) for each in folders]:
+            raise UsageError(
+                f"{flag} {value} is named from the root, where a container has other folders",
+                f"say {flag} {here}",
+            )
         if Path(os.path.normpath(value)).parts[:1] not in [(folder,) for folder in folders]:
             way = f"a path below {folders[0]}/"
             if folders == ("data",):

@@ -172,6 +172,26 @@ HOSTILE = {
     "an object": ('!!python/object/apply:os.system ["true"]', "could not determine a constructor"),
     "a batch of millions": ("batch_size: 200000000\nlanes: 3", "lanes: 2 would do"),
     "a batch of too many": ("batch_size: 3000000000", "batch_size = 3000000000: input should be"),
+    "a dotted key": (
+        "augment.flip: true",
+        "augment.flip is one key, .* → write augment: and on the next line, two blanks in, flip",
+    ),
+    "yes for a number": ("epochs: yes", "epochs = True: .*in YAML, yes, no, on and off are"),
+    "on for steps": ("optim: {warmup: on}", "optim.warmup = True: .*should not be true or false"),
+    "no for a name": ("name: no", "name = False: .*should not be true or false"),
+    "true in a list": (
+        "optim: {milestones: [0.5, true]}",
+        "optim.milestones = .*not be true or false",
+    ),
+    "nothing": ("# seed: 1", "holds no mapping of knobs → write lines such as `seed: 1`"),
+    "a pickle": (
+        "model: {weights: runs/net.pth}",
+        "may run code when it is read.*Pretrained weights",
+    ),
+    "a path for weights": (
+        "model: {weights: /data/my/net}",
+        "neither a .safetensors file nor a hub id",
+    ),
     "no deviation": ("data: {std: [0.0]}", "data.std = 0.0: input should be greater than 0"),
 }
 

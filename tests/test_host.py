@@ -314,6 +314,11 @@ def test_engines_that_cannot_be_used(tmp_path) -> None:
         (["fit", "--resume", "old/run"], "runs"),
         (["reproduce", "old/run"], "runs"),
         (["fit", "--data.root", "/mnt/pictures"], "DATA=DIR"),
+        (["fit", "--model.weights", "/tmp/net.safetensors"], "runs"),
+        (["predict", "--run", "/tmp/mine", "data/new"], "runs"),
+        (["predict", "--csv", "/mnt/new"], "DATA=DIR"),
+        (["predict", "--top", "3", "new/*.png"], "DATA=DIR"),
+        (["predict", "data/new", "--show", "new.png"], "runs"),
     ],
 )
 def test_paths_that_a_container_would_not_see_are_refused(words, folder) -> None:
@@ -321,11 +326,26 @@ def test_paths_that_a_container_would_not_see_are_refused(words, folder) -> None
         compose._check_paths(words)
 
 
-def test_paths_that_a_container_sees_pass() -> None:
-    compose._check_paths(
+@pytest.mark.parametrize(
+    "words",
+    [
         ["fit", "--config", "./configs/digits.yaml", "--run", "runs/a", "--resume", "--data.root",
-         "data/pictures", "--optim.lr", "0.1"]
-    )  # fmt: skip
+         "data/pictures", "--optim.lr", "0.1", "--model.weights", "owner/net"],
+        ["fit", "--model.weights", "runs/net.safetensors"],
+        ["predict", "--run", "runs/a", "--top", "3", "--csv", "data/new", "-"],
+        ["predict", "data/*.png", "--show=runs/a.png"],
+    ],
+)  # fmt: skip
+def test_paths_that_a_container_sees_pass(words) -> None:
+    compose._check_paths(words)
+
+
+@pytest.mark.parametrize(
+    ("flag", "path"), [("--data.root", "data/mine"), ("--model.weights", "runs/net.safetensors")]
+)
+def test_a_path_from_the_root_to_what_a_container_sees_is_named_as_it_sees_it(flag, path) -> None:
+    with pytest.raises(LockstepError, match=f"named from the root.* → say {flag} {path}"):
+        compose._check_paths(["fit", flag, str(ROOT / path)])
 
 
 def test_a_line_without_its_lock_says_how_to_make_it(tmp_path, monkeypatch) -> None:

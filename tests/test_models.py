@@ -114,7 +114,7 @@ def test_weights_from_a_file_and_a_new_head(tmp_path) -> None:
         ({"name": "resnet18", "weights": "NONESUCH"}, (3, 64, 64), "has no weights .NONESUCH"),
         ({"name": "resnet18", "weights": ""}, (3, 64, 64), "has no weights ''"),
         ({"weights": "DEFAULT"}, (1, 8, 8), "convnet has no weights named 'DEFAULT'"),
-        ({"weights": "model.pt"}, (1, 8, 8), "a file that ends in .safetensors"),
+        ({"weights": "model.pt"}, (1, 8, 8), "so only .safetensors files are"),
         ({"weights": ""}, (1, 8, 8), "no weights named ''"),
         ({"weights": "nowhere.safetensors"}, (1, 8, 8), "cannot read weights nowhere"),
     ],

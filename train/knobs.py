@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
@@ -23,6 +23,17 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML takes `yes` and `on` for true, which is 1 to whoever asks for a number."""
+        truths = [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, bool)]
+        field = cls.model_fields[info.field_name or ""]
+        converted = any(isinstance(each, BeforeValidator) for each in field.metadata)
+        if truths and field.annotation is not bool and not converted:
+            raise ValueError("input should not be true or false (in YAML, yes, no, on and off are)")
+        return value
 
 
 def is_free(field: FieldInfo) -> bool:

@@ -1,6 +1,7 @@
 """What learns."""
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,6 +10,9 @@ from pydantic import Field, model_validator
 from host.dotted import TIMM
 from host.errors import UsageError
 from train.knobs import Section, idle
+
+_HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(@.+)?")
+_PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
 
 
 class Model(Section):
@@ -32,6 +36,24 @@ class Model(Section):
     """Compile with torch.compile; needs a C compiler."""
 
     @model_validator(mode="after")
+    def _known_weights(self) -> "Model":
+        said = self.weights
+        if said is None or self.file is not None or self.hub_id is not None:
+            return self
+        if said.endswith(_PICKLES):
+            raise UsageError(
+                f"model.weights: {said} may run code when it is read, so only .safetensors files"
+                " are",
+                "write its tensors anew: docs/experiments.md, Pretrained weights",
+            )
+        if "/" in said:
+            raise UsageError(
+                f"model.weights: {said} is neither a .safetensors file nor a hub id (owner/name)",
+                "name one of them",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _tagged(self) -> "Model":
         name, _, tag = (self.in_timm or "").partition(".")
         if tag and self.weights != "DEFAULT":
@@ -51,8 +73,9 @@ class Model(Section):
     @property
     def hub_id(self) -> str | None:
         """The repository that `weights` names, if it does: owner/name, or owner/name@revision."""
-        named = self.weights is not None and "/" in self.weights and self.file is None
-        return self.weights if named else None
+        said = self.weights or ""
+        named = _HUB_ID.fullmatch(said) and self.file is None and not said.endswith(_PICKLES)
+        return said if named else None
 
     @property
     def in_timm(self) -> str | None:

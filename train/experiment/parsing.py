@@ -143,6 +143,12 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
     for part in path:
         given = given.get(part, {}) if isinstance(given, Mapping) else {}
     where = "the command line" if given != {} else origin
+    if first["type"] == "extra_forbidden" and name in known and "." in path[0]:
+        section, _, knob = name.partition(".")
+        return UsageError(
+            f"{where}: {name} is one key, and a file has a section for it{more}",
+            f"write {section}: and on the next line, two blanks in, {knob}: …",
+        )
     if first["type"] == "extra_forbidden":
         near = meant(name, [*known, *sections])
         return UsageError(

@@ -54,8 +54,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not valid YAML{place}: {error.problem}", "mend it") from error
     except (yaml.YAMLError, ValueError) as error:  # a number of thousands of digits, for one
         raise UsageError(f"{path} is not valid YAML: {error}", "mend it") from error
-    if content is None:
-        return {}
     if not _few(content):
         raise UsageError(
             f"{path} holds more than {_VALUES} values", "write lines such as `seed: 1`"

@@ -44,7 +44,7 @@ def _made(config: Model, classes: int, shape: Shape) -> nn.Module:
     own = dotted.is_path(config.name)
     if own or config.name in OURS:
         if config.stem != "standard":
-            raise UsageError(f"{config.name} has one stem only", "drop --model.stem")
+            raise UsageError(f"{config.name} has one stem only", "set --model.stem standard")
         if config.weights is not None and config.file is None and config.hub_id is None:
             raise UsageError(
                 f"{config.name} has no weights named {config.weights!r}",

@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import nn
 
-from host import regular
+from host import INSIDE, regular
 from host.errors import UsageError
 from train.config import Model
 from train.learn import hub
@@ -34,7 +34,7 @@ def load(model: nn.Module, config: Model) -> None:
     try:
         given, versions = unpack(regular.read(path))
     except (OSError, SafetensorError, ValueError) as error:
-        raise UsageError(f"cannot read weights {path}: {error}", "name a whole file") from error
+        raise _unreadable(path, error) from error
     own = model.state_dict()
     wrapped = _common_prefix(given, own)
     if wrapped != prefix:
@@ -98,10 +98,18 @@ def sha256(config: Model) -> str | None:
         UsageError: it cannot be had.
     """
     path = _path(config)
+    if path is None:
+        return None
     try:
-        return hashlib.sha256(regular.read(path)).hexdigest() if path else None
+        return hashlib.sha256(regular.read(path)).hexdigest()
     except OSError as error:
-        raise UsageError(f"cannot read weights {path}: {error}", "name a whole file") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> UsageError:
+    where = " in runs/ or data/: a container sees no others" if INSIDE.exists() else ""
+    why = (error.strerror if isinstance(error, OSError) else None) or error
+    return UsageError(f"cannot read weights {path}: {why}", f"name a whole file{where}")
 
 
 def _path(config: Model) -> Path | None:

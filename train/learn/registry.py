@@ -104,7 +104,9 @@ def _small_stem(model: nn.Module, name: str) -> None:
     where, first = _first_convolution(model)
     pools = [n for n, m in model.named_modules() if isinstance(m, nn.MaxPool2d)]
     if max(first.stride) == 1 or not pools:
-        raise UsageError(f"{name} has no stem that could be made smaller", "drop --model.stem")
+        raise UsageError(
+            f"{name} has no stem that could be made smaller", "set --model.stem standard"
+        )
     bias = first.bias is not None
     stem = nn.Conv2d(first.in_channels, first.out_channels, 3, padding=1, bias=bias)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")

@@ -26,7 +26,7 @@ def build(config: Model, name: str, classes: int, shape: Shape) -> nn.Module:
         near = nearest(bare, timm.list_models(), count=3)
         raise UsageError(f"timm has no model {bare}{near}", "timm.list_models() lists them")
     if config.stem != "standard":
-        raise UsageError(f"timm:{name} has one stem only", "drop --model.stem")
+        raise UsageError(f"timm:{name} has one stem only", "set --model.stem standard")
     pretrained = config.weights is not None and config.file is None and config.hub_id is None
     if pretrained and config.weights != "DEFAULT":
         raise UsageError(
