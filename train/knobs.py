@@ -7,6 +7,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 # Marks a knob that cannot change what is learned, so that a resumed run may change it.
 FREE: JsonDict = {"free": True}
@@ -32,7 +33,9 @@ class Section(BaseModel):
         field = cls.model_fields[info.field_name or ""]
         converted = any(isinstance(each, BeforeValidator) for each in field.metadata)
         if truths and field.annotation is not bool and not converted:
-            raise ValueError("input should not be true or false (in YAML, yes, no, on and off are)")
+            raise PydanticCustomError(
+                "truth", "Input should not be true or false (in YAML, yes, no, on and off are)"
+            )
         return value
 
 
