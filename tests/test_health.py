@@ -207,12 +207,11 @@ def test_an_index_out_of_range_is_no_broken_gpu() -> None:
     assert "CUDA_LAUNCH_BLOCKING=1" in raised.value.fix
 
 
-def test_what_the_compiler_cannot_do_is_told_from_what_the_model_does(monkeypatch) -> None:
+def test_what_the_compiler_cannot_do_is_told_from_what_the_model_does() -> None:
     """Computed as it is after so many shapes, a lane would follow what came before it."""
-    config, compiling = torch._dynamo.config, Config(model={"compile": True})
-    with monkeypatch.context() as patched:
-        patched.setattr(config, "fail_on_recompile_limit_hit", True)
-        patched.setattr(config, "recompile_limit", 2)
+    compiling = Config(model={"compile": True})
+    # Not monkeypatch, which deletes what it did not find in the module itself: for good.
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, recompile_limit=2):
         compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
         compiled(torch.ones(1))
         compiled(torch.ones(2))
