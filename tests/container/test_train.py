@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from checkouts import Checkout, docker
-from conftest import ROOT, commands, stated_hash
+from conftest import ROOT, commands, picture, stated_hash
 
 PORT = 6106  # 6006 is for the tests without containers, which may run meanwhile
 
@@ -121,6 +121,32 @@ def test_the_other_verbs(checkout) -> None:
     assert "error: there is no verb evalute; did you mean evaluate?" in misspelt.said
     nothing = checkout.run("make", "reproduce")
     assert "error: which run? → make reproduce RUN=" in nothing.said
+
+
+def test_pictures_are_predicted_and_only_the_lines_stand_on_the_standard_output(checkout) -> None:
+    for number in range(3):
+        picture(checkout.path / "data" / "new" / f"{number}.png", 80 * number)
+    new = [f"data/new/{number}.png" for number in range(3)]
+    by_make = checkout.run("make", "predict", "RUN=runs/first", "ARGS=data/new --show runs/new.png")
+    assert by_make.code == 0, by_make.said
+    rows = [json.loads(line) for line in by_make.out.splitlines()]
+    assert [row["file"] for row in rows] == new
+    assert (checkout.path / "runs/new.png").stat().st_uid == checkout.uid
+    listing = f"printf '%s\\n' {new[2]} {new[0]} | make predict RUN=runs/first ARGS=-"
+    listed = checkout.run("sh", "-c", listing)
+    assert [json.loads(line)["file"] for line in listed.out.splitlines()] == [new[2], new[0]]
+    by_compose = checkout.run(
+        "docker", "compose", "run", "--rm", "predict", "--run", "runs/first", "data/new"
+    )
+    assert [json.loads(line) for line in by_compose.out.splitlines()] == rows, by_compose.said
+    named = {"RUN": "runs/first"}
+    alone = checkout.run("docker", "compose", "run", "--rm", "predict", new[0], **named)
+    # In a batch of its own the last digits may be others.
+    assert json.loads(alone.out)["probability"] == pytest.approx(rows[0]["probability"], abs=1e-5)
+    outside = checkout.run("make", "predict", "ARGS=/etc/hostname")
+    assert "/etc/hostname is outside what the container sees" in outside.said
+    runs = checkout.run("make", "runs", "ARGS=--json first")
+    assert json.loads(runs.out.splitlines()[-1])["run"] == "runs/first"
 
 
 MINE = """import numpy as np
