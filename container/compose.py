@@ -32,6 +32,8 @@ _TRAINING = ("PRECISION", "ACCELERATE")
 _PORTS = 65535
 _SERVICES = ("train", "evaluate", "predict", "tensorboard", "dev")
 _COMPUTING = ("train", "evaluate", "predict")
+# Verbs with words of another kind behind them.
+_OTHERS = ("knobs", "runs")
 # Flags of `predict` that take no value.
 _SWITCHES = ("--csv", "--debug")
 # What a container sees of the checkout: flags whose value is a path, and the folder it must be in.
@@ -181,7 +183,7 @@ def tag() -> str:
 def _check_paths(words: list[str]) -> None:
     """Refuse paths that a container cannot see: a run written there would be lost with it."""
     # What stands behind a verb without a flag is a run; behind predict it is pictures.
-    verb = words[:1] != ["knobs"] and words and (_VERBS / f"{words[0]}.py").exists()
+    verb = words and words[0] not in _OTHERS and (_VERBS / f"{words[0]}.py").exists()
     if words[:1] == ["predict"]:
         _check_pictures(words[1:])
     elif verb and len(words) > 1 and not words[1].startswith("-"):

@@ -313,6 +313,7 @@ def test_engines_that_cannot_be_used(tmp_path) -> None:
         (["fit", "--run=elsewhere/mine"], "runs"),
         (["fit", "--resume", "old/run"], "runs"),
         (["reproduce", "old/run"], "runs"),
+        (["compare", "old/run", "runs/new"], "runs"),
         (["fit", "--data.root", "/mnt/pictures"], "DATA=DIR"),
         (["fit", "--model.weights", "/tmp/net.safetensors"], "runs"),
         (["predict", "--run", "/tmp/mine", "data/new"], "runs"),
@@ -334,6 +335,8 @@ def test_paths_that_a_container_would_not_see_are_refused(words, folder) -> None
         ["fit", "--model.weights", "runs/net.safetensors"],
         ["predict", "--run", "runs/a", "--top", "3", "--csv", "data/new", "-"],
         ["predict", "data/*.png", "--show=runs/a.png"],
+        ["runs", "digits", "--sort", "best"],
+        ["compare", "runs/a", "runs/b"],
     ],
 )  # fmt: skip
 def test_paths_that_a_container_sees_pass(words) -> None:

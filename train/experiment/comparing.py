@@ -17,10 +17,15 @@ def dump(config: Config) -> str:
 
 def differences(one: Config, other: Config) -> list[tuple[str, Any, Any]]:
     """Knobs that decide the result and differ: dotted name, and both values."""
+    return [(name, a, b) for name, a, b, free in every_difference(one, other) if not free]
+
+
+def every_difference(one: Config, other: Config) -> list[tuple[str, Any, Any, bool]]:
+    """All knobs that differ: dotted name, both values, and whether it decides nothing."""
     return [
-        (name, value(one, name), value(other, name))
+        (name, value(one, name), value(other, name), is_free(field))
         for name, field in knobs()
-        if not is_free(field) and value(one, name) != value(other, name)
+        if value(one, name) != value(other, name)
     ]
 
 

@@ -38,7 +38,7 @@ def differences(recorded: Manifest, now: Manifest) -> list[str]:
 def compared(recorded: Manifest, now: Manifest) -> tuple[list[str], list[str]]:
     """The same in two: what gave other bits when it was tried, and what else is not as recorded."""
     others = [
-        f"{name}: {before} recorded, {after} now" for name, before, after in _unlike(recorded, now)
+        f"{name}: {before} recorded, {after} now" for name, before, after in unlike(recorded, now)
     ]
     probes = other_probes(recorded, now)
     bits = [f"other bits in {probes}"] if probes else []
@@ -74,7 +74,7 @@ def agree(config: Config, runtime: Runtime) -> None:
     for rank, (there, other) in enumerate(every[1:], 1):
         found = [
             f"{name} is {theirs} there, and {ours} on process 0"
-            for name, ours, theirs in _unlike(first, other)
+            for name, ours, theirs in unlike(first, other)
         ][:SHOWN]
         probes = other_probes(first, other)
         if probes:
@@ -108,7 +108,7 @@ def agree_on_pass(runtime: Runtime, first_pass: str | None) -> None:
             )
 
 
-def _unlike(one: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
+def unlike(one: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
     """Each factor that is not the same in both, with both values for people."""
     first, second = _factors(one), _factors(other)
     names = sorted(first.keys() | second.keys(), key=lambda name: (name.split()[0], name))

@@ -1,0 +1,103 @@
+"""Two runs beside each other: what went into them that differs, and where their bits part."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from host.errors import CheckpointError, UsageError
+from train.config import Config
+from train.experiment import parse, settled
+from train.experiment.comparing import every_difference, typed
+from train.record import comparison, documents, trace
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What differs, each with both values; empty or None where nothing does.
+
+    Attributes:
+        deciding: knobs that decide the result.
+        idle: knobs that do not, and the number of processes where that does not.
+        factors: data, code, packages and machine.
+        computing: what gave other bits on the two machines when it was tried.
+        steps: how many both have in their traces.
+        step: the first one whose loss or gradient is another, or that one trace alone has.
+        figures: of that step, in words.
+        weights: whether both ended in the same; None where one has none.
+    """
+
+    deciding: dict[str, Pair]
+    idle: dict[str, Pair]
+    factors: dict[str, Pair]
+    computing: list[str]
+    steps: int
+    step: int | None
+    figures: Pair | None
+    weights: bool | None
+
+
+def read(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A run's record, and its result, which may be empty.
+
+    Raises:
+        UsageError: there is no run.
+        CheckpointError: its files are damaged.
+    """
+    record = documents.record(run)
+    if record is None:
+        raise UsageError(f"there is no run in {run}", "name run directories; make runs lists them")
+    return record, documents.result(run) or {}
+
+
+def compare(one: Path, other: Path) -> Compared:
+    """What is not the same in two runs.
+
+    Raises:
+        UsageError: one of them is no run.
+        CheckpointError: its files are damaged.
+    """
+    (first, was), (second, is_) = read(one), read(other)
+    knobs = every_difference(_config(one, first), _config(other, second))
+    said = {name: (typed(a), typed(b)) for name, a, b, _ in knobs}
+    free = {name for name, _, _, free in knobs if free}
+    factors = {name: (a, b) for name, a, b in comparison.unlike(first, second)}
+    idle = {name: pair for name, pair in said.items() if name in free}
+    worlds = str(first.get("world_size")), str(second.get("world_size"))
+    if worlds[0] != worlds[1] and "processes" not in factors:
+        idle["processes"] = worlds
+    computing, _ = comparison.compared(first, second)
+    traces = _trace(one), _trace(other)
+    step = trace.first_difference(*traces)
+    weights = was.get("weights_sha256"), is_.get("weights_sha256")
+    return Compared(
+        deciding={name: pair for name, pair in said.items() if name not in free},
+        idle=idle,
+        factors=factors,
+        computing=computing,
+        steps=len(traces[0].keys() & traces[1].keys()),
+        step=step,
+        figures=None if step is None else (_figures(traces[0], step), _figures(traces[1], step)),
+        weights=weights[0] == weights[1] if all(weights) else None,
+    )
+
+
+def _config(run: Path, record: dict[str, Any]) -> Config:
+    return settled(parse(record.get("config", {}), str(run / documents.RECORD)))
+
+
+def _trace(run: Path) -> dict[int, trace.Figures]:
+    try:
+        return trace.read(run)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {run / trace.NAME}: {error.strerror}", "restore it from a copy"
+        ) from error
+
+
+def _figures(traced: dict[int, trace.Figures], step: int) -> str:
+    if step not in traced:
+        return "no such step"
+    loss, norm = map(float.fromhex, traced[step])
+    return f"loss {loss!r}, gradient {norm!r}"
