@@ -122,6 +122,28 @@ def test_one_thread_count(tmp_path, cli) -> None:
     assert found["factors"] == ({"threads": ["1", "2"]} if len(every) > 1 else {})
 
 
+def test_a_longer_run_agrees_as_far_as_the_shorter_goes(finished, cli, tmp_path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(finished, other, symlinks=True)
+    whole = (other / "trace.csv").read_text().splitlines(keepends=True)
+    (other / "trace.csv").write_text("".join(whole[:16]))
+    said = cli("compare", finished, other).out
+    assert "  all 15 steps have the same loss and gradient, to the bit\n" in said
+    assert "  one has 5 steps more than the other\n" in said
+    (other / "trace.csv").unlink()
+    assert "there is no trace of the steps of both" in cli("compare", finished, other).out
+    (other / "trace.csv").write_text(whole[0] + "1,--,--\n")
+    assert "cannot read" in one_line(cli("compare", finished, other).err)
+
+
+def test_what_only_one_level_depends_on_is_no_difference(finished, cli, tmp_path) -> None:
+    words = [*DIGITS, *KNOBS, "--numerics", "native", "--reproducibility", "deterministic"]
+    assert cli("fit", *words, "--run", tmp_path / "other").code == 0
+    found = compared(cli, finished, tmp_path / "other")
+    assert {*found["deciding"]} == {"numerics", "reproducibility"}
+    assert not {*found["factors"]} & {"device", "driver", "processes", "data", "image"}
+
+
 def test_several_are_compared_with_the_first(finished, cli) -> None:
     done = cli("compare", finished, finished, finished)
     assert done.out.count(f"{finished} and {finished}") == 2

@@ -16,6 +16,7 @@ from PIL import Image
 
 from train.config import Data
 from train.data import load
+from train.predictions import asked
 
 WORDS = ["--model.name", "convnet", "--batch_size", 8, "--lanes", 2, "--epochs", 3]
 
@@ -95,7 +96,16 @@ def test_what_cannot_be_used_is_named_and_the_rest_goes_on(finished, cli, tmp_pa
     assert by_name["none.png"]["error"] == "No such file or directory"
     assert "it has 9×8 pixels, and the model takes 8×8" in by_name["large.png"]["error"]
     assert "3 of 4 files cannot be used" in done.err
-    assert "1 files are no pictures" in done.err
+    assert "left out, as hidden or no pictures: 1" in done.err
+
+
+def test_names_that_no_file_can_have_are_named_and_the_rest_goes_on(
+    finished, cli, tmp_path
+) -> None:
+    picture(tmp_path / "good.png", 90)
+    done = cli("predict", "--run", finished, "x" * 5000, tmp_path / "good.png")
+    assert done.code == 3
+    assert [("error" in row) for row in rows(done.out)] == [True, False]
 
 
 @pytest.mark.slow
@@ -131,6 +141,19 @@ def test_a_table_with_as_many_classes_as_are_asked_for(finished, cli, tmp_path) 
     assert not second["class"]
 
 
+@pytest.mark.parametrize("top", [1, 2, 3, 5, 7])
+def test_of_equal_classes_an_evaluation_s_comes_first_however_many_are_asked_for(top) -> None:
+    logits = torch.zeros(1, 1000)
+    logits[0, [3, 500, 900]] = 4.0
+    names = [str(number) for number in range(1000)]
+    (said,) = asked._said(logits, names, top)
+    assert said["class"] == str(int(logits.topk(5).indices[0, 0]))
+    assert said["probability"] == said["top"][0]["probability"]
+    shown = [each["probability"] for each in said["top"]]
+    assert shown == sorted(shown, reverse=True)
+    assert len({each["class"] for each in said["top"]}) == len(shown) == top
+
+
 @pytest.mark.slow
 def test_patterns_and_lists(finished, tmp_path) -> None:
     for name in ("a.png", "b.png", "c.jpg", "line\nbreak.png"):
@@ -147,6 +170,12 @@ def test_patterns_and_lists(finished, tmp_path) -> None:
     assert said(f"{tmp_path}/?.png") == ["a.png", "b.png"]
     names = [str(tmp_path / name) for name in ("c.jpg", "a.png")]
     assert said("-", given="\n".join(names)) == ["c.jpg", "a.png"]
+    picture(tmp_path / "IMG1.png", 90)
+    gone = subprocess.run(
+        [*command, "-"], input=f"{tmp_path}/IMG[1].png", cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert rows(gone.stdout)[0]["error"] == "No such file or directory"  # a name, no pattern
     odd_one = str(tmp_path / "line\nbreak.png")
     assert said("-", given=f"{odd_one}\0{names[0]}\0") == ["line\nbreak.png", "c.jpg"]
 
@@ -157,6 +186,8 @@ def test_patterns_and_lists(finished, tmp_path) -> None:
         (["{tmp}/*.png"], "no file matches"),
         (["{tmp}"], "there are no pictures in"),
         (["x.png", "--top", "0"], "--top 0"),
+        (["x.png", "--top", "2", "y.png"], "unknown argument y.png → name all of them in one"),
+        ([""], "a name is empty"),
         ([], "required: FILE"),
     ],
 )

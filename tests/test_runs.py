@@ -90,6 +90,13 @@ def test_one_that_is_written_now_is_running(cli, runs) -> None:
     assert names(cli("runs", "--json", "--status", "ended").out) == ["runs/b/ended"]
 
 
+def test_one_that_went_on_and_lost_power_is_not_what_it_was_before(cli, runs) -> None:
+    changed(runs / "a/stopped/run.json", ended=None)
+    assert names(cli("runs", "--json", "--status", "ended").out) == [
+        "runs/a/stopped", "runs/b/ended"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -82,7 +82,9 @@ def parse(argv: list[str]) -> Command:
             sources[name] = CliSettingsSource[Any](_Flags, root_parser=own)
     options, rest = parser.parse_known_args(argv)
     if rest:
-        raise _unknown(rest, list(places.choices[options.verb]._option_string_actions))
+        raise _unknown(
+            rest, list(places.choices[options.verb]._option_string_actions), known[options.verb]
+        )
     given = {name: _nulls(source(parsed_args=options)()) for name, source in sources.items()}
     return Command(known[options.verb], options, given.get(options.verb, {}))
 
@@ -103,7 +105,13 @@ def _check_group(flag: str) -> None:
         raise UsageError(f"{flag} is a group of knobs", f"set one of them: {listed}{more}")
 
 
-def _unknown(words: list[str], flags: list[str]) -> UsageError:
+def _unknown(words: list[str], flags: list[str], verb: verbs.Verb) -> UsageError:
     word = next((w for w in words if w.startswith("-")), words[0])
     near = experiment.meant(word, flags)
-    return UsageError(f"unknown argument {word}{near}", "`make knobs` lists every knob")
+    name = verb.__name__.rpartition(".")[2]
+    fix = "`make knobs` lists every knob"
+    if not verb.KNOBS:
+        fix = f"make {'eval' if name == 'evaluate' else name} ARGS=--help says what it takes"
+        if not word.startswith("-"):
+            fix = f"name all of them in one place, without flags between; {fix}"
+    return UsageError(f"unknown argument {word}{near}", fix)

@@ -45,7 +45,8 @@ def main() -> int:
             if config.portable:
                 variables.hold()
                 if nvidia.seen(Machine()) and planned.device == "cpu":
-                    print("numerics: portable computes on the CPU; --numerics native takes GPUs")
+                    way = "; --numerics native takes GPUs" * command.verb.KNOBS
+                    print(f"numerics: portable computes on the CPU{way}", file=sys.stderr)
             line = supervisor.command(planned, "train", words)
             # What a verb has to say stands on the standard output, alone.
             print(printable(shlex.join(line)), file=sys.stderr, flush=True)

@@ -112,7 +112,7 @@ def evaluate(
             span = slice(start, start + len(batch))
             logits = inference.logits(augmenter.normalize(batch.images), start)
             labels, probable = batch.labels[:, None], probabilities(logits)
-            best = logits.topk(min(5, classes)).indices
+            best = _best(logits)
             shares[0, span] = functional.cross_entropy(
                 logits, batch.labels, reduction="none"
             ).double()
@@ -126,9 +126,21 @@ def evaluate(
     return _figures(outcomes, places[1], data.validation.labels, classes)
 
 
+def predicted_class(logits: Tensor) -> Tensor:
+    """int64 [B], as an evaluation counts it: of equal ones, which is first depends on how many are
+    asked for.
+    """
+    return _best(logits)[:, 0]
+
+
 def probabilities(logits: Tensor) -> Tensor:
     """float64 [B, classes] of float32 logits."""
     return logits.double().softmax(1)
+
+
+def _best(logits: Tensor) -> Tensor:
+    """The five most probable classes, or all of fewer, int64 [B, ≤5]."""
+    return logits.topk(min(5, logits.shape[1])).indices
 
 
 def _figures(outcomes: Outcomes, top5: Tensor, labels: Tensor, classes: int) -> Metrics:

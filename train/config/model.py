@@ -40,7 +40,7 @@ class Model(Section):
         said = self.weights
         if said is None or self.file is not None or self.hub_id is not None:
             return self
-        if said.endswith(_PICKLES):
+        if said.endswith(_PICKLES) and (not _HUB_ID.fullmatch(said) or Path(said).exists()):
             raise UsageError(
                 f"model.weights: {said} may run code when it is read, so only .safetensors files"
                 " are",
@@ -74,8 +74,9 @@ class Model(Section):
     def hub_id(self) -> str | None:
         """The repository that `weights` names, if it does: owner/name, or owner/name@revision."""
         said = self.weights or ""
-        named = _HUB_ID.fullmatch(said) and self.file is None and not said.endswith(_PICKLES)
-        return said if named else None
+        named = _HUB_ID.fullmatch(said) and self.file is None
+        # A pickle that lies here is not looked for there.
+        return said if named and not (said.endswith(_PICKLES) and Path(said).exists()) else None
 
     @property
     def in_timm(self) -> str | None:

@@ -3,6 +3,7 @@
 import glob
 import math
 import os
+import stat
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -63,33 +64,41 @@ class Listed:
     left_out: int
 
 
-def listed(words: Iterable[str]) -> Listed:
+def listed(words: Iterable[tuple[str, bool]]) -> Listed:
     """The files that words name: files, folders with all that lies in them, or patterns.
 
+    Args:
+        words: each with whether it may be a pattern.
+
     Raises:
-        UsageError: a folder has no pictures, or nothing matches a pattern.
+        UsageError: a folder has no pictures, nothing matches a pattern, or a word is empty.
         DataError: a folder cannot be looked into.
     """
     names: list[str] = []
     bad: dict[str, str] = {}
     left_out = 0
-    for word in words:
-        if Path(word).is_dir():
-            walk = Walk(Path(word))
+    for word, pattern in words:
+        if not word:
+            raise UsageError("a name is empty", "name a picture, a folder or a pattern")
+        found = [word]
+        if pattern and glob.has_magic(word) and not _mode(word):
+            found = glob.glob(word, recursive=True)  # noqa: PTH207  (patterns may be absolute)
+            found.sort(key=os.fsencode)
+            if not found:
+                raise UsageError(f"no file matches {word}", "check the pattern")
+        for name in found:
+            if not stat.S_ISDIR(_mode(name)):
+                names.append(name)
+                continue
+            if "**" in word and len(found) > 1:
+                continue  # what lies in it matches by itself
+            walk = Walk(Path(name))
             walk.into("")
             if not walk.pictures and not walk.bad:
-                raise UsageError(f"there are no pictures in {word}", "name another folder")
-            names += [str(Path(word, name)) for name in sorted(walk.pictures, key=os.fsencode)]
-            bad |= {str(Path(word, name)): why for name, why in walk.bad.items()}
+                raise UsageError(f"there are no pictures in {name}", "name another folder")
+            names += [str(Path(name, each)) for each in sorted(walk.pictures, key=os.fsencode)]
+            bad |= {str(Path(name, each)): why for each, why in walk.bad.items()}
             left_out += len(walk.left_out)
-        elif glob.has_magic(word) and not Path(word).exists():
-            found = glob.glob(word, recursive=True)  # noqa: PTH207  (patterns may be absolute)
-            matching = sorted(filter(_is_file, found), key=os.fsencode)
-            if not matching:
-                raise UsageError(f"no file matches {word}", "check the pattern")
-            names += matching
-        else:
-            names.append(word)
     return Listed(names, bad, left_out)
 
 
@@ -111,8 +120,12 @@ def batches(
         yield from loaded
 
 
-def _is_file(name: str) -> bool:
-    return Path(name).is_file()
+def _mode(name: str) -> int:
+    """What kind of file it is; 0 where that cannot be told, which reading it will say."""
+    try:
+        return Path(name).stat().st_mode
+    except (OSError, ValueError):
+        return 0
 
 
 class _Files(Dataset[Loose | DataError]):
@@ -130,8 +143,8 @@ class _Files(Dataset[Loose | DataError]):
                 pixels, peak = self._picture(number)
             except BadPicture as error:
                 bad[number] = str(error)
-            except OSError as error:
-                bad[number] = error.strerror or str(error)
+            except (OSError, ValueError) as error:  # ValueError: no name that a file could have
+                bad[number] = getattr(error, "strerror", None) or str(error)
             else:
                 numbers.append(number)
                 images.append(pixels)

@@ -34,16 +34,21 @@ class Encoded(Protocol):
 
 @dataclass(frozen=True)
 class Arrays:
-    """Pictures that are pixels already: uint8 [N, C, H, W]."""
+    """Pictures that are pixels already: uint8 [N, C, H, W].
+
+    Attributes:
+        numbers: of each in its source, int64 [N]; None where they are all of it.
+    """
 
     pixels: Tensor
+    numbers: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     def name(self, number: int) -> str:
         """What a user knows it by."""
-        return f"sample {number}"
+        return f"sample {number if self.numbers is None else int(self.numbers[number])}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,8 @@ def choose(labelled: Labelled, numbers: Tensor) -> Labelled:
     """Those with these numbers, int64 [M]."""
     pictures, labels = labelled.pictures, labelled.labels[numbers]
     if isinstance(pictures, Arrays):
-        return Labelled(Arrays(pictures.pixels[numbers]), labels)
+        known = numbers if pictures.numbers is None else pictures.numbers[numbers]
+        return Labelled(Arrays(pictures.pixels[numbers], known), labels)
     if isinstance(pictures, Chosen):
         return Labelled(Chosen(pictures.files, pictures.numbers[numbers]), labels)
     return Labelled(Chosen(pictures, numbers), labels)

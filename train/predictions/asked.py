@@ -11,7 +11,7 @@ from torch import Tensor
 
 from train.data import Augmenter, loose, mosaic
 from train.learn.inference import Inference
-from train.measure import probabilities
+from train.measure import predicted_class, probabilities
 from train.predictions.table import rounded
 from train.trained import Trained
 
@@ -59,9 +59,12 @@ def draw(it: Trained, rows: list[Row]) -> Image.Image:
 
 
 def _said(logits: Tensor, classes: list[str], top: int) -> Iterator[Row]:
-    shares = probabilities(logits).cpu()
-    best = shares.topk(min(top, len(classes)))
-    for values, places in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+    shares = probabilities(logits)
+    # The class is what an evaluation takes where several are as probable; the others follow.
+    chosen = shares.scatter(1, predicted_class(logits)[:, None], 2.0)
+    order = chosen.sort(dim=1, descending=True, stable=True).indices[:, :top]
+    best = shares.gather(1, order)
+    for values, places in zip(best.tolist(), order.tolist(), strict=True):
         if not all(map(math.isfinite, values)):
             yield {"error": "the model gives no numbers for it"}
             continue

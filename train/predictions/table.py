@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+from host.errors import CheckpointError
 from train.data import Split
 from train.measure import Outcomes
 from train.record import files
@@ -14,12 +15,22 @@ _DIGITS = 9  # of a probability: as many as FP32 has
 
 
 def write(path: Path, split: Split, classes: list[str], outcomes: Outcomes) -> None:
-    """A line for each picture: its name, label, class, the probabilities of both, and the loss."""
+    """A line for each picture: loss, name, label, class, and the probabilities of the two.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["file", "label", "class", "probability", "label_probability", "loss"])
+    table.writerow(["loss", "file", "label", "class", "probability", "label_probability"])
     table.writerows(_rows(split, classes, outcomes))
-    files.write_whole(path, [text.getvalue().encode(errors="surrogateescape")])
+    try:
+        files.write_whole(path, [text.getvalue().encode(errors="surrogateescape")])
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write {path}: {error.strerror}",
+            "make room or mend the disk, then add --resume",
+        ) from error
 
 
 def rounded(share: float) -> float:
@@ -31,5 +42,5 @@ def _rows(split: Split, classes: list[str], outcomes: Outcomes) -> Iterator[list
     columns = (outcomes.predicted, outcomes.probability, outcomes.truth, outcomes.losses)
     values = zip(split.labels.tolist(), *(each.tolist() for each in columns), strict=True)
     for number, (label, predicted, probability, truth, loss) in enumerate(values):
-        name, shares = split.pictures.name(number), map(rounded, (probability, truth, loss))
-        yield [name, classes[label], classes[predicted], *shares]
+        names = split.pictures.name(number), classes[label], classes[predicted]
+        yield [rounded(loss), *names, rounded(probability), rounded(truth)]

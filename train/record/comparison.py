@@ -25,6 +25,8 @@ _PLACE = re.compile(
     "|NCCL_(SOCKET|IB|NET|HCA|DEBUG|HOSTID|TOPO)"
     "|.*_(DIR|HOME|PATH)$"
 )
+# Factors of some levels and numerics alone.
+_DEPENDING = ("processes", "device", "driver")
 # GPUs and their libraries have no part in portable numerics.
 _GPU = re.compile("(package|variable) (cudnn|nccl|CUDA_|CUDNN_|CUBLAS|NCCL_|NVIDIA_|PYTORCH_CUDA)")
 
@@ -111,7 +113,12 @@ def agree_on_pass(runtime: Runtime, first_pass: str | None) -> None:
 def unlike(one: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
     """Each factor that is not the same in both, with both values for people."""
     first, second = _factors(one), _factors(other)
-    names = sorted(first.keys() | second.keys(), key=lambda name: (name.split()[0], name))
+    here, there = ({*each} for each in (first, second))
+    # Where only one of the two depends on them.
+    depending = {name for name in here ^ there if name in _DEPENDING or _GPU.match(name)}
+    if one.get("numerics") == other.get("numerics"):
+        depending &= {*_DEPENDING}
+    names = sorted((here | there) - depending, key=lambda name: (name.split()[0], name))
     pairs = ((name, first.get(name, "none"), second.get(name, "none")) for name in names)
     return [(name, _short(a), _short(b)) for name, a, b in pairs if a != b]
 

@@ -59,13 +59,13 @@ def hold(run: Path, patience: float = PATIENCE) -> Iterator[None]:
 def is_held(run: Path) -> bool:
     """Whether a process writes the run directory `run` now, here or on another machine."""
     try:
-        handle = os.open(run / NAME, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(run / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:  # nobody made it, or it is not for us to see
         return False
     try:
         fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+    except OSError as error:  # or a file system without locks
+        return error.errno in (errno.EACCES, errno.EAGAIN)
     else:
         return False
     finally:

@@ -22,8 +22,8 @@ class Compared:
         idle: knobs that do not, and the number of processes where that does not.
         factors: data, code, packages and machine.
         computing: what gave other bits on the two machines when it was tried.
-        steps: how many both have in their traces.
-        step: the first one whose loss or gradient is another, or that one trace alone has.
+        steps: how many each has in its trace; what both have is compared.
+        step: the first one whose loss or gradient is another.
         figures: of that step, in words.
         weights: whether both ended in the same; None where one has none.
     """
@@ -32,7 +32,7 @@ class Compared:
     idle: dict[str, Pair]
     factors: dict[str, Pair]
     computing: list[str]
-    steps: int
+    steps: tuple[int, int]
     step: int | None
     figures: Pair | None
     weights: bool | None
@@ -69,35 +69,42 @@ def compare(one: Path, other: Path) -> Compared:
         idle["processes"] = worlds
     computing, _ = comparison.compared(first, second)
     traces = _trace(one), _trace(other)
-    step = trace.first_difference(*traces)
+    both = traces[0].keys() & traces[1].keys()
+    step = trace.first_difference(*({n: each[n] for n in both} for each in traces))
     weights = was.get("weights_sha256"), is_.get("weights_sha256")
     return Compared(
         deciding={name: pair for name, pair in said.items() if name not in free},
         idle=idle,
         factors=factors,
         computing=computing,
-        steps=len(traces[0].keys() & traces[1].keys()),
+        steps=(len(traces[0]), len(traces[1])),
         step=step,
-        figures=None if step is None else (_figures(traces[0], step), _figures(traces[1], step)),
+        figures=None if step is None else (_figures(traces[0][step]), _figures(traces[1][step])),
         weights=weights[0] == weights[1] if all(weights) else None,
     )
 
 
 def _config(run: Path, record: dict[str, Any]) -> Config:
-    return settled(parse(record.get("config", {}), str(run / documents.RECORD)))
+    if "config" not in record:
+        raise CheckpointError(
+            f"{run / documents.RECORD} does not say its experiment", "restore it from a copy"
+        )
+    return settled(parse(record["config"], str(run / documents.RECORD)))
 
 
 def _trace(run: Path) -> dict[int, trace.Figures]:
     try:
-        return trace.read(run)
-    except OSError as error:
+        found = trace.read(run)
+        for figures in found.values():
+            _figures(figures)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise CheckpointError(
-            f"cannot read {run / trace.NAME}: {error.strerror}", "restore it from a copy"
+            f"cannot read {run / trace.NAME}: {why}", "restore it from a copy"
         ) from error
+    return found
 
 
-def _figures(traced: dict[int, trace.Figures], step: int) -> str:
-    if step not in traced:
-        return "no such step"
-    loss, norm = map(float.fromhex, traced[step])
+def _figures(traced: trace.Figures) -> str:
+    loss, norm = map(float.fromhex, traced)
     return f"loss {loss!r}, gradient {norm!r}"

@@ -59,7 +59,11 @@ def _listed(run: Path) -> Listed:
     except CheckpointError:
         return Listed(str(run), "damaged", *[None] * (len(COLUMNS) - 2))
     metrics, best = result.get("metrics", {}), result.get("best", {})
-    status = "running" if lock.is_held(run) else result.get("status", "ended")
+    status = result.get("status", "ended")
+    if status != "finished" and record.get("ended", "") is None:
+        status = "ended"  # what result.json says is of an earlier attempt
+    if lock.is_held(run):
+        status = "running"
     started = None
     with suppress(ValueError):
         started = datetime.fromisoformat(str(record.get("started"))).timestamp()

@@ -65,13 +65,16 @@ def _lines(found: "Compared") -> list[str]:
     lines += [f"  the machines compute otherwise: {each}" for each in found.computing]
     if not (found.deciding or found.factors or found.computing):
         lines.append("  nothing that decides the result differs")
+    fewer, more = sorted(found.steps)
     if found.step is not None and found.figures is not None:
         one, other = found.figures
         lines.append(f"  step {found.step} is the first that differs: {one}; then {other}")
-    elif found.steps:
-        lines.append(f"  all {found.steps} steps have the same loss and gradient, to the bit")
+    elif fewer:
+        lines.append(f"  all {fewer} steps have the same loss and gradient, to the bit")
     else:
-        lines.append("  there is no trace of their steps")
+        lines.append("  there is no trace of the steps of both")
+    if fewer and fewer < more:
+        lines.append(f"  one has {more - fewer} steps more than the other")
     if found.weights is not None:
         lines.append(f"  the final weights are {'the same' if found.weights else 'not the same'}")
     return lines

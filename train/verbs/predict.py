@@ -77,7 +77,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
             listed = loose.listed(_names(options.files) if runtime.main else [])
         listed = runtime.from_main(listed)
         if listed.left_out:
-            trained.warn(f"{listed.left_out:,} files are no pictures, and left out")
+            trained.warn(f"left out, as hidden or no pictures: {listed.left_out:,}")
         told = _Told(options, min(options.top, len(it.facts.classes)), writes=runtime.main)
         told.add([{"file": name, "error": why} for name, why in listed.bad.items()])
         for rows in asked.predicted(it, listed.names, options.top):
@@ -94,7 +94,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     if told.bad:
         total = len(listed.names) + len(listed.bad)
         raise DataError(
-            f"{len(told.bad):,} of {total:,} files cannot be used: {unusable.by_reason(told.bad)}",
+            f"{told.failed:,} of {total:,} files cannot be used: {unusable.by_reason(told.bad)}",
             "mend or remove them; the others are predicted",
         )
 
@@ -104,6 +104,7 @@ class _Told:
 
     Attributes:
         bad: why files cannot be used, by name.
+        failed: how many cannot, of which some may have the same name.
         dark: how many have more than eight bits and are nearly black.
         first: the first of those that can be drawn.
         unread: whether nobody reads any more what is written.
@@ -111,7 +112,7 @@ class _Told:
 
     def __init__(self, options: argparse.Namespace, top: int, *, writes: bool) -> None:
         self.bad: dict[str, str] = {}
-        self.dark = 0
+        self.failed = self.dark = 0
         self.first: list[Row] = []
         self.unread = False
         self._table, self._top, self._writes = options.csv, top, writes
@@ -124,6 +125,7 @@ class _Told:
         for row in rows:
             if "error" in row:
                 self.bad[row["file"]] = row["error"]
+                self.failed += 1
             elif len(self.first) < _DRAWN:
                 self.first.append(row)
             self.dark += "doubt" in row
@@ -140,8 +142,9 @@ class _Told:
         if not self._writes or self.unread:
             return
         try:
-            # In one piece: Docker brings both streams into one.
-            print(text, end="", flush=True)
+            # In one piece: Docker brings both streams into one. Names are bytes to the system.
+            sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
+            sys.stdout.buffer.flush()
         except BrokenPipeError:  # such as `| head`
             self.unread = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -153,15 +156,18 @@ def _cells(values: list[object]) -> str:
     return line.getvalue()
 
 
-def _names(said: list[str]) -> list[str]:
-    """Files, folders and patterns, with what the standard input lists in the place of -."""
+def _names(said: list[str]) -> list[tuple[str, bool]]:
+    """Files, folders and patterns, with what the standard input lists in the place of -; of each,
+    whether it may be a pattern: what is listed is a name.
+    """
     given = []
     for word in said:
         if word == "-":
             text = os.fsdecode(sys.stdin.buffer.read())
-            given += [line for line in text.split("\0" if "\0" in text else "\n") if line]
+            lines = text.split("\0" if "\0" in text else "\n")
+            given += [(line, False) for line in lines if line]
         else:
-            given.append(word)
+            given.append((word, True))
     if not given:
         raise UsageError("the standard input lists no file", "name pictures, one on a line")
     return given
