@@ -216,6 +216,11 @@ def _check_pictures(words: list[str]) -> None:
     for word, flag in zip(words, before):
         if word.startswith("-") or (flag.startswith("--") and flag not in _SWITCHES):
             continue
+        here = Path(os.path.relpath(word, HOME))
+        if Path(word).is_absolute() and here.parts[:1] in [("data",), ("runs",)]:
+            raise UsageError(
+                f"{word} is named from the root, where a container has other folders", f"say {here}"
+            )
         if Path(os.path.normpath(word)).parts[:1] not in [("data",), ("runs",)]:
             raise UsageError(
                 f"{word} is outside what the container sees",

@@ -185,7 +185,7 @@ HOSTILE = {
     ),
     "nothing": ("# seed: 1", "holds no mapping of knobs → write lines such as `seed: 1`"),
     "a pickle": (
-        "model: {weights: runs/net.pth}",
+        "model: {weights: runs/a/net.pth}",
         "may run code when it is read.*Pretrained weights",
     ),
     "a path for weights": (

@@ -118,7 +118,7 @@ def test_what_is_too_large_to_keep_is_decoded_by_the_batch(folder) -> None:
     assert (found.mean, found.std) == (kept.mean, kept.std)
 
 
-def test_parquet_and_saved_data_sets_are_folders_too(tmp_path, folder) -> None:
+def test_parquet_and_saved_data_sets_are_folders_too(tmp_path, monkeypatch) -> None:
     rows = {"img": [Picture.new("RGB", (8, 8), (i, i, i)) for i in range(20)], "label": [0, 1] * 10}
     features = Features({"img": Image(), "label": ClassLabel(names=["x", "y"])})
     table = Dataset.from_dict(rows, features=features)
@@ -128,6 +128,15 @@ def test_parquet_and_saved_data_sets_are_folders_too(tmp_path, folder) -> None:
     assert (len(saved.train), len(saved.validation), saved.classes) == (20, 4, ["x", "y"])
     alone = load(Data(source="folder", root=str(tmp_path / "parquet"), holdout=0.25))
     assert (len(alone.train), len(alone.validation), alone.train.shape) == (15, 5, (3, 8, 8))
+    monkeypatch.chdir(tmp_path)
+    near = load(Data(source="folder", root="parquet", holdout=0.25))
+    assert near.sha256 == alone.sha256
+    (tmp_path / "link").symlink_to("parquet")
+    assert load(Data(source="folder", root="link", holdout=0.25)).sha256 == alone.sha256
+    (tmp_path / "parquet" / "old").mkdir()
+    table.to_parquet(str(tmp_path / "parquet" / "old.parquet.bak"))
+    kept = load(Data(source="folder", root="parquet", holdout=0.25))
+    assert kept.left_out == {"old.parquet.bak": "not among the tables"}
 
 
 def table(labels, kind=None) -> Dataset:

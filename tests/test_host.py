@@ -343,6 +343,11 @@ def test_paths_that_a_container_sees_pass(words) -> None:
     compose._check_paths(words)
 
 
+def test_a_picture_from_the_root_is_named_as_a_container_sees_it() -> None:
+    with pytest.raises(LockstepError, match=r"named from the root.* → say data/new"):
+        compose._check_paths(["predict", str(ROOT / "data" / "new")])
+
+
 @pytest.mark.parametrize(
     ("flag", "path"), [("--data.root", "data/mine"), ("--model.weights", "runs/net.safetensors")]
 )

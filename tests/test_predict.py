@@ -206,8 +206,11 @@ def test_a_picture_of_what_the_model_got(run, folder, cli, tmp_path) -> None:
     with Image.open(tmp_path / "new" / "shown.png") as shown:
         assert shown.width > 500
     done = cli("predict", "--run", run, folder / "validation", "--show", tmp_path / "shown.what")
-    assert done.code == 3
-    assert "cannot draw" in done.err
+    assert done.code == 2
+    assert "name a file that ends in .png" in one_line(done.err)
+    assert not done.out
+    done = cli("predict", "--checkpoint", run, folder / "validation")
+    assert f"{run} is a run, and not one of its checkpoints → say --run {run}" in one_line(done.err)
 
 
 def test_nearly_black_pictures_of_sixteen_bits_are_doubted(run, cli, tmp_path) -> None:

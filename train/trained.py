@@ -84,6 +84,11 @@ def chosen(options: argparse.Namespace) -> Path:
         UsageError: there is no such run.
     """
     named: Path | None = options.checkpoint
+    if named is not None and (named / documents.RECORD).exists():
+        raise UsageError(
+            f"{named} is a run, and not one of its checkpoints",
+            f"say --run {named}, or --checkpoint {rundir.checkpoints(named) / 'best'}",
+        )
     return named or rundir.final_checkpoint(options.run or rundir.newest())
 
 

@@ -12,7 +12,7 @@ from host.errors import UsageError
 from train.knobs import Section, idle
 
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(@.+)?")
-_PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
+_UNSAFE = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
 
 
 class Model(Section):
@@ -40,7 +40,7 @@ class Model(Section):
         said = self.weights
         if said is None or self.file is not None or self.hub_id is not None:
             return self
-        if said.endswith(_PICKLES) and (not _HUB_ID.fullmatch(said) or Path(said).exists()):
+        if said.endswith(_UNSAFE) and (not _HUB_ID.fullmatch(said) or Path(said).exists()):
             raise UsageError(
                 f"model.weights: {said} may run code when it is read, so only .safetensors files"
                 " are",
@@ -75,8 +75,8 @@ class Model(Section):
         """The repository that `weights` names, if it does: owner/name, or owner/name@revision."""
         said = self.weights or ""
         named = _HUB_ID.fullmatch(said) and self.file is None
-        # A pickle that lies here is not looked for there.
-        return said if named and not (said.endswith(_PICKLES) and Path(said).exists()) else None
+        # One that lies here is not looked for there.
+        return said if named and not (said.endswith(_UNSAFE) and Path(said).exists()) else None
 
     @property
     def in_timm(self) -> str | None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from host import dotted
+from host import INSIDE, dotted
 from host.errors import DataError, UsageError
 from host.text import printable
 from train import trained
@@ -23,6 +23,7 @@ LAUNCHED = True
 KNOBS = False
 
 _DRAWN = 48
+_DRAWS = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +67,8 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     """
     if options.top < 1:
         raise UsageError(f"--top {options.top}", "ask for one class or more")
+    if options.show and options.show.suffix.lower() not in _DRAWS:
+        raise UsageError(f"--show {options.show}", f"name a file that ends in {_DRAWS[0]}")
     with trained.opened(trained.chosen(options)) as it:
         from train.data import loose, unusable
         from train.predictions import asked
@@ -95,7 +98,9 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         total = len(listed.names) + len(listed.bad)
         raise DataError(
             f"{told.failed:,} of {total:,} files cannot be used: {unusable.by_reason(told.bad)}",
-            "mend or remove them; the others are predicted",
+            "mend or remove them"
+            + "; the others are predicted" * (told.failed < total)
+            + "; a container sees data/ and runs/ alone, by these names" * INSIDE.exists(),
         )
 
 
@@ -179,6 +184,6 @@ def _draw(it: "Trained", rows: "list[Row]", path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         asked.draw(it, rows).save(path)
-    except (OSError, ValueError) as error:  # ValueError: a suffix that is no format
+    except OSError as error:
         raise DataError(f"cannot draw {path}: {error}", "name another file: --show") from error
     print(printable(f"the first pictures, as the model got them: {path}"), file=sys.stderr)

@@ -154,7 +154,10 @@ def _table(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 def _json_lines(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, said in enumerate(text.split("\n"), 1):
         if said.strip():
-            row = json.loads(said)
+            try:
+                row = json.loads(said)
+            except ValueError as error:
+                raise ValueError(f"line {line}: {first_line(error)}") from error
             if not isinstance(row, dict):
                 raise ValueError(f"line {line} is no mapping")
             yield line, row

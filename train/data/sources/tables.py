@@ -100,9 +100,17 @@ def from_folder(config: Data, root: Path) -> Found:
         DataError: it holds no data set, or names what lies elsewhere.
     """
     _quiet()
+    # The library takes a folder called parquet for its reader of Parquet, and names files by
+    # the place that a link leads to.
+    root = root.absolute()
     read, used = _open_folder(config, root)
     named = [name for name in inside.names(root) if Path(name).name not in _DESCRIPTIONS]
-    unused = [os.path.relpath(name, root) for name in named if used and name not in used]
+    taken = {os.path.realpath(name) for name in used}
+    unused = [
+        os.path.relpath(name, root)
+        for name in named
+        if used and os.path.realpath(name) not in taken
+    ]
     others = [name for name in unused if Path(name).suffix.lower() in SUFFIXES]
     if others:
         raise DataError(
