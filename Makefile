@@ -319,6 +319,8 @@ help:  ## this list
 	    lines[group] = lines[group] sprintf("  %-14s %s\n", $$1, $$2) } \
 	  END { for (n = 1; n <= 4; n++) printf("%s%s\n%s", (n == 1 ? "" : "\n"), title[n], lines[n]) }' \
 	  $(firstword $(MAKEFILE_LIST))
+	$(if $(verbs),@echo; echo 'your own:'; for verb in $(verbs); do \
+	  printf '  %-14s %s\n' "$$verb" "$$(sed -n '1{s/"""//g;p;}' "train/verbs/$$verb.py")"; done)
 	@echo
 	@echo 'variables:'
 	@echo '  CONFIG=FILE      the experiment                    ['$(call quoted,CONFIG)']'
