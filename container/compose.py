@@ -34,6 +34,8 @@ _SERVICES = ("train", "evaluate", "predict", "tensorboard", "dev")
 _COMPUTING = ("train", "evaluate", "predict")
 # Verbs with words of another kind behind them.
 _OTHERS = ("knobs", "runs")
+# Verbs that have something to tell of runs: on the standard output it stands alone.
+_TELLING = ("evaluate", "predict", "runs", "compare")
 # Flags of `predict` that take no value.
 _SWITCHES = ("--csv", "--debug")
 # What a container sees of the checkout: flags whose value is a path, and the folder it must be in.
@@ -233,7 +235,8 @@ def _command(files: list[str], words: list[str], known: Mapping[str, str]) -> li
     chosen = [word for name in [_FILE, *files] for word in ("-f", name)] if files else []
     shown = [f"{name}={value}" for name, value in known.items()]
     command = ["env", *shown, "docker", "compose", *chosen, *words]
-    print(printable(shlex.join(command)), file=sys.stderr, flush=True)
+    aside = sys.stderr if set(_TELLING) & set(words) else sys.stdout
+    print(printable(shlex.join(command)), file=aside, flush=True)
     return command
 
 

@@ -48,8 +48,9 @@ def main() -> int:
                     way = "; --numerics native takes GPUs" * command.verb.KNOBS
                     print(f"numerics: portable computes on the CPU{way}", file=sys.stderr)
             line = supervisor.command(planned, "train", words)
-            # What a verb has to say stands on the standard output, alone.
-            print(printable(shlex.join(line)), file=sys.stderr, flush=True)
+            # What a verb has to tell of a run stands on the standard output, alone.
+            aside = sys.stdout if command.verb.KNOBS else sys.stderr
+            print(printable(shlex.join(line)), file=aside, flush=True)
             return supervisor.supervise(line)
         for number, handler in before.items():
             signal.signal(number, handler)
