@@ -11,7 +11,7 @@ import nvidia_smi
 import pytest
 import yaml
 
-from container import clean, compose, overlay, pin, twice
+from container import clean, compose, overlay, paths, pin, twice
 from host import INSIDE, cuda, docker, image, nvidia, selection, settings
 from host import lines as table
 from host.errors import HostError, LockstepError, UsageError
@@ -324,7 +324,7 @@ def test_engines_that_cannot_be_used(tmp_path) -> None:
 )
 def test_paths_that_a_container_would_not_see_are_refused(words, folder) -> None:
     with pytest.raises(LockstepError, match=f"is outside what the container sees.*{folder}"):
-        compose._check_paths(words)
+        paths.check(words)
 
 
 @pytest.mark.parametrize(
@@ -340,12 +340,12 @@ def test_paths_that_a_container_would_not_see_are_refused(words, folder) -> None
     ],
 )  # fmt: skip
 def test_paths_that_a_container_sees_pass(words) -> None:
-    compose._check_paths(words)
+    paths.check(words)
 
 
 def test_a_picture_from_the_root_is_named_as_a_container_sees_it() -> None:
     with pytest.raises(LockstepError, match=r"named from the root.* → say data/new"):
-        compose._check_paths(["predict", str(ROOT / "data" / "new")])
+        paths.check(["predict", str(ROOT / "data" / "new")])
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_a_picture_from_the_root_is_named_as_a_container_sees_it() -> None:
 )
 def test_a_path_from_the_root_to_what_a_container_sees_is_named_as_it_sees_it(flag, path) -> None:
     with pytest.raises(LockstepError, match=f"named from the root.* → say {flag} {path}"):
-        compose._check_paths(["fit", flag, str(ROOT / path)])
+        paths.check(["fit", flag, str(ROOT / path)])
 
 
 def test_a_line_without_its_lock_says_how_to_make_it(tmp_path, monkeypatch) -> None:
