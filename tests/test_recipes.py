@@ -74,14 +74,17 @@ def test_a_part_of_a_recipe_gives_the_same_bits(tmp_path, knobs) -> None:
         "--max_steps", steps, "--eval.every", steps // 2, "--checkpoint.every", 5,
         "--log.every", 1, "--numerics", "native", *knobs,
     ]  # fmt: skip
-    one = finish(tmp_path / "1", words)
+    patience = 240 + 4 * STEPS  # seconds
+    one = finish(tmp_path / "1", words, seconds=patience)
     for world in (2, 4):
         workers = ["--data.workers", 2 if world == 2 else 0]
-        assert_same_run(finish(tmp_path / str(world), [*words, *workers], world), one)
+        assert_same_run(
+            finish(tmp_path / str(world), [*words, *workers], world, seconds=patience), one
+        )
     again = [*words, "--run", tmp_path / "killed", "--resume"]
     strike = {"at": "lane", "count": (steps // 2 + 2) * 8, "signal": 9}
-    assert start(tmp_path / "log", 1, again, {0: strike}).wait(240) == [-9]
+    assert start(tmp_path / "log", 1, again, {0: strike}).wait(patience) == [-9]
     rest = start(tmp_path / "rest", 2, again)
-    assert rest.wait(240) == [0, 0], rest.output()
+    assert rest.wait(patience) == [0, 0], rest.output()
     assert "going on after step" in rest.output()
     assert_same_run(tmp_path / "killed", one)
