@@ -82,7 +82,7 @@ class Journal:
             judged = seconds > _PERIOD / 2 and steps >= _STEPS
             text = health.complaint(figures, parts.config) if judged else None
             if text:
-                parts.recorder.display.say(f"warning: {text}")
+                parts.recorder.warn(state.step, text)
 
     def compare(self) -> None:
         """Look whether all processes still hold the same bits."""

@@ -1,13 +1,16 @@
 """A training from its experiment to its record: claim a run, build the parts, train, write."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from host.errors import LockstepError
 from host.text import printable
 from train import assemble, loop, summary
 from train.config import Config
+from train.data import ImageData
 from train.lanes import order
 from train.lanes import runtime as runtimes
 from train.lanes.runtime import Runtime
@@ -63,6 +66,21 @@ def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> No
         result = summary.result(parts, state, metrics)
         manifest.finish(claim.path, result)
         print(printable(summary.closing(claim.path, result)), flush=True)
+        if config.log.report:
+            _report(claim.path, config, data)
+
+
+def _report(path: Path, config: Config, data: ImageData) -> None:
+    """Write it. A run that is finished does not fail for it, whatever may be wrong with it."""
+    try:
+        from train.report import writing  # a second of imports
+
+        report = writing.finished(path, config, data)
+    except Exception as error:
+        said = str(error) if isinstance(error, LockstepError) else repr(error)
+        print(printable(f"warning: there is no report: {said}"), file=sys.stderr)
+    else:
+        print(printable(f"report in {report}"), flush=True)
 
 
 @contextmanager
@@ -98,8 +116,8 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
             )
         )
         for factor in comparison.few(run.changed):
-            display.say(f"warning: not as when this run was last started: {factor}")
+            recorder.warn(state.step, f"not as when this run was last started: {factor}")
         for doubt in summary.doubts(parts):
-            display.say(f"warning: {doubt}")
+            recorder.warn(state.step, doubt)
         display.say(summary.opening(parts, path, state.step))
         yield replace(parts, recorder=recorder, health=health)

@@ -42,6 +42,8 @@ class Log(Section):
 
     every: Count = Field(10, json_schema_extra=FREE)
     """Steps between lines in metrics.jsonl and points in TensorBoard."""
+    report: bool = Field(True, json_schema_extra=FREE)
+    """Write report.html at the end; `make report` writes it at any time."""
 
 
 class Wandb(Section):

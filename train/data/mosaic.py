@@ -21,11 +21,14 @@ _LINE = 16  # for the class
 
 def draw(config: Config, images: ImageData) -> Image.Image:
     """The first samples that a training with this experiment consumes, in their order."""
-    augmenter = Augmenter(config.augment, images.mean, images.std, torch.device("cpu"))
-    inputs, labels = _first(config, images)
+    # Where they are kept on a GPU, they are varied there.
+    kept = images.train.resident
+    device = torch.device("cpu") if kept is None else kept.device
+    augmenter = Augmenter(config.augment, images.mean, images.std, device)
+    inputs, labels = _first(config, images, augmenter, device)
     scale, shift = augmenter.scale, augmenter.shift
     # Back from what is normalised to what can be seen.
-    pixels = ((inputs - shift) / scale).round().clamp(0, 255).to(torch.uint8)
+    pixels = ((inputs - shift) / scale).round().clamp(0, 255).to(torch.uint8).cpu()
     return sheet(pixels, [images.classes[label] for label in labels.tolist()])
 
 
@@ -45,9 +48,10 @@ def sheet(pixels: Tensor, words: Sequence[str]) -> Image.Image:
     return drawn
 
 
-def _first(config: Config, images: ImageData) -> tuple[Tensor, Tensor]:
+def _first(
+    config: Config, images: ImageData, augmenter: Augmenter, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """float32 [N, C, H, W] and int64 [N]."""
-    augmenter = Augmenter(config.augment, images.mean, images.std, torch.device("cpu"))
     alone = config.model_copy(
         update={
             "data": config.data.model_copy(update={"workers": 0}),
@@ -58,7 +62,7 @@ def _first(config: Config, images: ImageData) -> tuple[Tensor, Tensor]:
     total = wanted + config.batch_size  # however short the training is
     inputs, labels = [], []
     blocks = lane_blocks(
-        images.train, alone, range(config.lanes), torch.device("cpu"), first_step=0, total=total
+        images.train, alone, range(config.lanes), device, first_step=0, total=total
     )
     with closing(blocks):
         for block, sizes in blocks:

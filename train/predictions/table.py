@@ -2,16 +2,41 @@
 
 import csv
 import io
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from host import regular
 from host.errors import CheckpointError
 from train.data import Split
 from train.measure import Outcomes
 from train.record import files
 
 FILE = "predictions.csv"
+_COLUMNS = ["loss", "file", "label", "class", "probability", "label_probability"]
 _DIGITS = 9  # of a probability: as many as FP32 has
+_MOST = 4 << 30  # bytes
+
+
+@dataclass(frozen=True)
+class Said:
+    """Of one picture.
+
+    Attributes:
+        number: its place in the validation split.
+        loss: in nats.
+        predicted: the most probable class.
+        probability, truth: of that class, and of the label.
+    """
+
+    number: int
+    loss: float
+    file: str
+    label: str
+    predicted: str
+    probability: float
+    truth: float
 
 
 def write(path: Path, split: Split, classes: list[str], outcomes: Outcomes) -> None:
@@ -22,7 +47,7 @@ def write(path: Path, split: Split, classes: list[str], outcomes: Outcomes) -> N
     """
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["loss", "file", "label", "class", "probability", "label_probability"])
+    table.writerow(_COLUMNS)
     table.writerows(_rows(split, classes, outcomes))
     try:
         files.write_whole(path, [text.getvalue().encode(errors="surrogateescape")])
@@ -31,6 +56,30 @@ def write(path: Path, split: Split, classes: list[str], outcomes: Outcomes) -> N
             f"cannot write {path}: {error.strerror}",
             "make room or mend the disk, then add --resume",
         ) from error
+
+
+def read(run: Path) -> list[Said] | None:
+    """What a run's table says, in the order of its validation split; None where there is none.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    path = run / FILE
+    try:
+        # A file's name may hold anything, the ends of lines too.
+        text = os.fsdecode(regular.read(path, _MOST))
+        head, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        if head != _COLUMNS:
+            raise ValueError("it has other columns")
+        return [
+            Said(number, float(loss), file, label, predicted, float(probability), float(truth))
+            for number, (loss, file, label, predicted, probability, truth) in enumerate(rows)
+        ]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, csv.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"cannot read {path}: {why}", "restore it from a copy") from error
 
 
 def rounded(share: float) -> float:

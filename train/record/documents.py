@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from host import regular
 from host.errors import CheckpointError
+from train.config import Config
+from train.experiment import parse, settled
 from train.record import files
 
 MOST = 64 << 20
@@ -82,6 +84,18 @@ def result(run: Path) -> dict[str, Any] | None:
         CheckpointError: it is damaged.
     """
     return _checked(run / RESULT, _Result, most=1 << 32)
+
+
+def experiment(run: Path, record: dict[str, Any]) -> Config:
+    """The experiment of a run, which its record holds.
+
+    Raises:
+        CheckpointError: it does not.
+        UsageError: it is none.
+    """
+    if "config" not in record:
+        raise CheckpointError(f"{run / RECORD} does not say its experiment", _FIX)
+    return settled(parse(record["config"], str(run / RECORD)))
 
 
 def _checked(path: Path, kind: type[_Part], most: int = MOST) -> dict[str, Any] | None:

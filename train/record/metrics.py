@@ -1,4 +1,4 @@
-"""metrics.jsonl: a line for each logged step, each evaluation, each look at the machine."""
+"""metrics.jsonl: a line for each logged step, evaluation, look at the machine, and warning."""
 
 import json
 from collections.abc import Iterator
@@ -10,6 +10,8 @@ from host import regular
 from train.record.files import write_whole
 
 NAME = "metrics.jsonl"
+WARNING = "warning"
+"""The kind of a line that holds a `text`: what was said on the way."""
 
 
 def line(record: dict[str, Any]) -> str:

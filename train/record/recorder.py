@@ -80,8 +80,6 @@ class Recorder:
         self._write(
             "train",
             step,
-            epoch,
-            samples,
             loss=loss,
             accuracy=accuracy,
             lr=lr,
@@ -92,8 +90,12 @@ class Recorder:
 
     def health(self, step: int, figures: dict[str, float]) -> None:
         """Record how the machine fared until step `step`."""
-        samples, epoch = self._place(step)
-        self._write("health", step, epoch, samples, **figures)
+        self._write("health", step, **figures)
+
+    def warn(self, step: int, text: str) -> None:
+        """Say it, and record it as of step `step`."""
+        self.display.say(f"warning: {text}")
+        self._keep(metrics.WARNING, step, text=text)
 
     def trace(self, first: int, rows: list[tuple[float, float]]) -> None:
         """Record the [loss, gradient norm] of each step from `first` on."""
@@ -116,35 +118,33 @@ class Recorder:
 
     def evaluation(self, step: int, figures: dict[str, float | None], *, best: bool) -> None:
         """Record the validation figures after `step` updates."""
-        samples, epoch = self._place(step)
-        self._write("eval", step, epoch, samples, **figures)
-        self.display.evaluation(step, epoch, figures, best=best)
+        self._write("eval", step, **figures)
+        self.display.evaluation(step, self._place(step)[1], figures, best=best)
 
     def _place(self, step: int) -> tuple[int, float]:
         samples = consumed(step, self.config.batch_size, self.samples)
         return samples, samples / self.per_epoch
 
-    def _write(
-        self, kind: str, step: int, epoch: float, samples: int, **figures: float | None
-    ) -> None:
-        """One record of `kind` train, eval or health; `time` is seconds since 1970."""
-        line = {
-            "kind": kind,
-            "step": step,
-            "epoch": epoch,
-            "samples": samples,
-            "time": time.time(),
-            **{name: _finite(value) for name, value in figures.items()},
-        }
+    def _write(self, kind: str, step: int, **figures: float | None) -> None:
+        """Figures of `kind` train, eval or health, wherever they are kept."""
+        self._keep(kind, step, **{name: _finite(value) for name, value in figures.items()})
         points = {f"{kind}/{name}": value for name, value in figures.items() if value is not None}
         try:
-            self._file.write(metrics.line(line))
-            self._file.flush()
             self._board.add(kind, step, figures)
         except OSError as error:
             raise _full(self._file.name, error) from error
         if self._wandb is not None:
-            self._wandb.log({**points, "epoch": epoch}, step=step)
+            self._wandb.log({**points, "epoch": self._place(step)[1]}, step=step)
+
+    def _keep(self, kind: str, step: int, **said: float | str | None) -> None:
+        """A line of metrics.jsonl; `time` is seconds since 1970."""
+        samples, epoch = self._place(step)
+        about = {"kind": kind, "step": step, "epoch": epoch, "samples": samples}
+        try:
+            self._file.write(metrics.line({**about, "time": time.time(), **said}))
+            self._file.flush()
+        except OSError as error:
+            raise _full(self._file.name, error) from error
 
 
 def _full(name: str, error: OSError) -> CheckpointError:

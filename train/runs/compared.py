@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from host.errors import CheckpointError, UsageError
-from train.config import Config
-from train.experiment import parse, settled
 from train.experiment.comparing import every_difference, typed
 from train.record import comparison, documents, trace
 
@@ -59,7 +57,7 @@ def compare(one: Path, other: Path) -> Compared:
         CheckpointError: its files are damaged.
     """
     (first, was), (second, is_) = read(one), read(other)
-    knobs = every_difference(_config(one, first), _config(other, second))
+    knobs = every_difference(documents.experiment(one, first), documents.experiment(other, second))
     said = {name: (typed(a), typed(b)) for name, a, b, _ in knobs}
     free = {name for name, _, _, free in knobs if free}
     factors = {name: (a, b) for name, a, b in comparison.unlike(first, second)}
@@ -82,14 +80,6 @@ def compare(one: Path, other: Path) -> Compared:
         figures=None if step is None else (_figures(traces[0][step]), _figures(traces[1][step])),
         weights=weights[0] == weights[1] if all(weights) else None,
     )
-
-
-def _config(run: Path, record: dict[str, Any]) -> Config:
-    if "config" not in record:
-        raise CheckpointError(
-            f"{run / documents.RECORD} does not say its experiment", "restore it from a copy"
-        )
-    return settled(parse(record["config"], str(run / documents.RECORD)))
 
 
 def _trace(run: Path) -> dict[int, trace.Figures]:
