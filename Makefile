@@ -30,8 +30,8 @@ endif
 
 # A word that is no target would be "up to date" where a folder has that name.
 # A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
-verbs   := $(filter-out __init__ data fit evaluate knobs tune reproduce predict runs compare,$(notdir $(basename $(wildcard train/verbs/*.py))))
-targets := help doctor train data tune eval predict reproduce runs compare knobs $(verbs) tensorboard test test-slow test-crowd test-alone \
+verbs   := $(filter-out __init__ data fit evaluate knobs tune reproduce predict export report runs compare,$(notdir $(basename $(wildcard train/verbs/*.py))))
+targets := help doctor train data tune eval predict export reproduce report runs compare knobs $(verbs) tensorboard test test-slow test-crowd test-alone \
            test-fault test-gpu test-portable test-container bench conformance coverage ready lint format schema lock \
            shell image image-twice pin-images clean
 strange := $(firstword $(filter-out $(targets),$(MAKECMDGOALS)))
@@ -115,14 +115,14 @@ args   := $(if $(value ARGS),$(if $(found),$(shell ARGS=$(call quoted,ARGS) $(PY
 
 # What is about containers does nothing without one.
 elsewhere := $(if $(filter DATA,$(told)),; data that is elsewhere: ARGS="--data.root DIR")
-runs   := $(filter train data tune eval predict reproduce runs compare tensorboard $(verbs),$(goals))
+runs   := $(filter train data tune eval predict export reproduce report runs compare tensorboard $(verbs),$(goals))
 idle   := $(filter-out $(if $(filter tensorboard,$(goals)),TENSORBOARD_PORT),$(filter $(compose),$(told)))
 ifneq ($(and $(filter local,$(engine)),$(runs),$(idle)),)
 $(error $(firstword $(idle)) is about containers, and this is ENGINE=local → take it away$(elsewhere))
 endif
 
 # A run has an experiment of its own.
-past   := eval predict reproduce runs compare
+past   := eval predict export reproduce report runs compare
 ifneq ($(and $(filter CONFIG,$(told)),$(filter $(past),$(goals))),)
 ifeq ($(filter-out $(past),$(goals)),)
 $(error CONFIG does nothing with make $(firstword $(goals)), since a run has an experiment of its own → take it away)
@@ -172,6 +172,12 @@ knobs: $(ENV)  ##2 list every knob of an experiment, or those with a word: ARGS=
 
 predict: $(ENV)  ##1 say what RUN, or the newest run, sees in pictures: ARGS=data/new
 	$(VERB) predict $(if $(RUN),--run $(call quoted,RUN)) $(args)
+
+export: $(ENV)  ##1 write weights for others: safetensors, ONNX, torch.export, each checked on pictures
+	$(VERB) export $(if $(RUN),--run $(call quoted,RUN)) $(args)
+
+report: $(ENV)  ##1 write report.html of RUN, or of the newest run: result, proof, curves, mistakes
+	$(VERB) report $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 runs: $(ENV)  ##2 list the runs in runs/: status, accuracy, weights; ARGS="--sort best"
 	$(VERB) runs $(if $(RUN),$(call quoted,RUN)) $(args)

@@ -48,21 +48,33 @@ class Trained:
         Args:
             shape: (C, H, W) of training images.
         """
-        from train.lanes import seeds
-        from train.learn import models
-        from train.learn.alone import alone
-
-        config, runtime = self.config, self.runtime
-        # The weights come from the checkpoint, whatever the training started from.
-        blank = config.model.model_copy(update={"weights": None})
-        dotted.load_all(config.own_code)
-        seeds.seed_start(config.seed)  # a model may hold more than its checkpoints do
-        with alone() if config.lockstep else nullcontext():
-            model = models.build(blank, classes, shape)
-        self.checkpoint.measured().restore_model(model)
-        model = model.to(runtime.device)
+        runtime = self.runtime
+        model = built(self.checkpoint, self.config, classes, shape).to(runtime.device)
         prepared: nn.Module = runtime.accelerator.prepare_model(model, evaluation_mode=True)
         return prepared
+
+
+def built(
+    checkpoint: "Checkpoint", config: Config, classes: int, shape: tuple[int, int, int]
+) -> "nn.Module":
+    """A checkpoint's model with its weights, or their average, on the CPU.
+
+    Args:
+        config: what it was trained with.
+        shape: (C, H, W) of training images.
+    """
+    from train.lanes import seeds
+    from train.learn import models
+    from train.learn.alone import alone
+
+    # The weights come from the checkpoint, whatever the training started from.
+    blank = config.model.model_copy(update={"weights": None})
+    dotted.load_all(config.own_code)
+    seeds.seed_start(config.seed)  # a model may hold more than its checkpoints do
+    with alone() if config.lockstep else nullcontext():
+        model = models.build(blank, classes, shape)
+    checkpoint.measured().restore_model(model)
+    return model
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,1 @@
+"""Trained weights in formats that others read, each checked against the checkpoint."""

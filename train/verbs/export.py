@@ -1,0 +1,81 @@
+"""write weights for others: safetensors with a model card, ONNX, torch.export; checked"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from host.errors import UsageError, nearest
+from host.text import printable
+from train import trained
+
+LAUNCHED = False
+KNOBS = False
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Which weights, in which formats, and where to."""
+    trained.arguments(parser)
+    parser.add_argument(
+        "--formats",
+        default="safetensors,onnx,pt2",
+        metavar="LIST",
+        help="some of safetensors, onnx and pt2 (default: all)",
+    )
+    parser.add_argument(
+        "--to", type=Path, metavar="DIR", help="a folder (default: export, in the run's)"
+    )
+    parser.add_argument("--license", default="unknown", metavar="NAME", help="for the model card")
+    parser.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
+    parser.add_argument(
+        "--pictures",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="what to check with (default: the run's validation images)",
+    )
+
+
+def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
+    """Export, and print a line for each file.
+
+    Raises:
+        UsageError: a format is unknown, or the model does not go into it; the others are written.
+        LockstepError: what else went wrong, for the user to mend.
+    """
+    known = ("safetensors", "onnx", "pt2")
+    wanted = list(dict.fromkeys(filter(None, options.formats.split(","))))
+    for name in wanted or [""]:
+        if name not in known:
+            raise UsageError(
+                f"--formats {options.formats}: no format {name!r}{nearest(name, known)}",
+                f"some of {','.join(known)}",
+            )
+    path = trained.chosen(options)
+    folder = options.to or path.absolute().parent.parent / "export"
+    from train.export import exporting
+    from train.export.exporting import Failed
+
+    failed: list[Failed] = []
+    for each in exporting.export(
+        path,
+        folder,
+        wanted,
+        root=options.root,
+        pictures=options.pictures,
+        licence=options.license,
+    ):
+        if isinstance(each, Failed):
+            failed.append(each)
+            continue
+        classes = f"{each.others} of another class" if each.others else "all of the same class"
+        line = (
+            f"{each.file}: largest difference of a logit {each.difference:.2g} on"
+            f" {each.pictures} pictures, {classes}"
+        )
+        print(printable(line), flush=True)
+    if failed:
+        first, *_ = failed
+        names = ", ".join(each.name for each in failed)
+        left = [name for name in wanted if name not in {each.name for each in failed}]
+        fix = f"the others are written; --formats {','.join(left)}" if left else "use predict"
+        raise UsageError(f"this model does not go into {names}: {first.why}", fix) from first.error
