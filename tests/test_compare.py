@@ -11,9 +11,12 @@ import pytest
 from conftest import DIGITS, ROOT, one_line
 from PIL import Image
 
+from train.runs import seeds
+from train.runs.seeds import Group
+
 KNOBS = [
     "--max_steps", 20, "--eval.every", 10, "--checkpoint.every", 5, "--checkpoint.keep", 4,
-    "--log.every", 1,
+    "--log.every", 1, "--log.report", "true",
 ]  # fmt: skip
 
 
@@ -153,3 +156,68 @@ def test_what_is_no_run_is_refused(finished, cli, tmp_path) -> None:
     assert "there is no run in" in one_line(cli("compare", finished, tmp_path).err)
     assert "alone → name two runs" in one_line(cli("compare", finished).err)
     assert "required: RUN" in one_line(cli("compare").err)
+
+
+def group(*top1: float, first: int = 0) -> Group:
+    runs = {first + seed: Path(f"runs/{seed}") for seed in range(len(top1))}
+    return Group(runs, list(top1), ["0"] * len(top1))
+
+
+def test_a_difference_over_seeds_is_that_of_the_textbook() -> None:
+    """Student's sleep data (1908), whose paired and Welch's tests R's manual prints."""
+    one = group(0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0)
+    values = (1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4)
+    paired = seeds.better(one, group(*values))
+    assert paired.paired
+    assert paired.difference == pytest.approx(1.58)
+    assert paired.p == pytest.approx(0.002833, abs=1e-6)
+    assert (paired.low, paired.high) == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
+    welch = seeds.better(one, group(*values, first=100))
+    assert not welch.paired
+    assert welch.p == pytest.approx(0.07939, abs=1e-5)
+    assert (welch.low, welch.high) == pytest.approx((-0.2054832, 3.3654832), abs=1e-6)
+
+
+def test_too_little_is_no_test() -> None:
+    assert seeds.better(group(0.5), group(0.6)) is None
+    assert seeds.better(group(0.5, 0.5), group(0.6, 0.6)) is None  # no spread at all
+    assert seeds.better(group(0.5, 0.5), group(0.6, 0.6, first=5)) is None
+    assert group(0.5).deviation is None
+
+
+def test_runs_that_differ_in_their_seed_only_are_taken_together(cli, tmp_path) -> None:
+    paths = []
+    for rate in (0.1, 0.02):
+        for seed in (0, 1):
+            paths.append(tmp_path / f"{rate}-{seed}")
+            words = ["--max_steps", 16, "--optim.warmup", 0, "--optim.lr", rate, "--seed", seed]
+            assert cli("fit", *DIGITS, *words, "--run", paths[-1]).code == 0
+    page = tmp_path / "all.html"
+    done = cli("compare", *paths, paths[0], "--html", page)  # one of them twice counts once
+    assert done.code == 0, done.err
+    *_, first, second, test = done.out.splitlines()
+    assert first.startswith("2 runs that differ in their seed (0, 1): top-1 ")
+    assert second.startswith("2 runs that differ in their seed (0, 1): top-1 ")
+    assert "against the first: " in test
+    assert "(the same seeds, paired)" in test
+    said = json.loads(cli("compare", "--json", *paths).out.splitlines()[-1])
+    results = [json.loads((path / "result.json").read_text()) for path in paths]
+    assert [g["top1"] for g in said["seeds"]] == [
+        [r["metrics"]["top1"] for r in some] for some in (results[:2], results[2:])
+    ]
+    assert said["seeds"][0]["mean"] == pytest.approx(
+        sum(r["metrics"]["top1"] for r in results[:2]) / 2
+    )
+    text = page.read_text()
+    assert all(f"0.02-{seed}" in text for seed in (0, 1))
+    assert "http" not in text.replace("http://www.w3.org", "").replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["--html", "x.txt"], "ends in .html"), (["--html", "x.html"], "draw 8 runs at most")],
+)
+def test_what_cannot_be_drawn_is_refused(finished, cli, words, says) -> None:
+    done = cli("compare", *[finished] * 9, *words)
+    assert done.code == 2
+    assert says in one_line(done.err)

@@ -62,7 +62,7 @@ def test_help_lists_the_verbs_that_work(capsys) -> None:
     listed = capsys.readouterr().out
     for verb in verbs.found():
         assert re.search(rf"^    {verb}\s", listed, re.MULTILINE)
-    for verb in ("report", "export"):
+    for verb in ("sweep", "audit"):
         assert not re.search(rf"^    {verb}\s", listed, re.MULTILINE)
 
 

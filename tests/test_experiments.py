@@ -15,6 +15,7 @@ SMALL = {
     "imagenet": ["--data.size", 64],
     "imagenet-16": ["--data.size", 64, "--augment.sizes", "[48]"],
     "vit-s16": ["--data.size", 32],
+    "finetune": ["--data.size", 64],
 }
 SHAPES = {"digits": (8, 1), "fashion-mnist": (28, 1)}  # others in colour, of data.size or 32
 

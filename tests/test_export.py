@@ -161,7 +161,18 @@ def models(tmp_path_factory) -> Path:
 def trained(home: Path, name: str, *words) -> Path:
     run = home / "runs" / name.replace(":", "-")
     if not run.exists():
-        few = ["--data.source", "digits", "--batch_size", 64, "--lanes", 2, "--max_steps", 3]
+        few = [
+            "--data.source",
+            "digits",
+            "--data.holdout",
+            0.201,
+            "--batch_size",
+            64,
+            "--lanes",
+            2,
+            "--max_steps",
+            3,
+        ]
         done = harness.processes(
             1, "fit", "--model.name", name, *few, *words, "--run", run, where=home
         )

@@ -1,7 +1,7 @@
 """What probabilities say of pictures, labels and themselves, on figures that are known by hand."""
 
-import csv
 import math
+import shutil
 
 import pytest
 from conftest import one_line
@@ -64,10 +64,9 @@ NAMES = some.text(some.characters(exclude_characters="\0", exclude_categories=["
 @given(NAMES, NAMES)
 def test_a_table_is_read_as_it_was_written(tmp_path_factory, file, label) -> None:
     path = tmp_path_factory.mktemp("run")
-    with (path / table.FILE).open("w", newline="") as out:
-        rows = csv.writer(out, lineterminator="\n")
-        rows.writerow(["loss", "file", "label", "class", "probability", "label_probability"])
-        rows.writerow([0.25, file, label, "x", 0.5, 0.125])
+    head = ["loss", "file", "label", "class", "probability", "label_probability"]
+    rows = [table.line(head), table.line([0.25, file, label, "x", 0.5, 0.125])]
+    (path / table.FILE).write_bytes("".join(rows).encode())
     assert table.read(path) == [Said(0, 0.25, file, label, "x", 0.5, 0.125)]
 
 
@@ -85,8 +84,6 @@ def test_a_run_without_a_table_has_none(tmp_path) -> None:
     ],
 )
 def test_a_damaged_table_is_refused_by_name(finished, cli, tmp_path, text, says) -> None:
-    import shutil
-
     run = shutil.copytree(finished, tmp_path / "run", symlinks=True)
     (run / table.FILE).write_text(text)
     done = cli("report", "--run", run)

@@ -1,17 +1,14 @@
 """A run's report: every figure in it is the run's own, and nothing in it asks a network."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DIGITS, ROOT, one_line, picture
+from conftest import DIGITS, one_line, picture
 from fault import harness
 
 from host.errors import CheckpointError
@@ -171,31 +168,26 @@ def test_a_run_that_was_stopped_has_a_report_too(copied, cli) -> None:
     assert cli("report", "--run", copied).code == 0
 
 
-def test_it_tells_of_attempts_and_warnings(tmp_path, cli) -> None:
-    words = ["fit", *DIGITS, "--run", tmp_path / "run", "--log.every", 1, "--epochs", 40]
+@pytest.mark.slow
+def test_it_tells_of_attempts_and_warnings_and_no_run_fails_for_it(tmp_path, cli) -> None:
+    run = tmp_path / "run"
+    words = ["fit", *DIGITS, "--run", run, "--log.every", 1, "--epochs", 40]
     short = ["--max_steps", 6, "--checkpoint.every", 3, "--optim.warmup", 400]
     assert harness.start(
         tmp_path / "log", 1, [*words, *short], {0: {"at": "lane", "count": 40, "signal": 9}}
     ).wait(120) == [-9]
-    assert cli(*words, *short, "--resume").code == 0
-    assert cli("report", "--run", tmp_path / "run").code == 0
-    found = Page(tmp_path / "run" / page.FILE)
+    (run / page.FILE).mkdir()  # it cannot be written
+    done = cli(*words, *short, "--resume", "--log.report", "true")
+    assert done.code == 0
+    assert "warning: there is no report: cannot write" in one_line(done.err)
+    assert json.loads((run / "result.json").read_text())["status"] == "finished"
+    (run / page.FILE).rmdir()
+    assert cli("report", "--run", run).code == 0
+    found = Page(run / page.FILE)
     assert "A dashed line is where a later attempt went on." in found.words
     assert found.words.count("the warm-up takes 400 steps") == 1
-    rows = [json.loads(r) for r in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [r["step"] for r in rows if r["kind"] == "warning"] == [0, 3]
-
-
-def test_a_run_does_not_fail_for_its_report(tmp_path) -> None:
-    words = ["-m", "train", "fit", *DIGITS, "--max_steps", "2", "--run", str(tmp_path / "run")]
-    done = subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "MPLBACKEND": "nonsense", "OMP_NUM_THREADS": "1"},
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0
-    assert "warning: there is no report" in one_line(done.stderr)
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
+    rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row["kind"] == "warning"] == [0, 3]
 
 
 def test_there_must_be_a_run(cli, tmp_path) -> None:
@@ -271,6 +263,7 @@ def digits(config):
 '''
 
 
+@pytest.mark.slow
 def test_labels_that_were_flipped_on_purpose_are_found(tmp_path) -> None:
     """18 of 360: 18 at most can be among the 64 worst mistakes, and 16 among as many doubts."""
     (tmp_path / "flipped.py").write_text(FLIPPED)

@@ -3,7 +3,7 @@
 import csv
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,12 +45,9 @@ def write(path: Path, split: Split, classes: list[str], outcomes: Outcomes) -> N
     Raises:
         CheckpointError: it cannot be written.
     """
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(_COLUMNS)
-    table.writerows(_rows(split, classes, outcomes))
+    text = line(_COLUMNS) + "".join(map(line, _rows(split, classes, outcomes)))
     try:
-        files.write_whole(path, [text.getvalue().encode(errors="surrogateescape")])
+        files.write_whole(path, [text.encode(errors="surrogateescape")])
     except OSError as error:
         raise CheckpointError(
             f"cannot write {path}: {error.strerror}",
@@ -80,6 +77,14 @@ def read(run: Path) -> list[Said] | None:
     except (OSError, ValueError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise CheckpointError(f"cannot read {path}: {why}", "restore it from a copy") from error
+
+
+def line(values: Iterable[object]) -> str:
+    """Values as a line of a table."""
+    text = io.StringIO()
+    # With this end, Python's older versions quote a name that has a \r in it too.
+    csv.writer(text, lineterminator="\r\n").writerow(values)
+    return f"{text.getvalue()[:-2]}\n"
 
 
 def rounded(share: float) -> float:

@@ -21,11 +21,11 @@ _POINTS = 300  # of a line; of more, several make one
 _FEW = 40  # that can be marked
 # What the page says for colours that nothing else has.
 _TEXT, _GRID = "#0a0a01", "#0a0a02"
-_SERIES = ("#0a0a03", "#0a0a04", "#0a0a05")
+SERIES = tuple(f"#0a0a{n:02d}" for n in range(11, 19))
 _OF_PAGE = {
     _TEXT: "currentColor",
     _GRID: "var(--grid)",
-    **{colour: f"var(--series-{n})" for n, colour in enumerate(_SERIES, 1)},
+    **{colour: f"var(--series-{n})" for n, colour in enumerate(SERIES, 1)},
 }
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text is text: it can be found and copied
@@ -74,7 +74,7 @@ def lines(
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=_SIZE, layout="constrained")
         axes = figure.subplots()
-        for series, colour in zip(every, _SERIES, strict=False):
+        for series, colour in zip(every, SERIES, strict=False):
             _draw(axes, series, colour, scale)
         for step in resumed:
             axes.axvline(step, color=_TEXT, linewidth=0.7, linestyle=(0, (2, 2)))
@@ -96,7 +96,7 @@ def reliability(bins: Sequence[Bin]) -> Markup:
             [100 * each.right for each in bins],
             width=[100 * (each.high - each.low) for each in bins],
             align="edge",
-            color=_SERIES[0],
+            color=SERIES[0],
             edgecolor=_GRID,
             linewidth=0.6,
         )

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ from host.text import printable
 
 if TYPE_CHECKING:
     from train.runs.compared import Compared
+    from train.runs.seeds import Group
 
 LAUNCHED = False
 KNOBS = False
@@ -24,7 +27,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="run directories; the first with each other",
     )
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each pair")
+    parser.add_argument(
+        "--json", action="store_true", help="a line of JSON for each pair, and one for the seeds"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="draw their curves over each other"
+    )
 
 
 def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
@@ -37,15 +45,92 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     first, *others = options.run
     if not others:
         raise UsageError(f"{first} alone", "name two runs or more; make runs lists them")
-    from train.runs import compared
+    if options.html:
+        _check_drawn(options.html, options.run)
+    from train.runs import compared, seeds
 
+    drawn: list[str] = []
     for other in others:
         found = compared.compare(first, other)
+        lines = [f"{first} and {other}", *_lines(found)]
+        drawn += lines
         if options.json:
             said = json.dumps({"runs": [str(first), str(other)], **vars(found)})
         else:
-            said = "\n".join(map(printable, [f"{first} and {other}", *_lines(found)]))
+            said = "\n".join(map(printable, lines))
         print(f"{said}\n", end="", flush=True)
+    groups = seeds.groups(options.run)
+    lines = list(_seeds(groups))
+    if lines:
+        drawn += lines
+        said = json.dumps(_seeds_written(groups)) if options.json else "\n".join(lines)
+        print(f"{printable(said)}\n", end="", flush=True)
+    if options.html:
+        _draw(options.html, options.run, drawn)
+
+
+def _check_drawn(path: Path, runs: list[Path]) -> None:
+    from train.report import together
+
+    if path.suffix != ".html":
+        raise UsageError(f"--html {path}", "name a file that ends in .html")
+    if len(runs) > together.MOST:
+        raise UsageError(
+            f"{len(runs)} curves over each other", f"draw {together.MOST} runs at most: --html"
+        )
+
+
+def _draw(path: Path, runs: list[Path], said: list[str]) -> None:
+    from train.report import together
+
+    together.write(path, runs, said)
+    print(printable(f"curves in {path}"), file=sys.stderr)
+
+
+def _seeds(groups: "list[Group]") -> Iterator[str]:
+    """What several seeds of the same experiment say; nothing where there is one each."""
+    from train.runs import seeds
+
+    for group in groups:
+        if len(group.runs) > 1:
+            yield (
+                f"{len(group.runs)} runs that differ in their seed ({_listed(group)}): top-1"
+                f" {100 * group.mean:.2f} ± {100 * (group.deviation or 0):.2f} %, mean and standard"
+                " deviation"
+            )
+    for group in groups[1:]:
+        test = seeds.better(groups[0], group)
+        if test:
+            how = "the same seeds, paired" if test.paired else "Welch's t-test"
+            yield (
+                f"seeds {_listed(group)} of {next(iter(group.runs.values()))} against the first:"
+                f" {100 * test.difference:+.2f} points, 95 % interval {100 * test.low:+.2f} to"
+                f" {100 * test.high:+.2f}, p = {test.p:.2g} ({how})"
+            )
+
+
+def _listed(group: "Group") -> str:
+    return ", ".join(map(str, group.runs))
+
+
+def _seeds_written(groups: "list[Group]") -> dict[str, Any]:
+    """The same for JSON."""
+    from train.runs import seeds
+
+    tests = [seeds.better(groups[0], group) for group in groups[1:]]
+    return {
+        "seeds": [
+            {
+                "runs": {str(seed): str(run) for seed, run in group.runs.items()},
+                "top1": group.top1,
+                "mean": group.mean,
+                "deviation": group.deviation,
+                "weights": group.weights,
+            }
+            for group in groups
+        ],
+        "against_first": [test and vars(test) for test in tests],
+    }
 
 
 def _lines(found: "Compared") -> list[str]:

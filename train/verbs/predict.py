@@ -1,8 +1,6 @@
 """name what is on pictures: a line for each file"""
 
 import argparse
-import csv
-import io
 import json
 import os
 import sys
@@ -123,7 +121,7 @@ class _Told:
         self._table, self._top, self._writes = options.csv, top, writes
         if self._table:
             more = [f"{what}_{n}" for n in range(2, top + 1) for what in ("class", "probability")]
-            self._write(_cells(["file", "class", "probability", *more, "error", "doubt"]))
+            self._write(self._cells(["file", "class", "probability", *more, "error", "doubt"]))
 
     def add(self, rows: "list[Row]") -> None:
         """Of a few more files."""
@@ -141,7 +139,12 @@ class _Told:
             return json.dumps(row) + "\n"
         cells = [each[what] for each in row.get("top", []) for what in ("class", "probability")]
         cells += [""] * (2 * self._top - len(cells))
-        return _cells([row["file"], *cells, row.get("error", ""), row.get("doubt", "")])
+        return self._cells([row["file"], *cells, row.get("error", ""), row.get("doubt", "")])
+
+    def _cells(self, values: list[object]) -> str:
+        from train.predictions import table
+
+        return table.line(values)
 
     def _write(self, text: str) -> None:
         if not self._writes or self.unread:
@@ -153,12 +156,6 @@ class _Told:
         except BrokenPipeError:  # such as `| head`
             self.unread = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _cells(values: list[object]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(values)
-    return line.getvalue()
 
 
 def _names(said: list[str]) -> list[tuple[str, bool]]:

@@ -1,0 +1,72 @@
+"""Several runs' curves over each other, on a page that needs nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from host.text import printable
+from train.record import documents
+from train.report import charts, course
+from train.runs import compared
+
+MOST = len(charts.SERIES)
+"""Runs that can be told apart by their colours."""
+
+
+def write(path: Path, runs: Sequence[Path], said: Sequence[str]) -> None:
+    """Write the page.
+
+    Args:
+        runs: MOST at most.
+        said: lines on what differs.
+
+    Raises:
+        UsageError: one is no run.
+        CheckpointError: the files of one are damaged, or the page cannot be written.
+    """
+    records = [compared.read(run) for run in runs]
+    courses = [course.read(run) for run in runs]
+    names = _names(runs)
+    charted = [
+        (
+            "Validation top-1, %",
+            charts.lines(_named(names, [c.measured("top1") for c in courses]), scale=100),
+        ),
+        (
+            "Validation loss",
+            charts.lines(_named(names, [c.measured("loss") for c in courses])),
+        ),
+        ("Training loss", charts.lines(_named(names, [c.trained("loss") for c in courses]))),
+        ("Learning rate", charts.lines(_named(names, [c.trained("lr") for c in courses]))),
+        (
+            "Samples per second",
+            charts.lines(_named(names, [c.trained("samples_per_second") for c in courses])),
+        ),
+    ]
+    rows = []
+    for name, (_, result) in zip(names, records, strict=True):
+        metrics = result.get("metrics", {})
+        figures = [metrics.get("top1"), metrics.get("loss"), result.get("seconds")]
+        rows.append((name, result.get("status", "–"), *figures, result.get("weights_sha256")))
+    rooms = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    rooms.filters["shown"] = printable
+    text = rooms.get_template("together.html").render(curves=charted, rows=rows, said=said)
+    documents.write(path, text)
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Their paths, without what all have in common."""
+    parts = [run.absolute().parts for run in runs]
+    common = 0
+    while len({some[: common + 1] for some in parts}) == 1 and common < min(map(len, parts)) - 1:
+        common += 1
+    return [str(Path(*some[common:])) for some in parts]
+
+
+def _named(names: Sequence[str], every: Sequence[charts.Series]) -> list[charts.Series]:
+    return [replace(series, name=name) for name, series in zip(names, every, strict=True)]
