@@ -287,3 +287,17 @@ def test_a_number_of_channels_on_the_command_line() -> None:
     assert experiment.load(None, {"data": {"channels": "3"}}).data.channels == 3
     with pytest.raises(UsageError, match="should be 1 or 3"):
         experiment.load(None, {"data": {"channels": "2"}})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("0.5", "augment.crop is a list, and not 0.5 → write [0.5, …]"),
+        ("[0.5]", "augment.crop = [0.5]: it has too few values"),
+    ],
+)
+def test_a_list_is_asked_for_where_one_is_meant(tmp_path, given, says) -> None:
+    (tmp_path / "e.yaml").write_text(f"augment: {{crop: {given}}}")
+    with pytest.raises(UsageError) as raised:
+        experiment.load(tmp_path / "e.yaml")
+    assert says in str(raised.value)

@@ -176,6 +176,9 @@ def test_patterns_and_lists(finished, tmp_path) -> None:
         check=False,
     )  # fmt: skip
     assert rows(gone.stdout)[0]["error"] == "No such file or directory"  # a name, no pattern
+    (tmp_path / "pairs" / "empty").mkdir(parents=True)
+    picture(tmp_path / "pairs" / "full" / "d.png", 90)
+    assert said(str(tmp_path / "pairs" / "*")) == ["d.png"]
     odd_one = str(tmp_path / "line\nbreak.png")
     assert said("-", given=f"{odd_one}\0{names[0]}\0") == ["line\nbreak.png", "c.jpg"]
 
@@ -188,10 +191,14 @@ def test_patterns_and_lists(finished, tmp_path) -> None:
         (["x.png", "--top", "0"], "--top 0"),
         (["x.png", "--top", "2", "y.png"], "unknown argument y.png → name all of them in one"),
         ([""], "a name is empty"),
+        (["{tmp}/two/*"], "there are no pictures in all that was named"),
         ([], "required: FILE"),
     ],
 )
 def test_what_has_no_sense_is_refused(finished, cli, tmp_path, words, problem) -> None:
+    if "two" in "".join(words):
+        for name in ("a", "b"):
+            (tmp_path / "two" / name).mkdir(parents=True)
     done = cli("predict", "--run", finished, *(word.format(tmp=tmp_path) for word in words))
     assert done.code == 2
     assert problem in one_line(done.err)

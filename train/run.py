@@ -99,7 +99,11 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
     epoch = len(parts.data.train)
     with ExitStack() as stack:
         display = stack.enter_context(
-            Display(parts.samples / epoch, order.steps(parts.samples, config.batch_size))
+            Display(
+                parts.samples / epoch,
+                order.steps(parts.samples, config.batch_size),
+                state.best_top1,
+            )
         )
         health = stack.enter_context(Health(runtime.device))
         recorder = stack.enter_context(

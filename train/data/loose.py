@@ -77,7 +77,8 @@ def listed(words: Iterable[tuple[str, bool]]) -> Listed:
     names: list[str] = []
     bad: dict[str, str] = {}
     left_out = 0
-    for word, pattern in words:
+    asked = list(words)
+    for word, pattern in asked:
         if not word:
             raise UsageError("a name is empty", "name a picture, a folder or a pattern")
         found = [word]
@@ -94,11 +95,13 @@ def listed(words: Iterable[tuple[str, bool]]) -> Listed:
                 continue  # what lies in it matches by itself
             walk = Walk(Path(name))
             walk.into("")
-            if not walk.pictures and not walk.bad:
+            if not walk.pictures and not walk.bad and len(found) == 1:
                 raise UsageError(f"there are no pictures in {name}", "name another folder")
             names += [str(Path(name, each)) for each in sorted(walk.pictures, key=os.fsencode)]
             bad |= {str(Path(name, each)): why for each, why in walk.bad.items()}
             left_out += len(walk.left_out)
+    if asked and not names and not bad:
+        raise UsageError("there are no pictures in all that was named", "name others")
     return Listed(names, bad, left_out)
 
 

@@ -160,7 +160,12 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
             f"{where}: {name} is a group of knobs, and not {short(repr(first['input']))}{more}",
             f"write {name}: {{{inner[0].split('.')[1]}: …}}",
         )
+    if first["type"] in ("tuple_type", "list_type"):
+        one = short(repr(first["input"]))
+        return UsageError(f"{where}: {name} is a list, and not {one}{more}", f"write [{one}, …]")
     text = first["msg"][0].lower() + first["msg"][1:]
+    if first["type"] == "missing":  # of a list: no knob has to be set
+        text = "it has too few values"
     return UsageError(
         f"{where}: {name} = {short(repr(first['input']))}: {text}{more}",
         f"give {name} such a value",
