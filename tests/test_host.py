@@ -412,7 +412,7 @@ def test_what_a_build_may_see_is_listed_by_name() -> None:
     assert {line for line in lines if line.startswith("!")} == {
         "!LICENSE", "!pyproject.toml", "!requirements/*.txt", "!configs/**/*.yaml",
         "!configs/schema.json", "!container/image/*", "!train/**/*.py", "!doctor/**/*.py",
-        "!host/**/*.py",
+        "!host/**/*.py", "!train/**/*.html", "!train/**/*.css", "!train/**/*.md",
     }  # fmt: skip
 
 

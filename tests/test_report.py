@@ -3,12 +3,13 @@
 import json
 import re
 import shutil
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DIGITS, one_line, picture
+from conftest import DIGITS, ROOT, one_line, picture
 from fault import harness
 
 from host.errors import CheckpointError
@@ -288,3 +289,15 @@ def test_what_stands_in_metrics_cannot_be_read(copied) -> None:
     (copied / "metrics.jsonl").mkdir()
     with pytest.raises(CheckpointError, match=r"cannot read .*metrics\.jsonl"):
         page.read(copied)
+
+
+def test_templates_go_into_images_and_packages() -> None:
+    """An image that was built elsewhere has no checkout to find them in."""
+    built = (ROOT / ".dockerignore").read_text().splitlines()
+    packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    for path in (ROOT / "train").rglob("*"):
+        if path.is_file() and path.suffix not in (".py", ".pyc"):
+            assert f"!train/**/*{path.suffix}" in built, path
+            room = ".".join(path.parent.relative_to(ROOT).parts)
+            kinds = packed["package-data"][room]
+            assert any(path.match(kind) for kind in kinds), path
