@@ -24,6 +24,9 @@ _FOLDERS = {
     "--model.weights": ("runs", "data"),
     "--picture": ("runs",),
     "--show": ("runs",),
+    "--to": ("runs",),
+    "--html": ("runs",),
+    "--pictures": ("data", "runs"),
 }
 
 

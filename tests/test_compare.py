@@ -183,6 +183,20 @@ def test_too_little_is_no_test() -> None:
     assert seeds.better(group(0.5, 0.5), group(0.6, 0.6)) is None  # no spread at all
     assert seeds.better(group(0.5, 0.5), group(0.6, 0.6, first=5)) is None
     assert group(0.5).deviation is None
+    # Each better by one picture of 361, but for the rounding.
+    one = [n / 361 for n in (350, 349, 351)]
+    assert seeds.better(group(*one), group(*[n / 361 for n in (351, 350, 352)])) is None
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_not_taken_together(finished, tmp_path) -> None:
+    other = shutil.copytree(finished, tmp_path / "other", symlinks=True)
+    record = json.loads((other / "run.json").read_text())
+    record["config"]["seed"] = 1
+    (other / "run.json").write_text(json.dumps(record))
+    assert [len(each.runs) for each in seeds.groups([finished, other])] == [2]
+    record["hardware"]["mixed_precision"] = "bf16"
+    (other / "run.json").write_text(json.dumps(record))
+    assert [len(each.runs) for each in seeds.groups([finished, other])] == [1, 1]
 
 
 def test_runs_that_differ_in_their_seed_only_are_taken_together(cli, tmp_path) -> None:

@@ -39,6 +39,11 @@ class Chooses(nn.Module):
         return logits
 
 
+class Lost(Chooses):
+    def forward(self, images):
+        return self.layer(images.flatten(1)) / float(self.training)
+
+
 class Draws(Chooses):
     def forward(self, images):
         return self.layer(images.flatten(1)) + torch.rand(images.shape[0], 1) * torch.arange(10)
@@ -113,7 +118,20 @@ def test_an_earlier_checkpoint_is_not_told_the_figures_of_the_last(finished, cli
     text = (tmp_path / "out" / "README.md").read_text()
     assert "for 5 steps" in text
     assert "top-1" not in text
-    assert "model.onnx" not in {p.name for p in (tmp_path / "out").iterdir()}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "README.md", "config.json", "model.safetensors",
+    }  # fmt: skip
+    assert "model.pt2" not in text
+    # Another export leaves nothing of this one beside its card.
+    words = ["--run", finished, "--to", tmp_path / "out", "--formats", "pt2"]
+    one = tmp_path / "one.png"
+    Image.fromarray(held()[0, 0].numpy()).save(one)
+    done = cli("export", *words, "--pictures", one)  # a single picture will do
+    assert done.code == 0, done.err
+    assert "on 1 pictures" in done.out
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "README.md", "config.json", "model.pt2",
+    }  # fmt: skip
 
 
 def isolated(code: str, where: Path) -> str:
@@ -236,6 +254,16 @@ def test_what_a_format_does_not_take_is_named_and_the_others_are_written(models)
     assert {p.name for p in folder.iterdir()} == {"README.md", "config.json", "model.safetensors"}
 
 
+def test_what_gives_no_numbers_is_not_written(models) -> None:
+    run = trained(models, "own:Lost", "--reproducibility", "fast")
+    done = harness.processes(1, "export", "--run", run, "--formats", "pt2", where=models)
+    assert done.code == 2
+    assert "this model does not go into pt2: it gives other logits, by nan" in one_line(done.err)
+    assert not list((run / "export").iterdir())
+    again = harness.processes(1, "report", "--run", run, where=models)  # losses that are no numbers
+    assert again.code == 0, again.err
+
+
 def test_what_gives_something_else_is_not_written(models) -> None:
     run = trained(models, "own:Draws", "--reproducibility", "fast")
     done = harness.processes(1, "export", "--run", run, "--formats", "pt2", where=models)
@@ -285,6 +313,7 @@ def test_an_exported_checkpoint_is_the_average_where_there_is_one(tmp_path, cli)
         (["--formats", "onx"], "no format 'onx'; did you mean onnx?"),
         (["--formats", ""], "no format ''"),
         (["--to", "{file}"], "cannot make"),
+        (["--data.root", "/x", "--pictures", "x.png"], "--data.root does nothing"),
         (["--data.root", "/x"], "--data.root does nothing with data.source: digits"),
     ],
 )

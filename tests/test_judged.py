@@ -50,6 +50,8 @@ def test_calibration_is_that_of_the_formula() -> None:
     assert [(each.count, each.right) for each in bins] == [(10, 1.0), (10, 0.8)]
     assert error == pytest.approx((0.5 + 0.15) / 2)
     assert judged.calibration([]) == ([], 0)
+    lost = Said(8, math.nan, "8.png", "a", "a", math.nan, math.nan)
+    assert judged.calibration([*rows, lost]) == (bins, error)
 
 
 def test_the_ends_of_bins_are_theirs() -> None:

@@ -209,20 +209,33 @@ def result_of(classes: int) -> dict:
 
 def test_many_classes_are_a_picture_and_the_worst_of_them() -> None:
     result = result_of(1000)
-    assert matrix.confusion(result).picture.startswith("data:image/webp")
-    listed, every = matrix.classes(result)
+    counts = matrix.counted(result)
+    assert matrix.confusion(result, counts).picture.startswith("data:image/webp")
+    listed, every = matrix.classes(result, counts)
     assert (len(listed), every) == (200, 1000)
     assert listed[0].name == "class 1"
     assert listed[0].recall == 0.6
-    assert matrix.confused(result) == [("class 1", "class 0", 2)]
-    assert matrix.classes(result_of(3))[0][0].precision == 0.6
+    assert matrix.confused(result, counts) == [("class 1", "class 0", 2)]
+    few = result_of(3)
+    assert matrix.classes(few, matrix.counted(few))[0][0].precision == 0.6
 
 
-@pytest.mark.parametrize("result", [{}, {"metrics": {"confusion": [[1]], "per_class": [1.0]}}])
-def test_a_result_without_its_classes_has_no_matrix(result) -> None:
-    assert matrix.confusion(result) is None
-    assert matrix.classes(result) == ([], 0)
-    assert matrix.confused(result) == []
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {},
+        {"confusion": [[1]], "per_class": [1.0]},  # and no names
+        {"confusion": [[1, 2], [1]], "per_class": [1.0, 1.0]},
+        {"confusion": "x", "per_class": 3},
+    ],
+)
+def test_a_result_without_its_classes_has_no_matrix(metrics) -> None:
+    result = {"metrics": metrics, "classes": ["a", "b"]}
+    counts = matrix.counted(result)
+    assert counts is None
+    assert matrix.confusion(result, counts) is None
+    assert matrix.classes(result, counts) == ([], 0)
+    assert matrix.confused(result, counts) == []
 
 
 def test_a_long_line_is_drawn_short_and_keeps_its_ends_and_gaps() -> None:
@@ -232,6 +245,21 @@ def test_a_long_line_is_drawn_short_and_keeps_its_ends_and_gaps() -> None:
     assert "100,000" in long
     holes = charts.lines([Series("loss", steps, [None] * 100_000)])
     assert "<svg" in holes
+
+
+def test_names_are_text_to_charts() -> None:
+    names = ["a$\\frac$", "./_old", "\u4e2d\u6587", "x_y"]
+    drawn = charts.lines([Series(name, [1, 2], [1, 2]) for name in names])
+    assert all(name in drawn for name in names)
+
+
+def test_a_changed_table_gets_no_pictures_of_others(copied, cli) -> None:
+    path = copied / table.FILE
+    head, *rows = path.read_text().splitlines(keepends=True)
+    path.write_text(head + "".join(sorted(rows)) + rows[0])
+    assert cli("report", "--run", copied).code == 0
+    found = Page(copied / page.FILE)
+    assert sum(each.startswith("data:image/png") for each in found.addresses) < 10
 
 
 def test_charts_take_the_page_s_colours() -> None:

@@ -145,7 +145,7 @@ def opened(path: Path, root: str | None = None) -> Iterator[Trained]:
     ):
         comparison.agree(config, runtime)
         if runtime.main:
-            _check_code(path)
+            check_code(path.absolute().parent.parent)
         yield Trained(path, found, config, runtime)
 
 
@@ -181,10 +181,10 @@ def _precision(recorded: str) -> str:
     return precision
 
 
-def _check_code(path: Path) -> None:
-    """Say where code of the user's is not what the checkpoint's run recorded."""
+def check_code(run: Path) -> None:
+    """Say where code of the user's is not what a run recorded."""
     with suppress(LockstepError):  # without its record, or with a damaged one, nothing is known
-        record = documents.record(path.absolute().parent.parent) or {}
+        record = documents.record(run) or {}
         changed = dotted.changed(record.get("own_code", {}))
         if changed:
             warn(f"your own code changed since the training: {', '.join(changed)}")

@@ -1,6 +1,5 @@
 """What stands beside exported weights: config.json as timm writes it, and a model card."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +9,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from host.text import printable
 from train.config import Config
+from train.experiment import dump
 from train.export.deployed import Preprocessing
 from train.record import documents
 from train.record.checkpoint import Checkpoint
 from train.record.facts import Facts
+
+_FIGURES = ("top1", "top5", "loss", "samples")
 
 
 def about(
@@ -24,7 +26,10 @@ def about(
     Args:
         sha256: of the weights that are exported.
     """
-    facts = found.facts
+    facts, result = found.facts, documents.result(run) or {}
+    # Figures are those of the last step: another one's weights have others.
+    last = result.get("status") == "finished" and result.get("steps") == found.state["step"]
+    figures = result.get("metrics", {}) if last else {}
     return {
         "classes": facts.classes,
         "preprocessing": steps.written(),
@@ -33,7 +38,8 @@ def about(
         "averaged": found.averaged,
         "weights_sha256": sha256,
         "data_sha256": facts.data_sha256,
-        "run": run.name,
+        "run": printable(run.name),
+        "metrics": {name: figures[name] for name in _FIGURES if name in figures},
     }
 
 
@@ -90,16 +96,16 @@ def _library(config: Config) -> str:
     return "lockstep" if config.model.name in OURS else "torchvision"
 
 
-def card(run: Path, said: Mapping[str, Any], files: list[str], licence: str, library: str) -> str:
+def card(
+    config: Config, said: Mapping[str, Any], files: list[str], licence: str, library: str
+) -> str:
     """The model card: README.md as the hub shows it.
 
     Args:
-        run: whose record and result are told.
+        config: what the weights were trained with.
         said: what `about` says.
         files: that stand beside it.
     """
-    record, result = documents.record(run) or {}, documents.result(run) or {}
-    config = record.get("config", {})
     rooms = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
@@ -110,13 +116,12 @@ def card(run: Path, said: Mapping[str, Any], files: list[str], licence: str, lib
         **{name: said[name] for name in ("model", "step", "averaged", "classes")},
         **{name: said[name] for name in ("weights_sha256", "data_sha256", "run")},
         steps=said["preprocessing"],
-        # Figures are those of the last step: another one's weights have others.
-        metrics=result.get("metrics", {}) if result.get("steps") == said["step"] else {},
-        source=config.get("data", {}).get("source"),
-        seed=record.get("seed"),
-        reproducibility=record.get("reproducibility"),
+        metrics=said["metrics"],
+        source=config.data.source,
+        seed=config.seed,
+        reproducibility=config.reproducibility,
         files=files,
         licence=licence,
         library=library,
-        recipe=json.dumps(config, indent=1),
+        recipe=dump(config),
     )

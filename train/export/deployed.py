@@ -42,6 +42,7 @@ class Preprocessing:
 
     Attributes:
         channels: 1: to grey; 3: to colour.
+        prepared: what the shorter side is scaled to first, where it is longer; None: not at all.
         shorter_side: what that is scaled to, bilinear and antialiased as Pillow does it; None: a
             picture must have the size already.
         height, width: of the middle that is cropped.
@@ -49,6 +50,7 @@ class Preprocessing:
     """
 
     channels: int
+    prepared: int | None
     shorter_side: int | None
     height: int
     width: int
@@ -63,4 +65,4 @@ class Preprocessing:
 def preprocessing(config: Config, facts: Facts) -> Preprocessing:
     """That of an evaluation."""
     scale, (channels, height, width) = measured_as(config.data, config.eval, facts.shape)
-    return Preprocessing(channels, scale, height, width, facts.mean, facts.std)
+    return Preprocessing(channels, config.data.prepare, scale, height, width, facts.mean, facts.std)

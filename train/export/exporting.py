@@ -1,15 +1,17 @@
 """A checkpoint in the formats that are asked for, each checked on pictures."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from host import dotted
-from host.errors import DataError, LockstepError, UsageError, first_line
+from host.errors import DataError, HostError, LockstepError, UsageError, first_line
 from train import trained
 from train.config import Config
 from train.data import load, loose
@@ -76,51 +78,91 @@ def export(
     facts = found.facts
     config = moved(parse(facts.config, str(path)), root)
     dotted.check_there(config.own_code.values())
+    if root is not None and pictures:
+        raise UsageError("--data.root does nothing beside --pictures", "take one of them away")
+    run = path.absolute().parent.parent
+    trained.check_code(run)
     images = _images(config, facts, pictures)
     model = trained.built(found, config, len(facts.classes), facts.shape)
+    # Some models change their buffers in whatever they do: what is written is the checkpoint's.
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    sha256 = checkpoint.weights_sha256(model)
     deployed = Deployed(model.to(memory_format=torch.contiguous_format), facts.mean, facts.std)
     deployed.eval()
     known = _logits(deployed, images)
-    run = path.absolute().parent.parent
-    said = card.about(
-        run, config, found, preprocessing(config, facts), checkpoint.weights_sha256(model)
-    )
+    said = card.about(run, config, found, preprocessing(config, facts), sha256)
+    written = card.config_json(config, facts, preprocessing(config, facts))
+    done: list[str] = []
+    with _aside(folder) as aside:
+        for name in wanted:
+            file = aside / NAMES[name]
+            model.load_state_dict(state)
+            try:
+                if name == "safetensors":
+                    blank = trained.built(found, config, len(facts.classes), facts.shape)
+                    call: Call = formats.safetensors(file, deployed, said, blank)
+                else:
+                    # One alone would be taken for the only number that there can be.
+                    two = images[:1].expand(2, -1, -1, -1).contiguous()
+                    call = getattr(formats, name)(file, deployed, said, two)
+                checked = _compare(folder / file.name, known, _logits(call, images))
+            except (LockstepError, MemoryError):
+                raise
+            except OSError as error:
+                why = error.strerror or error
+                raise HostError(
+                    f"cannot write {folder / file.name}: {why}",
+                    "make room, or name another: --to",
+                ) from error
+            except Exception as error:  # whatever an exporter raises
+                yield Failed(name, f"{type(error).__name__}: {first_line(error)}", error)
+                continue
+            # What is no number is not near either.
+            if not checked.difference <= _NEAR * max(1.0, float(known.abs().max())):
+                yield Failed(name, f"it gives other logits, by {checked.difference:.2g}")
+                continue
+            done.append(name)
+            yield checked
+        if done:
+            _put(aside, folder, done, config=config, said=said, written=written, licence=licence)
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """A folder for what is not known to agree: it must not be taken for what does."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder, prefix=".new-") as name:
+            yield Path(name)
     except OSError as error:
         raise UsageError(f"cannot make {folder}: {error.strerror}", "name another: --to") from error
-    done: list[str] = []
-    for name in wanted:
-        file = folder / NAMES[name]
-        # Aside first: what does not agree must not be taken for what does.
-        aside = folder / f".new-{file.name}"
-        try:
-            if name == "safetensors":
-                blank = trained.built(found, config, len(facts.classes), facts.shape)
-                call: Call = formats.safetensors(aside, deployed, said, blank)
-            else:
-                call = getattr(formats, name)(aside, deployed, said, images[:2])
-            checked = _compare(file, known, _logits(call, images))
-            if checked.difference > _NEAR * max(1.0, float(known.abs().max())):
-                yield Failed(
-                    name, f"it gives other logits: they differ by {checked.difference:.2g}"
-                )
-                continue
-            aside.replace(file)
-        except (LockstepError, MemoryError):
-            raise
-        except Exception as error:  # whatever an exporter raises
-            yield Failed(name, f"{type(error).__name__}: {first_line(error)}", error)
-            continue
-        finally:
-            aside.unlink(missing_ok=True)
-        done.append(file.name)
-        yield checked
-    if done:
-        written = card.config_json(config, facts, preprocessing(config, facts))
-        documents.write_json(folder / "config.json", written)
-        text = card.card(run, said, [*done, "config.json"], licence, written["library"])
-        documents.write(folder / "README.md", text)
+
+
+def _put(
+    aside: Path,
+    folder: Path,
+    done: Sequence[str],
+    *,
+    config: Config,
+    said: Mapping[str, Any],
+    written: dict[str, Any],
+    licence: str,
+) -> None:
+    """Move what agrees to its place, with a card; an earlier export's other files are not its."""
+    kept = {NAMES[name] for name in done}
+    files = sorted(
+        path for path in aside.iterdir() if any(path.name.startswith(name) for name in kept)
+    )
+    for name in NAMES.values():
+        for old in folder.glob(f"{name}*"):
+            old.unlink()
+    names = [path.name for path in files]
+    fix = "make room, or name another: --to"
+    text = card.card(config, said, [*names, "config.json"], licence, written["library"])
+    for path in files:
+        path.replace(folder / path.name)
+    documents.write(folder / "config.json", documents.text(written) + "\n", fix)
+    documents.write(folder / "README.md", text, fix)
 
 
 def _images(config: Config, facts: Facts, files: Sequence[str]) -> Tensor:
@@ -131,10 +173,11 @@ def _images(config: Config, facts: Facts, files: Sequence[str]) -> Tensor:
         with closing(
             loose.batches(listed.names[:_MOST], config, facts.shape, every, pin=False)
         ) as batches:
-            some = [batch.images for batch in batches]
-        images = torch.cat(some) if some else torch.empty(0)
+            read = list(batches)
+        images = torch.cat([batch.images for batch in read])
         if not len(images):
-            raise DataError("none of the pictures can be used", "name others: --pictures")
+            why = next(iter(read[0].bad.values()))
+            raise DataError(f"none of the pictures can be used: {why}", "name others: --pictures")
         return images
     try:
         channels = {"channels": facts.shape[0]}

@@ -52,7 +52,7 @@ def onnx(path: Path, deployed: Deployed, about: About, images: Tensor) -> Call:
     assert program is not None
     for name, value in about.items():
         program.model.metadata_props[name] = value if isinstance(value, str) else json.dumps(value)
-    # Above 2 GB the format keeps weights in a file of their own.
+    # Above 1.5 GiB it keeps weights in a file beside it, which it names.
     program.save(path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # of warnings, about machines, there are many

@@ -49,6 +49,7 @@ def doubtful(said: Sequence[Said], most: int) -> list[Said]:
         each
         for each in said
         # Of a class that no picture is labelled with, nothing is known.
+        # And nothing can be compared with what is no number.
         if each.predicted != each.label and each.probability >= usual.get(each.predicted, math.inf)
     ]
     return sorted(found, key=lambda each: (each.truth - each.probability, each.number))[:most]
@@ -56,8 +57,10 @@ def doubtful(said: Sequence[Said], most: int) -> list[Said]:
 
 def calibration(said: Sequence[Said]) -> tuple[list[Bin], float]:
     """Bins of equal width that hold a picture, and the expected calibration error (Guo et al.,
-    2017): the mean distance between probability and share of right ones, weighted by pictures.
+    2017): the mean distance between probability and share of right ones, weighted by pictures. What
+    is no number is left out.
     """
+    said = [each for each in said if math.isfinite(each.probability)]
     held: dict[int, list[Said]] = defaultdict(list)
     for each in said:
         # Probability 0 belongs to the first bin, and an upper edge to the bin below it.

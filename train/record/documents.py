@@ -14,6 +14,7 @@ from train.record import files
 
 MOST = 64 << 20
 """Bytes that a JSON file of a run may have, but for results: they hold a matrix of all classes."""
+_MEND = "make room or mend the disk, then add --resume"
 _FIX = "restore it from a copy, or train into another --run"
 RECORD, RESULT = "run.json", "result.json"
 
@@ -159,8 +160,13 @@ def text(value: Any, indent: str = "") -> str:
     return f"{opening}\n{deeper}{listed}\n{indent}{closing}"
 
 
-def write(path: Path, text: str) -> None:
+def write(
+    path: Path, text: str, fix: str = "make room or mend the disk, then add --resume"
+) -> None:
     """Write a text file whole.
+
+    Args:
+        fix: what to do where that fails.
 
     Raises:
         CheckpointError: it cannot be written.
@@ -170,5 +176,5 @@ def write(path: Path, text: str) -> None:
     except OSError as error:
         raise CheckpointError(
             f"cannot write {path}: {error.strerror}",
-            "make room or mend the disk, then add --resume",
+            fix,
         ) from error

@@ -30,7 +30,8 @@ class Curve:
 
     def sparkline(self, width: int) -> str:
         """It in at most `width` characters, its least the lowest bar and its most the highest."""
-        values = self._means + ([_mean(self._open)] if self._open else [])
+        started = list(self._open)  # the training goes on meanwhile
+        values = self._means + ([_mean(started)] if started else [])
         columns = max(1, min(width, len(values)))
         ends = [round(place * len(values) / columns) for place in range(columns + 1)]
         means = [_mean(values[a:b]) for a, b in pairwise(ends) if values]

@@ -3,6 +3,7 @@
 import io
 import math
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,7 @@ _STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "text.color": _TEXT,
+    "text.parse_math": False,  # a name may hold a $
     "xtick.color": _GRID,
     "xtick.labelcolor": _TEXT,
     "ytick.color": _GRID,
@@ -61,14 +63,11 @@ class Series:
     points: bool = False
 
 
-def lines(
-    every: Sequence[Series], resumed: Iterable[int] = (), *, log: bool = False, scale: float = 1.0
-) -> Markup:
+def lines(every: Sequence[Series], resumed: Iterable[int] = (), *, scale: float = 1.0) -> Markup:
     """Series over steps.
 
     Args:
         resumed: steps at which an attempt began, which are marked.
-        log: whether the figures' axis is logarithmic.
         scale: of what is shown: 100 for shares in per cent.
     """
     with mpl.rc_context(_STYLE):
@@ -78,8 +77,6 @@ def lines(
             _draw(axes, series, colour, scale)
         for step in resumed:
             axes.axvline(step, color=_TEXT, linewidth=0.7, linestyle=(0, (2, 2)))
-        if log:
-            axes.set_yscale("log")
         _steps(axes)
         if len(every) > 1:
             axes.legend(fontsize=9, handlelength=1.2)
@@ -134,7 +131,10 @@ def _steps(axes: Axes) -> None:
 def _svg(figure: Figure) -> Markup:
     """Without what a page has no use for: the file's head, and the day that it was drawn."""
     text = io.StringIO()
-    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    with warnings.catch_warnings():
+        # Fonts here may lack what the page's have: text is text.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     drawn = text.getvalue()
     drawn = drawn[drawn.index("<svg") :]
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+Counts = np.ndarray[Any, np.dtype[np.int64]]
+
 _ROWS = 200  # of classes
 _CELLS = 30  # of a matrix that is shown in figures
 _PAIRS = 20
@@ -47,11 +49,23 @@ class Confusion:
     picture: str | None
 
 
-def classes(result: dict[str, Any]) -> tuple[list[Class], int]:
+def counted(result: dict[str, Any]) -> Counts | None:
+    """The matrix of a result; None where there is none, or it does not fit the classes."""
+    metrics, names = result.get("metrics", {}), result.get("classes", [])
+    shares = metrics.get("per_class")
+    if "confusion" not in metrics or not isinstance(shares, list) or len(shares) != len(names):
+        return None
+    try:
+        counts = np.array(metrics["confusion"], dtype=np.int64)
+    except (ValueError, TypeError, OverflowError):  # a file may hold anything
+        return None
+    return counts if counts.shape == (len(names), len(names)) else None
+
+
+def classes(result: dict[str, Any], counts: Counts | None) -> tuple[list[Class], int]:
     """The classes that were recognised least first, or all in order where they are few; and how
     many there are.
     """
-    counts = _counts(result)
     if counts is None:
         return [], 0
     metrics, names = result["metrics"], result["classes"]
@@ -71,9 +85,8 @@ def classes(result: dict[str, Any]) -> tuple[list[Class], int]:
     return every[:_ROWS], len(every)
 
 
-def confusion(result: dict[str, Any]) -> Confusion | None:
+def confusion(result: dict[str, Any], counts: Counts | None) -> Confusion | None:
     """The matrix; None where there is none."""
-    counts = _counts(result)
     if counts is None:
         return None
     shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
@@ -87,25 +100,16 @@ def confusion(result: dict[str, Any]) -> Confusion | None:
     return Confusion(list(zip(names, cells, strict=True)), None)
 
 
-def confused(result: dict[str, Any]) -> list[tuple[str, str, int]]:
+def confused(result: dict[str, Any], counts: Counts | None) -> list[tuple[str, str, int]]:
     """What was most often taken for what, and how often."""
-    counts = _counts(result)
     if counts is None:
         return []
-    names, wrong = result["classes"], counts.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_PAIRS]
-    pairs = [(int(place) // len(names), int(place) % len(names)) for place in order]
-    return [(str(names[a]), str(names[b]), int(wrong[a, b])) for a, b in pairs if wrong[a, b]]
-
-
-def _counts(result: dict[str, Any]) -> "np.ndarray[Any, np.dtype[np.int64]] | None":
-    metrics, names = result.get("metrics", {}), result.get("classes", [])
-    if "confusion" not in metrics or "per_class" not in metrics:
-        return None
-    counts = np.array(metrics["confusion"], dtype=np.int64)
-    whole = counts.shape == (len(names), len(names)) and len(metrics["per_class"]) == len(names)
-    return counts if whole else None
+    names, (rows, columns) = result["classes"], np.nonzero(counts)
+    wrong = rows != columns
+    rows, columns = rows[wrong], columns[wrong]
+    order = np.argsort(-counts[rows, columns], kind="stable")[:_PAIRS]
+    pairs = zip(rows[order].tolist(), columns[order].tolist(), strict=True)
+    return [(str(names[a]), str(names[b]), int(counts[a, b])) for a, b in pairs]
 
 
 def _picture(shares: "np.ndarray[Any, Any]") -> str:

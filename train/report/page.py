@@ -18,6 +18,7 @@ from train.predictions.table import Said
 from train.record import documents
 from train.report import charts, course, matrix
 from train.report.course import Course
+from train.runs import listed
 
 FILE = "report.html"
 _MISTAKES, _DOUBTFUL = 64, 16
@@ -43,9 +44,14 @@ class Written:
     doubtful: list[Said] = field(default_factory=list)
 
     @property
-    def shown(self) -> set[int]:
-        """Numbers of the validation pictures that the page shows."""
-        return {each.number for each in (*self.mistakes, *self.doubtful)}
+    def shown(self) -> list[Said]:
+        """The validation pictures that the page shows."""
+        return [*self.mistakes, *self.doubtful]
+
+    @property
+    def status(self) -> str:
+        """How it stands now."""
+        return listed.status_of(self.run, self.record, self.result)
 
 
 def read(run: Path) -> Written:
@@ -89,28 +95,28 @@ def render(it: Written, pictures: Mapping[int, str], inputs: str | None, lacking
     bins, error = judged.calibration(it.said) if it.said else ([], None)
     attempts = it.record.get("attempts", [])
     resumed = [step for each in attempts if type(step := each.get("from_step")) is int and step]
-    best = it.result.get("best", {})
+    best, counts = it.result.get("best", {}), matrix.counted(it.result)
     return rooms.get_template("page.html").render(
         run=str(it.run),
         name=it.record.get("config", {}).get("name", "run"),
         started=it.record.get("started", ""),
         ended=it.record.get("ended"),
-        failure=it.result.get("error"),
+        failure=it.result.get("error") if it.status in ("stopped", "failed") else None,
         figures={"top1": None, "top5": None, "loss": None, "samples": None} | metrics
         if metrics
         else {},
         best={"top1": None, "step": None} | best,
         totals={name: it.result.get(name) for name in _TOTALS},
-        status=it.result.get("status", "running or ended without a word"),
+        status=it.status if it.status != "ended" else "ended without a word",
         warnings=it.course.warnings,
         proof=_proof(it),
         curves=_curves(it.course, resumed),
         time=_time(it.course),
         memory=_memory(it.course),
         energy=_energy(it),
-        classes=matrix.classes(it.result),
-        confusion=matrix.confusion(it.result),
-        confused=matrix.confused(it.result),
+        classes=matrix.classes(it.result, counts),
+        confusion=matrix.confusion(it.result, counts),
+        confused=matrix.confused(it.result, counts),
         mistakes=it.mistakes,
         doubtful=it.doubtful,
         told=it.said is not None,
@@ -137,7 +143,7 @@ def _proof(it: Written) -> list[tuple[str, str]]:
     versions = record.get("versions", {})
     rows = [
         ("weights, SHA-256", result.get("weights_sha256")),
-        ("their average, SHA-256", result.get("ema_sha256")),
+        ("their average, which was measured", result.get("ema_sha256")),
         ("train it again and compare", f"make reproduce RUN={shlex.quote(str(it.run))}"),
         (
             "reproducibility",

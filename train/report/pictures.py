@@ -10,22 +10,29 @@ from PIL import Image
 from train.config import Config
 from train.data import ImageData, mosaic
 from train.data.decode import Pixels
+from train.predictions.table import Said
 
 _LARGEST = 128  # pixels on a side
 _INPUTS = 900  # pixels that the picture of inputs is wide
 
 
-def thumbnails(data: ImageData, numbers: Iterable[int]) -> dict[int, str]:
-    """Addresses of validation images as the model gets them, by their place in the split.
+def thumbnails(data: ImageData, shown: Iterable[Said]) -> dict[int, str]:
+    """Addresses of validation images as the model gets them, by their place in the split. A row
+    that stands in another place than its picture has none: its table was changed.
 
     Raises:
         DataError: one cannot be read any more.
     """
-    wanted = sorted(set(numbers))
+    held = data.validation
+    wanted = {
+        each.number
+        for each in shown
+        if each.number < len(held) and held.pictures.name(each.number) == each.file
+    }
     return {
         number: _address(Image.fromarray(_plane(image)), _LARGEST)
-        for number in wanted
-        for image in data.validation.images(torch.tensor([number])).cpu()
+        for number in sorted(wanted)
+        for image in held.images(torch.tensor([number])).cpu()
     }
 
 

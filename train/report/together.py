@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from host.text import printable
 from train.record import documents
 from train.report import charts, course
-from train.runs import compared
+from train.runs import compared, listed
 
 MOST = len(charts.SERIES)
 """Runs that can be told apart by their colours."""
@@ -46,17 +46,18 @@ def write(path: Path, runs: Sequence[Path], said: Sequence[str]) -> None:
         ),
     ]
     rows = []
-    for name, (_, result) in zip(names, records, strict=True):
+    for run, name, (record, result) in zip(runs, names, records, strict=True):
         metrics = result.get("metrics", {})
         figures = [metrics.get("top1"), metrics.get("loss"), result.get("seconds")]
-        rows.append((name, result.get("status", "–"), *figures, result.get("weights_sha256")))
+        measured = result.get("ema_sha256") or result.get("weights_sha256")
+        rows.append((name, listed.status_of(run, record, result), *figures, measured))
     rooms = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     rooms.filters["shown"] = printable
     text = rooms.get_template("together.html").render(curves=charted, rows=rows, said=said)
-    documents.write(path, text)
+    documents.write(path, text, "name a file in a folder that is there: --html")
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
@@ -65,7 +66,9 @@ def _names(runs: Sequence[Path]) -> list[str]:
     common = 0
     while len({some[: common + 1] for some in parts}) == 1 and common < min(map(len, parts)) - 1:
         common += 1
-    return [str(Path(*some[common:])) for some in parts]
+    names = [printable(str(Path(*some[common:]))) for some in parts]
+    # A legend leaves out what begins so.
+    return [f"./{name}" if name.startswith("_") else name for name in names]
 
 
 def _named(names: Sequence[str], every: Sequence[charts.Series]) -> list[charts.Series]:

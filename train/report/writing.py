@@ -4,6 +4,7 @@ from pathlib import Path
 
 from host import dotted
 from host.errors import DataError, LockstepError
+from train import trained
 from train.config import Config
 from train.data import ImageData, load
 from train.experiment import moved
@@ -42,6 +43,7 @@ def again(run: Path, root: str | None) -> tuple[Path, str]:
     data, lacking = None, ""
     try:
         dotted.load_all(config.own_code)
+        trained.check_code(run)
         data = load(config.data, config.augment, config.eval)
         if data.sha256 != it.record.get("data_sha256"):
             data, lacking = None, "the data is not what the run was trained on"
@@ -60,5 +62,5 @@ def _write(it: Written, config: Config, data: ImageData | None, lacking: str) ->
         except DataError as error:
             shown, lacking = {}, str(error)
     path = it.run / page.FILE
-    documents.write(path, page.render(it, shown, inputs, lacking))
+    documents.write(path, page.render(it, shown, inputs, lacking), "make room or mend the disk")
     return path, lacking

@@ -59,11 +59,7 @@ def _listed(run: Path) -> Listed:
     except CheckpointError:
         return Listed(str(run), "damaged", *[None] * (len(COLUMNS) - 2))
     metrics, best = result.get("metrics", {}), result.get("best", {})
-    status = result.get("status", "ended")
-    if status != "finished" and record.get("ended", "") is None:
-        status = "ended"  # what result.json says is of an earlier attempt
-    if lock.is_held(run):
-        status = "running"
+    status = status_of(run, record, result)
     started = None
     with suppress(ValueError):
         started = datetime.fromisoformat(str(record.get("started"))).timestamp()
@@ -79,6 +75,16 @@ def _listed(run: Path) -> Listed:
         weights=result.get("weights_sha256") or None,
         started=started,
     )
+
+
+def status_of(run: Path, record: dict[str, Any], result: dict[str, Any]) -> str:
+    """One of STATUSES, by what a run's files say and who writes them."""
+    if lock.is_held(run):
+        return "running"
+    status = str(result.get("status", "ended"))
+    if status != "finished" and record.get("ended", "") is None:
+        return "ended"  # what result.json says is of an earlier attempt
+    return status
 
 
 def _plain(value: Any) -> Any:

@@ -4,9 +4,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from train.experiment import changed, signature
-from train.record import documents
+from train.record import comparison, documents
 from train.runs import compared
 
 
@@ -17,7 +18,7 @@ class Group:
     Attributes:
         runs: by seed, in their order.
         top1: of each one's last evaluation, a fraction.
-        weights: SHA-256 of each one's final weights.
+        weights: SHA-256 of what was measured: each one's final weights, or their average.
     """
 
     runs: dict[int, Path]
@@ -54,7 +55,9 @@ class Better:
 
 
 def groups(runs: Sequence[Path]) -> list[Group]:
-    """The finished ones of these runs by their experiment, the first one's first.
+    """The finished ones of these runs, those together that nothing else than the seed tells apart:
+    no other knob that decides the result, and no data, code, package or machine. The first one's
+    group comes first.
 
     Of several with the same seed the first counts: the same training twice says nothing more.
 
@@ -62,17 +65,29 @@ def groups(runs: Sequence[Path]) -> list[Group]:
         UsageError: one is no run.
         CheckpointError: the files of one are damaged.
     """
-    held: dict[str, dict[int, tuple[Path, float, str]]] = {}
+    held: list[tuple[str, dict[str, Any], dict[int, tuple[Path, float, str]]]] = []
     for run in runs:
         record, result = compared.read(run)
         top1 = result.get("metrics", {}).get("top1")
         if result.get("status") != "finished" or not isinstance(top1, (int, float)):
             continue
         config = documents.experiment(run, record)
-        same = held.setdefault(signature(changed(config, "seed", 0)), {})
-        same.setdefault(config.seed, (run, float(top1), str(result.get("weights_sha256"))))
+        key = signature(changed(config, "seed", 0))
+        same = next(
+            (
+                some
+                for known, first, some in held
+                if known == key and not comparison.unlike(first, record)
+            ),
+            None,
+        )
+        if same is None:
+            same = {}
+            held.append((key, record, same))
+        weights = result.get("ema_sha256") or result.get("weights_sha256")
+        same.setdefault(config.seed, (run, float(top1), str(weights)))
     made = []
-    for found in held.values():
+    for _, _, found in held:
         some = dict(sorted(found.items()))
         made.append(
             Group(
@@ -88,7 +103,9 @@ def better(one: Group, other: Group) -> Better | None:
     """What `other` is better by; None where there are too few runs, or all came out the same."""
     paired = [*one.runs] == [*other.runs]
     apart = [b - a for a, b in zip(one.top1, other.top1, strict=True)] if paired else []
-    varied = len({*apart}) > 1 if paired else len({*one.top1}) > 1 or len({*other.top1}) > 1
+    # Shares of a few hundred pictures often differ by the same, but for their rounding.
+    spread = [apart] if paired else [one.top1, other.top1]
+    varied = any(len({round(each, 12) for each in some}) > 1 for some in spread)
     if min(len(one.top1), len(other.top1)) < 2 or not varied:
         return None
     from scipy import stats  # half a second of imports
