@@ -63,12 +63,19 @@ class Series:
     points: bool = False
 
 
-def lines(every: Sequence[Series], resumed: Iterable[int] = (), *, scale: float = 1.0) -> Markup:
+def lines(
+    every: Sequence[Series],
+    resumed: Iterable[int] = (),
+    *,
+    scale: float = 1.0,
+    from_zero: bool = False,
+) -> Markup:
     """Series over steps.
 
     Args:
         resumed: steps at which an attempt began, which are marked.
         scale: of what is shown: 100 for shares in per cent.
+        from_zero: whether the figures' axis begins there, as that of an amount should.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=_SIZE, layout="constrained")
@@ -77,6 +84,8 @@ def lines(every: Sequence[Series], resumed: Iterable[int] = (), *, scale: float 
             _draw(axes, series, colour, scale)
         for step in resumed:
             axes.axvline(step, color=_TEXT, linewidth=0.7, linestyle=(0, (2, 2)))
+        if from_zero:
+            axes.set_ylim(bottom=0)
         _steps(axes)
         if len(every) > 1:
             axes.legend(fontsize=9, handlelength=1.2)

@@ -175,15 +175,18 @@ def _curves(run: Course, resumed: list[int]) -> list[tuple[str, Markup]]:
         ),
         ("Learning rate", charts.lines([run.trained("lr")], resumed)),
         ("Norm of the gradient", charts.lines([run.trained("grad_norm")], resumed)),
-        ("Samples per second", charts.lines([run.trained("samples_per_second")], resumed)),
+        (
+            "Samples per second",
+            charts.lines([run.trained("samples_per_second")], resumed, from_zero=True),
+        ),
     ]
     named = [("memory_allocated", "on the GPU"), ("rss", "of the main process")]
     memory = [series for name, said in named if (series := run.watched(name, said))]
     if memory:
-        drawn.append(("Memory, GiB", charts.lines(memory, resumed, scale=2**-30)))
+        drawn.append(("Memory, GiB", charts.lines(memory, resumed, scale=2**-30, from_zero=True)))
     power = run.watched("gpu_power", "W")
     if power:
-        drawn.append(("Power of the first GPU, W", charts.lines([power], resumed)))
+        drawn.append(("Power of the first GPU, W", charts.lines([power], resumed, from_zero=True)))
     return drawn
 
 
