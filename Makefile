@@ -18,7 +18,7 @@ PYTHON     ?= python3
 MAKEFLAGS += --no-print-directory
 
 # A misspelt variable would be ignored in silence, and another experiment trained.
-known := CONFIG GPUS CPUS PRECISION ACCELERATE ENGINE CUDA BASE_IMAGE APT_SNAPSHOT DATA CACHE CODE DOCTOR RUN ARGS \
+known := CONFIG GPUS CPUS PRECISION ACCELERATE ENGINE CUDA BASE_IMAGE APT_SNAPSHOT DATA CACHE CODE DOCTOR RUN ARGS N \
          SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU PYTHON SHELL MAKEFLAGS WANDB_API_KEY_FILE HF_TOKEN_FILE
 stray := $(firstword $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v)))))
 ifneq ($(stray),)
@@ -30,8 +30,8 @@ endif
 
 # A word that is no target would be "up to date" where a folder has that name.
 # A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
-verbs   := $(filter-out __init__ data fit evaluate knobs tune reproduce predict export report runs compare,$(notdir $(basename $(wildcard train/verbs/*.py))))
-targets := help doctor train data tune eval predict export reproduce report runs compare knobs $(verbs) tensorboard test test-slow test-crowd test-alone \
+verbs   := $(filter-out __init__ data fit evaluate knobs tune reproduce predict export report runs compare sweep,$(notdir $(basename $(wildcard train/verbs/*.py))))
+targets := help doctor train data tune eval predict export reproduce report runs compare sweep seeds knobs $(verbs) tensorboard test test-slow test-crowd test-alone \
            test-fault test-gpu test-portable test-container bench conformance coverage ready lint format schema lock \
            shell image image-twice pin-images clean
 strange := $(firstword $(filter-out $(targets),$(MAKECMDGOALS)))
@@ -101,7 +101,7 @@ $(error CUDA=$(CUDA) is none of auto $(lines) → choose one of them)
 endif
 line   := $(if $(inside),$(CUDA_LINE),$(firstword $(filter $(lines),$(CUDA)) cuda13))
 # Where nothing trains, GPUs that no line fits are no reason to refuse.
-any    := $(if $(filter train tune eval reproduce bench $(notdir $(basename $(wildcard train/verbs/*.py))),$(goals)),,any)
+any    := $(if $(filter train tune eval reproduce bench seeds $(notdir $(basename $(wildcard train/verbs/*.py))),$(goals)),,any)
 ifneq ($(and $(goals),$(found),$(filter local,$(engine))),)
   line := $(if $(inside),$(CUDA_LINE),$(shell $(HOST) host.cuda $(any) || echo refused:$$?))
 endif
@@ -115,7 +115,7 @@ args   := $(if $(value ARGS),$(if $(found),$(shell ARGS=$(call quoted,ARGS) $(PY
 
 # What is about containers does nothing without one.
 elsewhere := $(if $(filter DATA,$(told)),; data that is elsewhere: ARGS="--data.root DIR")
-runs   := $(filter train data tune eval predict export reproduce report runs compare tensorboard $(verbs),$(goals))
+runs   := $(filter train data tune eval predict export reproduce report runs compare sweep seeds tensorboard $(verbs),$(goals))
 idle   := $(filter-out $(if $(filter tensorboard,$(goals)),TENSORBOARD_PORT),$(filter $(compose),$(told)))
 ifneq ($(and $(filter local,$(engine)),$(runs),$(idle)),)
 $(error $(firstword $(idle)) is about containers, and this is ENGINE=local → take it away$(elsewhere))
@@ -126,6 +126,12 @@ past   := eval predict export reproduce report runs compare
 ifneq ($(and $(filter CONFIG,$(told)),$(filter $(past),$(goals))),)
 ifeq ($(filter-out $(past),$(goals)),)
 $(error CONFIG does nothing with make $(firstword $(goals)), since a run has an experiment of its own → take it away)
+endif
+endif
+
+ifneq ($(and $(filter N,$(told)),$(goals)),)
+ifneq ($(goals),seeds)
+$(error N is the number of seeds of make seeds, and does nothing with make $(firstword $(filter-out seeds,$(goals))) → take it away)
 endif
 endif
 
@@ -150,7 +156,7 @@ else
 # A run that goes on has an experiment of its own, where nobody says another.
 usual   = $(filter file default undefined,$(origin CONFIG))
 resumed = $(and $(RUN),$(findstring --resume,$(value ARGS)),$(usual))
-own     = $(if $(resumed),$(shell test -f $(call quoted,RUN)/run.json && echo yes))
+own     = $(if $(resumed),$(shell test -f $(call quoted,RUN)/run.json || test -f $(call quoted,RUN)/sweep.json && echo yes))
 
 train: checked $(ENV)  ##1 train CONFIG; with RUN= into that directory, ARGS=--resume to go on
 	$(VERB) fit $(if $(own),,--config $(call quoted,CONFIG)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
@@ -163,6 +169,12 @@ tune: checked $(ENV)  ##2 measure what CONFIG can do here, and write an experime
 
 eval: $(ENV)  ##1 measure the newest weights of RUN, or of the newest run, on the validation set
 	$(VERB) evaluate $(if $(RUN),--run $(call quoted,RUN)) $(args)
+
+sweep: checked $(ENV)  ##2 train CONFIG with other knobs: ARGS="--over optim.lr=0.03,0.1,0.3"; killed, ARGS=--resume goes on
+	$(VERB) sweep $(if $(own),,--config $(call quoted,CONFIG)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
+
+seeds: checked $(ENV)  ##2 train CONFIG with N seeds: mean, standard deviation and each one's weights
+	$(VERB) sweep $(if $(own),,--config $(call quoted,CONFIG)) $(if $(N)$(own),$(if $(N),--seeds $(call quoted,N)),--seeds 3) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 reproduce: named $(ENV)  ##1 train RUN again from its record and compare the bits; on any CPUS= or GPUS=
 	$(VERB) reproduce $(call quoted,RUN) $(args)
@@ -340,5 +352,6 @@ help:  ## this list
 	@echo '  DATA=DIR         the folder that a container sees as data/                [data]'
 	@echo '  CODE=DIR         your own package, if it is not in this folder, for a container'
 	@echo '  DOCTOR=0         train without looking at the machine first'
+	@echo '  N=5              how many seeds: make seeds        [3]'
 	@echo '  RUN=DIR          the run directory                 [runs/<name>/<time>-<signature>]'
 	@echo '  ARGS="..."       more arguments, as ARGS="--optim.lr 0.05 --epochs 20"'

@@ -48,7 +48,8 @@ def _shown(program: Path) -> str:
 def supervise(words: list[str]) -> int:
     """Run the launcher, pass signals on to the trainers, and return the trainer's exit code."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        note = Path(folder) / "outcome.json"
+        # A sweep names its own, to know as well how it ended.
+        note = Path(os.environ.get(outcome.VARIABLE, Path(folder) / "outcome.json"))
         # The trainer counts its threads itself: the 1 only spares a warning of Accelerate's.
         environ = {
             "OMP_NUM_THREADS": "1",
@@ -109,6 +110,7 @@ def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool, words:
     # Nobody is left to say it: those who are only lost the one that the kernel killed.
     if code != 0 and killed and not said.known:
         error: LockstepError = out_of_memory()
+        outcome.ended(error)
         print(error.line(), file=sys.stderr)
         return error.code
     if said.error is not None:

@@ -111,6 +111,41 @@ def reliability(bins: Sequence[Bin]) -> Markup:
         return _svg(figure)
 
 
+def dots(
+    places: Sequence[float] | Sequence[str],
+    values: Sequence[float],
+    label: str,
+    *,
+    log: bool = False,
+    best: Sequence[float] | None = None,
+) -> Markup:
+    """A dot for each value over its place; places that are words stand beside each other.
+
+    Args:
+        label: of the places.
+        log: whether the places' axis is logarithmic.
+        best: a line over the places.
+    """
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        axes = figure.subplots()
+        words = [place for place in places if isinstance(place, str)]
+        names = list(dict.fromkeys(words))
+        xs = [names.index(place) if isinstance(place, str) else place for place in places]
+        axes.plot(xs, values, "o", color=SERIES[0], markersize=5, alpha=0.8)
+        if best is not None:
+            axes.step(xs, best, where="post", color=SERIES[1], linewidth=1.4, label="best so far")
+            axes.legend(fontsize=9, handlelength=1.2, loc="lower right")
+        if words:
+            short = [name if len(name) <= 14 else f"{name[:13]}…" for name in names]
+            axes.set_xticks(range(len(names)), short, rotation=30 if len(names) > 4 else 0)
+            axes.margins(x=0.15)
+        elif log:
+            axes.set_xscale("log")
+        axes.set_xlabel(label)
+        return _svg(figure)
+
+
 def _draw(axes: Axes, series: Series, colour: str, scale: float) -> None:
     steps = np.array(series.steps, dtype=np.float64)
     values = scale * np.array(

@@ -1,0 +1,146 @@
+"""What came of a sweep's trials: each with its run, and seeds of the same point together."""
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from train.record import documents, rundir
+from train.sweeps.points import SEED
+from train.sweeps.study import Trial
+
+_RUN_WIDE = ("code", "package", "image", "device", "driver", "variable")
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of a run that is finished.
+
+    Attributes:
+        top1: of the last evaluation, a fraction.
+        weights: SHA-256 of what was measured: the final weights, or their average.
+    """
+
+    top1: float
+    loss: float | None
+    steps: int
+    seconds: float
+    weights: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A trial and its result; None where it has none."""
+
+    trial: Trial
+    result: Result | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """The trials that differ in their seed only.
+
+    Attributes:
+        values: of the knobs that are varied, without the seed.
+    """
+
+    values: dict[str, str]
+    rows: list[Row]
+
+    @property
+    def top1(self) -> list[float]:
+        """Of those that are finished."""
+        return [row.trial.top1 for row in self.rows if row.trial.top1 is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Of top-1; None where none is finished."""
+        return statistics.fmean(self.top1) if self.top1 else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The sample's standard deviation of top-1; None of less than two."""
+        return statistics.stdev(self.top1) if len(self.top1) > 1 else None
+
+
+def run_of(folder: Path, number: int) -> Path:
+    """The run directory of a trial."""
+    return folder / "trials" / f"{number:04d}"
+
+
+def result(folder: Path, number: int) -> Result | None:
+    """What a trial's run came out with; None where it is not finished.
+
+    Raises:
+        CheckpointError: its file is damaged.
+    """
+    run = run_of(folder, number)
+    if rundir.status(run) != "finished":
+        return None
+    found = documents.result(run) or {}
+    metrics = found.get("metrics", {})
+    return Result(
+        float(metrics["top1"]),
+        metrics.get("loss"),
+        found["steps"],
+        float(found.get("seconds", 0.0)),
+        found.get("ema_sha256") or found["weights_sha256"],
+    )
+
+
+def rows(folder: Path, trials: Sequence[Trial]) -> list[Row]:
+    """Each trial with its result."""
+    return [Row(trial, result(folder, trial.number)) for trial in trials]
+
+
+def points(rows: Sequence[Row]) -> list[Point]:
+    """The rows by their point, the best first and what has no result last."""
+    found: dict[tuple[tuple[str, str], ...], list[Row]] = {}
+    for row in rows:
+        values = {name: text for name, text in row.trial.values.items() if name != SEED}
+        found.setdefault(tuple(values.items()), []).append(row)
+    made = [Point(dict(key), some) for key, some in found.items()]
+    return sorted(made, key=lambda point: -1.0 if point.mean is None else -point.mean - 1.0)
+
+
+def table(folder: Path, rows: Sequence[Row], names: Sequence[str]) -> str:
+    """All trials as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    figures = ("top1", "loss", "steps", "seconds", "weights_sha256")
+    writer.writerow(["trial", *names, "status", *figures, "run", "why"])
+    for row in rows:
+        trial, came = row.trial, row.result
+        said: list[Any] = [""] * len(figures)
+        if came is not None:
+            said = [came.top1, came.loss, came.steps, came.seconds, came.weights]
+        values = [trial.values.get(name, "") for name in names]
+        run = run_of(folder, trial.number)
+        writer.writerow([trial.number, *values, trial.status, *said, run, trial.why])
+    return out.getvalue()
+
+
+def strangers(folder: Path, rows: Sequence[Row]) -> list[str]:
+    """Trials that another code, package or machine trained than the first: a fair comparison has
+    none. A line for each.
+    """
+    from train.record import comparison  # imports torch
+
+    found, first = [], None
+    for row in rows:
+        record = documents.record(run_of(folder, row.trial.number)) if row.result else None
+        if record is None:
+            continue
+        first = first or (row.trial.number, record)
+        other = [
+            name
+            for name, _, _ in comparison.unlike(first[1], record)
+            if name.split()[0] in _RUN_WIDE
+        ]
+        if other:
+            more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+            found.append(f"trial {row.trial.number} has another {other[0]}{more} than {first[0]}")
+    return found
