@@ -1,4 +1,5 @@
 import fcntl
+import io
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from contextlib import suppress
 
 import pytest
 from conftest import DIGITS, ROOT
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -20,7 +22,8 @@ from host.errors import UsageError
 from train.config import Config
 from train.record import silence, trace
 from train.record.display import Display
-from train.record.recorder import Recorder, check_key
+from train.record.online import check_key, started
+from train.record.recorder import Recorder
 
 
 def record(run, steps, *, first=0, measured=0, **knobs) -> None:
@@ -28,7 +31,10 @@ def record(run, steps, *, first=0, measured=0, **knobs) -> None:
     display = Display(1, 100)
     place = {"step": first, "seconds": first * 0.5, "per_epoch": 80, "samples": 800}
     place["measured"] = measured
-    with Recorder(run, "0123456789abcdef", config, display, **place) as recorder:
+    with (
+        started(run, "0123456789abcdef", config) as online,
+        Recorder(run, config, display, online=online, **place) as recorder,
+    ):
         for step in steps:
             recorder.train(step, step * 0.5, 0.1, [1 / step, 0.5], 2.0)
         recorder.trace(steps[0], [(1 / step, 2.0) for step in steps])
@@ -96,7 +102,7 @@ def test_tensorboard_holds_the_same_points(tmp_path) -> None:
 def test_json_has_no_infinity(tmp_path) -> None:
     display = Display(1, 10)
     place = {"step": 0, "seconds": 0.0, "measured": 0, "per_epoch": 8, "samples": 80}
-    with Recorder(tmp_path, "0123456789abcdef", Config(), display, **place) as recorder:
+    with Recorder(tmp_path, Config(), display, online=None, **place) as recorder:
         recorder.train(1, 0.1, 0.1, [1.0, 0.5], math.inf)
     assert lines(tmp_path)[0]["grad_norm"] is None
 
@@ -110,6 +116,28 @@ def test_wandb_offline_needs_neither_key_nor_network(tmp_path, monkeypatch) -> N
     kept = [path.name for path in (run / "wandb").glob("offline-run-*/run-*.wandb")]
     # One id, so that both parts end up in one curve.
     assert kept == ["run-0123456789abcdef.wandb"] * 2
+
+
+@pytest.mark.slow
+def test_pictures_and_the_report_go_where_figures_go(tmp_path, cli, monkeypatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    run = tmp_path / "run"
+    knobs = ["--max_steps", 3, "--wandb.mode", "offline", "--log.report", "true"]
+    assert cli("fit", *DIGITS, *knobs, "--run", run).code == 0
+    for name, tag in (("train", "inputs"), ("validation", "confusion")):
+        board = EventAccumulator(str(run / "tensorboard" / name)).Reload()
+        assert board.Tags()["images"] == [tag]
+        (shown,) = board.Images(tag)
+        with Image.open(io.BytesIO(shown.encoded_image_string)) as picture:
+            assert picture.width > 300
+            if tag == "confusion":  # light where nothing is, ink on the diagonal of what is right
+                assert picture.getextrema() != ((255, 255),) * 3
+    (kept,) = (run / "wandb").glob("offline-run-*")
+    media = {path.name.split("_")[0] for path in kept.glob("files/media/images/*.png")}
+    assert media == {"inputs", "confusion"}
+    identity = json.loads((run / "run.json").read_text())["id"]
+    (log,) = kept.glob("*.wandb")
+    assert f"report-{identity}".encode() in log.read_bytes()
 
 
 def test_wandb_online_without_a_key_is_an_error(tmp_path, monkeypatch) -> None:

@@ -10,7 +10,7 @@ from host.errors import LockstepError
 from host.text import printable
 from train import assemble, loop, summary
 from train.config import Config
-from train.data import ImageData
+from train.data import ImageData, mosaic
 from train.lanes import order
 from train.lanes import runtime as runtimes
 from train.lanes.runtime import Runtime
@@ -23,9 +23,11 @@ from train.process.interrupt import StopFlag
 from train.record import comparison, manifest, provenance
 from train.record.claim import Claim, claimed
 from train.record.display import Display
+from train.record.online import Online, started
 from train.record.recorder import Recorder
 from train.record.resume import State
 from train.record.watchdog import watching
+from train.report import matrix
 
 
 def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopFlag) -> None:
@@ -56,26 +58,30 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
 def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> None:
     data = assemble.data(config, runtime, stop)
     parts, state = assemble.resumed(config, runtime, data, claim=claim, stop=stop)
-    with _recorded(parts, state, claim.path) as parts:
-        outcome.begun()
-        with watching(runtime, claim.path, config.watchdog):
-            metrics = loop.train(parts, state) or parts.measure()
-    if runtime.main:
-        split, classes = data.validation, data.classes
-        table.write(claim.path / table.FILE, split, classes, metrics.outcomes)
-        result = summary.result(parts, state, metrics)
-        manifest.finish(claim.path, result)
-        print(printable(summary.closing(claim.path, result)), flush=True)
-        if config.log.report:
-            _report(claim.path, config, data)
+    with ExitStack() as kept:
+        with _recorded(parts, state, claim.path, kept) as parts:
+            outcome.begun()
+            with watching(runtime, claim.path, config.watchdog):
+                metrics = loop.train(parts, state) or parts.measure()
+            if parts.recorder and config.log.report:
+                parts.recorder.picture("confusion", matrix.drawn(metrics.confusion), state.step)
+        if parts.recorder:
+            table.write(claim.path / table.FILE, data.validation, data.classes, metrics.outcomes)
+            result = summary.result(parts, state, metrics)
+            manifest.finish(claim.path, result)
+            print(printable(summary.closing(claim.path, result)), flush=True)
+            if config.log.report:
+                _report(claim.path, config, data, parts.recorder.online)
 
 
-def _report(path: Path, config: Config, data: ImageData) -> None:
+def _report(path: Path, config: Config, data: ImageData, online: Online | None) -> None:
     """Write it. A run that is finished does not fail for it, whatever may be wrong with it."""
     try:
         from train.report import writing  # a second of imports
 
         report = writing.finished(path, config, data)
+        if online is not None:
+            online.report(report)
     except Exception as error:
         said = str(error) if isinstance(error, LockstepError) else repr(error)
         print(printable(f"warning: there is no report: {said}"), file=sys.stderr)
@@ -84,8 +90,12 @@ def _report(path: Path, config: Config, data: ImageData) -> None:
 
 
 @contextmanager
-def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
-    """The parts with what writes and shows, on the main process; the others have none of it."""
+def _recorded(parts: Parts, state: State, path: Path, kept: ExitStack) -> Iterator[Parts]:
+    """The parts with what writes and shows, on the main process; the others have none of it.
+
+    Args:
+        kept: holds what stays open for the report.
+    """
     config, runtime, run = parts.config, parts.runtime, None
     with runtime.together():
         if runtime.main:
@@ -98,6 +108,7 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
         return
     epoch = len(parts.data.train)
     with ExitStack() as stack:
+        online = kept.enter_context(started(path, run.id, config))
         display = stack.enter_context(
             Display(
                 parts.samples / epoch,
@@ -109,9 +120,9 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
         recorder = stack.enter_context(
             Recorder(
                 path,
-                run.id,
                 config,
                 display,
+                online=online,
                 step=state.step,
                 seconds=state.seconds,
                 measured=state.measured,
@@ -123,5 +134,7 @@ def _recorded(parts: Parts, state: State, path: Path) -> Iterator[Parts]:
             recorder.warn(state.step, f"not as when this run was last started: {factor}")
         for doubt in summary.doubts(parts):
             recorder.warn(state.step, doubt)
+        if config.log.report and state.step == 0:
+            recorder.picture("inputs", mosaic.draw(config, parts.data), 0)
         display.say(summary.opening(parts, path, state.step))
         yield replace(parts, recorder=recorder, health=health)

@@ -43,7 +43,7 @@ class Log(Section):
     every: Count = Field(10, json_schema_extra=FREE)
     """Steps between lines in metrics.jsonl and points in TensorBoard."""
     report: bool = Field(True, json_schema_extra=FREE)
-    """Write report.html at the end; `make report` writes it at any time."""
+    """Write report.html at the end (`make report`: at any time), and pictures for TensorBoard."""
 
 
 class Wandb(Section):

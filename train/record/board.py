@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
@@ -55,6 +57,15 @@ class Board:
                 tag = "top1" if (kind, name) == ("train", "accuracy") else name
                 tag = f"health/{tag}" if kind == "health" else tag
                 writer.add_scalar(tag, point, step)
+
+    def picture(self, name: str, picture: Image.Image, step: int) -> None:
+        """A picture of one step, RGB.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        writer = self._writers["validation" if name == "confusion" else "train"]
+        writer.add_image(name, np.asarray(picture), step, dataformats="HWC")
 
     def _describe(self, config: Config) -> None:
         """Name the knobs that decide the result, for the page of hyper-parameters."""

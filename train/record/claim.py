@@ -13,7 +13,7 @@ from train.experiment import differences, parse, settled, typed
 from train.lanes.runtime import Runtime
 from train.record import documents, lock, rundir
 from train.record.facts import Facts
-from train.record.recorder import check_key
+from train.record.online import check_key
 
 _FEW = 3  # knobs that are named one by one
 

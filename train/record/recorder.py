@@ -5,15 +5,17 @@ import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-from host.errors import CheckpointError, UsageError
+from PIL import Image
+
+from host.errors import CheckpointError
 from train.config import Config
 from train.lanes.order import consumed
 from train.record import metrics, trace
 from train.record.board import Board
 from train.record.display import Display
 from train.record.files import sync_directory
+from train.record.online import Online
 
 
 class Recorder:
@@ -21,7 +23,7 @@ class Recorder:
 
     Args:
         run: the run directory.
-        run_id: a name of the run that is its own, the same when it goes on.
+        online: the run on Weights & Biases, which outlives the recorder.
         step, seconds: updates done already, and training time so far; records of later steps,
             from an earlier attempt, are dropped.
         measured: step of the last evaluation that counts; records of later ones are dropped.
@@ -31,20 +33,19 @@ class Recorder:
     def __init__(
         self,
         run: Path,
-        run_id: str,
         config: Config,
         display: Display,
         *,
+        online: Online | None,
         step: int,
         seconds: float,
         measured: int,
         per_epoch: int,
         samples: int,
     ) -> None:
-        self.config, self.display = config, display
+        self.config, self.display, self.online = config, display, online
         self.per_epoch, self.samples = per_epoch, samples
         with ExitStack() as stack:
-            self._wandb = _start_wandb(run, run_id, config, stack)
             path = run / metrics.NAME
             try:
                 metrics.cut(run, step, measured)
@@ -121,6 +122,15 @@ class Recorder:
         self._write("eval", step, **figures)
         self.display.evaluation(step, self._place(step)[1], figures, best=best)
 
+    def picture(self, name: str, picture: Image.Image, step: int) -> None:
+        """Show a picture of step `step`, RGB, wherever figures are shown."""
+        try:
+            self._board.picture(name, picture, step)
+        except OSError as error:
+            raise _full(self._file.name, error) from error
+        if self.online is not None:
+            self.online.picture(name, picture, step)
+
     def _place(self, step: int) -> tuple[int, float]:
         samples = consumed(step, self.config.batch_size, self.samples)
         return samples, samples / self.per_epoch
@@ -133,8 +143,8 @@ class Recorder:
             self._board.add(kind, step, figures)
         except OSError as error:
             raise _full(self._file.name, error) from error
-        if self._wandb is not None:
-            self._wandb.log({**points, "epoch": self._place(step)[1]}, step=step)
+        if self.online is not None:
+            self.online.log({**points, "epoch": self._place(step)[1]}, step)
 
     def _keep(self, kind: str, step: int, **said: float | str | None) -> None:
         """A line of metrics.jsonl; `time` is seconds since 1970."""
@@ -154,42 +164,6 @@ def _full(name: str, error: OSError) -> CheckpointError:
     )
 
 
-def check_key(config: Config) -> None:
-    """Say before a run starts that W&B would refuse it.
-
-    Raises:
-        UsageError: wandb.mode is online, and there is no key.
-    """
-    if config.wandb.mode == "online" and not (os.environ.get("WANDB_API_KEY") or _netrc()):
-        raise UsageError(
-            "wandb.mode is online and there is no WANDB_API_KEY",
-            "put the key into .env, or use --wandb.mode offline and `wandb sync` later",
-        )
-
-
-def _start_wandb(run: Path, run_id: str, config: Config, stack: ExitStack) -> Any:
-    if config.wandb.mode == "off":
-        return None
-    import wandb  # half a second of imports that most runs need not pay
-
-    stack.callback(wandb.finish)
-    return wandb.init(
-        project=config.wandb.project,
-        entity=config.wandb.entity,
-        mode=config.wandb.mode,
-        dir=run,
-        id=run_id,
-        name=f"{config.name}/{run.resolve().name}",
-        resume="allow",
-        config=config.model_dump(mode="json"),
-        settings=wandb.Settings(silent=True),
-    )
-
-
 def _finite(value: float | None) -> float | None:
     """JSON has no infinity: FP16 may overflow a gradient, and the scaler then skips the step."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def _netrc() -> bool:
-    return Path(os.environ.get("NETRC", "~/.netrc")).expanduser().exists()

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +90,7 @@ def confusion(result: dict[str, Any], counts: Counts | None) -> Confusion | None
     """The matrix; None where there is none."""
     if counts is None:
         return None
-    shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
+    shares = _shares(counts)
     if len(counts) > _CELLS:
         return Confusion([], _picture(shares))
     cells = [
@@ -112,7 +113,18 @@ def confused(result: dict[str, Any], counts: Counts | None) -> list[tuple[str, s
     return [(str(names[a]), str(names[b]), int(counts[a, b])) for a, b in pairs]
 
 
-def _picture(shares: "np.ndarray[Any, Any]") -> str:
+def drawn(confusion: Sequence[Sequence[int]]) -> Image.Image:
+    """A matrix of counts as an opaque picture, the darker the larger the share of a row."""
+    ink = _ink(_shares(np.array(confusion, dtype=np.int64)))
+    return Image.alpha_composite(Image.new("RGBA", ink.size, "white"), ink).convert("RGB")
+
+
+def _shares(counts: Counts) -> "np.ndarray[Any, Any]":
+    shares: np.ndarray[Any, Any] = counts / np.maximum(1, counts.sum(1, keepdims=True))
+    return shares
+
+
+def _ink(shares: "np.ndarray[Any, Any]") -> Image.Image:
     """The ink is the same, light or dark; a share is how much of it there is."""
     # What is rare must be seen too.
     depth = np.round(255 * np.sqrt(shares)).astype(np.uint8)
@@ -124,6 +136,11 @@ def _picture(shares: "np.ndarray[Any, Any]") -> str:
     alpha = alpha.resize((factor * side, factor * side), Image.Resampling.NEAREST)
     picture = Image.new("RGBA", alpha.size, (*_INK, 0))
     picture.putalpha(alpha)
+    return picture
+
+
+def _picture(shares: "np.ndarray[Any, Any]") -> str:
+    picture = _ink(shares)
     data = io.BytesIO()
     picture.save(data, "WEBP", lossless=True)
     return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
