@@ -24,9 +24,11 @@ def on_a_terminal(run: Path, rows: int, columns: int) -> str:
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     command = [sys.executable, "-m", "train", "fit", *WORDS, "--run", str(run)]
+    # pytest's workers are told a width, which would outweigh the terminal's.
+    environ = {name: os.environ[name] for name in os.environ.keys() - {"COLUMNS", "LINES"}}
     child = subprocess.Popen(
         command, cwd=ROOT, stdout=its, stderr=its, stdin=its, start_new_session=True,
-        env={**os.environ, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1"},
+        env={**environ, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     os.close(its)
     written = b""
