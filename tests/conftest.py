@@ -16,6 +16,8 @@ from train.numerics import variables
 
 # The suite trains digits in this process, which says numerics: portable.
 os.environ.update(variables.HELD)
+# As every trainer starts: threads that wait sleep, and leave the CPUs to other tests.
+os.environ["OMP_WAIT_POLICY"] = variables.STARTED["OMP_WAIT_POLICY"]
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -54,9 +56,20 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del os.environ[name]
 
 
+# A minute and more each.
+_LONG = (
+    "test_the_commands_of_a_page_run",
+    "test_it_trains_three_steps",
+    "test_kills_at_random_moments",
+    "test_killed_three_times_it_has_each_trial_once_and_the_same",
+    "test_it_trains_to_the_same_bits_resumes_and_is_reproduced",
+    "test_one_hash_on_one_two_and_four_processes",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest one begins first, so that the other workers do not wait for it at the end."""
-    items.sort(key=lambda item: not item.name.startswith("test_the_commands_of_a_page_run"))
+    """The long ones begin first, so that the other workers do not wait for them at the end."""
+    items.sort(key=lambda item: not item.name.startswith(_LONG))
 
 
 @dataclass
