@@ -62,8 +62,7 @@ def test_help_lists_the_verbs_that_work(capsys) -> None:
     listed = capsys.readouterr().out
     for verb in verbs.found():
         assert re.search(rf"^    {verb}\s", listed, re.MULTILINE)
-    for verb in ("sweep", "audit"):
-        assert not re.search(rf"^    {verb}\s", listed, re.MULTILINE)
+    assert not re.search(r"^    audit\s", listed, re.MULTILINE)
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path) -> None:
@@ -293,7 +292,7 @@ def test_a_number_of_channels_on_the_command_line() -> None:
     ("given", "says"),
     [
         ("0.5", "augment.crop is a list, and not 0.5 → write [0.5, …]"),
-        ("[0.5]", "augment.crop = [0.5]: it has too few values"),
+        ("[0.5]", "augment.crop has two values, and not [0.5] → give both"),
     ],
 )
 def test_a_list_is_asked_for_where_one_is_meant(tmp_path, given, says) -> None:

@@ -1,11 +1,16 @@
 """Exported weights give what the checkpoint gives, to whoever reads them as their readers do."""
 
+import base64
 import json
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -334,3 +339,95 @@ def test_a_damaged_checkpoint_is_refused(finished, cli, tmp_path) -> None:
     done = cli("export", "--run", run)
     assert done.code == 4
     assert "model.safetensors" in one_line(done.err)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of huggingface.co as it takes to put files there, which it keeps."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+    asked: ClassVar[list[dict[str, object]]] = []
+    refuses = False
+
+    def do_GET(self) -> None:
+        listed = [{"type": "file", "path": name, "size": 1, "oid": "1" * 40} for name in self.files]
+        self._answer(listed if "/tree/" in self.path else {})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Authorization") != "Bearer hf_mine" or self.refuses:
+            self._answer({"error": "you may not"}, 403)
+        elif self.path == "/api/repos/create":
+            self.asked.append(json.loads(body))
+            self._answer({"url": f"http://{self.headers['Host']}/some/net"})
+        elif "/preupload/" in self.path:
+            said = [{**each, "uploadMode": "regular"} for each in json.loads(body)["files"]]
+            self._answer({"files": [{**each, "shouldIgnore": False} for each in said]})
+        elif "/commit/" in self.path:
+            for row in map(json.loads, body.splitlines()):
+                value = row["value"]
+                if row["key"] == "file":
+                    self.files[value["path"]] = base64.b64decode(value["content"])
+                elif row["key"] == "deletedFile":
+                    del self.files[value["path"]]
+            url = f"http://{self.headers['Host']}/some/net/commit/1"
+            self._answer({"commitUrl": url, "commitOid": "1" * 40})
+        else:  # whether a card's head is YAML
+            self._answer({})
+
+    def _answer(self, content: object, code: int = 200) -> None:
+        said = json.dumps(content).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_it_goes_to_the_hub_when_asked_and_nothing_stale_stays_there(finished, tmp_path) -> None:
+    Hub.files = {"model.onnx": b"of another training", "notes.md": b"mine"}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    Thread(target=server.serve_forever, daemon=True).start()
+    environ = {
+        **os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_TOKEN": "hf_mine", "HF_HOME": str(tmp_path / "hf"),
+    }  # fmt: skip
+    words = ["--run", finished, "--formats", "safetensors", "--to", tmp_path / "to"]
+
+    def export(**more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "train", "export", *map(str, words), "--push", "some/net"]
+        return subprocess.run(
+            command, cwd=ROOT, env={**environ, **more}, capture_output=True, text=True, check=False
+        )
+
+    try:
+        done = export()
+        assert done.returncode == 0, done.stderr
+        assert "on the hub: http://127.0.0.1" in done.stdout
+        assert Hub.asked == [{"name": "net", "organization": "some", "visibility": "private"}]
+        here = {path.name: path.read_bytes() for path in (tmp_path / "to").iterdir()}
+        assert {**here, "notes.md": b"mine"} == Hub.files
+        assert {"model.safetensors", "config.json", "README.md"} == {*here}
+        Hub.refuses = True
+        refused = export()
+        assert refused.returncode == 6
+        assert "the hub does not take some/net" in one_line(refused.stderr)
+    finally:
+        Hub.refuses = False
+        server.shutdown()
+        server.server_close()
+
+
+def test_what_cannot_be_pushed_is_told_before_anything_is_exported(
+    finished, cli, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    for name, says in (("net", "--push net is no repository"), ("some/net", "no HF_TOKEN")):
+        done = cli("export", "--run", finished, "--to", tmp_path / "to", "--push", name)
+        assert done.code == 2
+        assert says in one_line(done.err)
+    assert not (tmp_path / "to").exists()

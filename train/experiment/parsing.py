@@ -164,8 +164,9 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
         one = short(repr(first["input"]))
         return UsageError(f"{where}: {name} is a list, and not {one}{more}", f"write [{one}, …]")
     text = first["msg"][0].lower() + first["msg"][1:]
-    if first["type"] == "missing":  # of a list: no knob has to be set
-        text = "it has too few values"
+    if first["type"] == "missing":  # of a pair: no knob has to be set, and all lists are pairs
+        one = short(repr(given if given != {} else first["input"]))
+        return UsageError(f"{where}: {name} has two values, and not {one}{more}", "give both")
     return UsageError(
         f"{where}: {name} = {short(repr(first['input']))}: {text}{more}",
         f"give {name} such a value",

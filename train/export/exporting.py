@@ -23,6 +23,9 @@ from train.record import checkpoint, documents
 from train.record.facts import Facts
 
 NAMES = {"safetensors": "model.safetensors", "onnx": "model.onnx", "pt2": "model.pt2"}
+PATTERNS = [f"{name}*" for name in NAMES.values()]
+"""Of the names of all files with weights: large ones are in parts."""
+_BESIDE = ("config.json", "README.md")
 _MOST = 512  # pictures
 _BATCH = 64
 # Of the largest logit: what an order of additions may change, and a wrong weight does not.
@@ -153,8 +156,8 @@ def _put(
     files = sorted(
         path for path in aside.iterdir() if any(path.name.startswith(name) for name in kept)
     )
-    for name in NAMES.values():
-        for old in folder.glob(f"{name}*"):
+    for pattern in PATTERNS:
+        for old in folder.glob(pattern):
             old.unlink()
     names = [path.name for path in files]
     fix = "make room, or name another: --to"
@@ -163,6 +166,12 @@ def _put(
         path.replace(folder / path.name)
     documents.write(folder / "config.json", documents.text(written) + "\n", fix)
     documents.write(folder / "README.md", text, fix)
+
+
+def exported(folder: Path) -> list[Path]:
+    """All that an export wrote into a folder."""
+    weights = [path for pattern in PATTERNS for path in sorted(folder.glob(pattern))]
+    return [*weights, *(folder / name for name in _BESIDE)]
 
 
 def _images(config: Config, facts: Facts, files: Sequence[str]) -> Tensor:

@@ -72,7 +72,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     if images.skipped and config.data.on_bad == "error":
         count = len(images.skipped)
         raise DataError(
-            f"{count:,} picture{'s' * (count > 1)} cannot be used",
+            f"{count:,} item{'s' * (count > 1)} cannot be used, as listed above",
             "mend or remove them, or train without them: --data.on_bad skip",
         )
 

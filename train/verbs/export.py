@@ -7,6 +7,7 @@ from typing import Any
 from host.errors import UsageError, nearest
 from host.text import printable
 from train import trained
+from train.export import pushing
 
 LAUNCHED = False
 KNOBS = False
@@ -27,6 +28,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--license", default="unknown", metavar="NAME", help="for the model card")
     parser.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
     parser.add_argument(
+        "--push",
+        metavar="OWNER/NAME",
+        help="put them on the Hugging Face hub as well; needs HF_TOKEN",
+    )
+    parser.add_argument(
         "--pictures",
         nargs="+",
         default=[],
@@ -40,6 +46,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
 
     Raises:
         UsageError: a format is unknown, or the model does not go into it; the others are written.
+        HostError: the hub does not take them.
         LockstepError: what else went wrong, for the user to mend.
     """
     known = ("safetensors", "onnx", "pt2")
@@ -50,6 +57,8 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
                 f"--formats {options.formats}: no format {name!r}{nearest(name, known)}",
                 f"some of {','.join(known)}",
             )
+    if options.push:
+        pushing.check(options.push)
     path = trained.chosen(options)
     folder = options.to or path.absolute().parent.parent / "export"
     from train.export import exporting
@@ -79,3 +88,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         left = [name for name in wanted if name not in {each.name for each in failed}]
         fix = f"the others are written; --formats {','.join(left)}" if left else "use predict"
         raise UsageError(f"this model does not go into {names}: {first.why}", fix) from first.error
+    if options.push:
+        files = [path.name for path in exporting.exported(folder)]
+        where = pushing.push(folder, files, exporting.PATTERNS, options.push)
+        print(printable(f"on the hub: {where}"), flush=True)
