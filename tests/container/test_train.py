@@ -109,6 +109,11 @@ def test_the_other_verbs(checkout) -> None:
     again = checkout.run("make", "reproduce", "RUN=runs/short", "CPUS=2")
     assert again.code == 0, again.said
     assert "same bits: all 20 steps" in again.said
+    seeds = ("N=2", "CPUS=2", "RUN=runs/seeds", "ARGS=--workers 2 --max_steps 20")
+    several = checkout.run("make", "seeds", *seeds)
+    assert several.code == 0, several.said
+    assert checkout.read("runs/short/result.json")["weights_sha256"] in several.out
+    assert "mean and standard deviation of 2 seeds" in several.out
     shown = checkout.run("make", "data")
     assert shown.code == 0, shown.said
     assert "training        1,436 pictures" in shown.said

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from host.errors import CheckpointError
 from train.record import documents, rundir
 from train.sweeps.points import SEED
 from train.sweeps.study import Trial
@@ -81,14 +82,19 @@ def result(folder: Path, number: int) -> Result | None:
     if rundir.status(run) != "finished":
         return None
     found = documents.result(run) or {}
-    metrics = found.get("metrics", {})
-    return Result(
-        float(metrics["top1"]),
-        metrics.get("loss"),
-        found["steps"],
-        float(found.get("seconds", 0.0)),
-        found.get("ema_sha256") or found["weights_sha256"],
-    )
+    try:
+        metrics = found["metrics"]
+        return Result(
+            float(metrics["top1"]),
+            metrics["loss"],
+            found["steps"],
+            float(found["seconds"]),
+            found.get("ema_sha256") or found["weights_sha256"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{run / documents.RESULT} is damaged: {error!r}", "restore it from a copy"
+        ) from error
 
 
 def rows(folder: Path, trials: Sequence[Trial]) -> list[Row]:
