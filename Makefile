@@ -134,6 +134,9 @@ ifneq ($(goals),seeds)
 $(error N is the number of seeds of make seeds, and does nothing with make $(firstword $(filter-out seeds,$(goals))) → take it away)
 endif
 endif
+ifneq ($(and $(filter seeds,$(goals)),$(findstring --seeds,$(value ARGS))),)
+$(error make seeds has N= for the number of seeds → take --seeds away)
+endif
 
 .PHONY: $(targets)
 
@@ -170,11 +173,13 @@ tune: checked $(ENV)  ##2 measure what CONFIG can do here, and write an experime
 eval: $(ENV)  ##1 measure the newest weights of RUN, or of the newest run, on the validation set
 	$(VERB) evaluate $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
+# The newest sweep, where no RUN is named, has an experiment of its own too.
+older   = $(or $(own),$(and $(findstring --resume,$(value ARGS)),$(usual),$(if $(RUN),,newest)))
 sweep: checked $(ENV)  ##2 train CONFIG with other knobs: ARGS="--over optim.lr=0.03,0.1,0.3"; killed, ARGS=--resume goes on
-	$(VERB) sweep $(if $(own),,--config $(call quoted,CONFIG)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
+	$(VERB) sweep $(if $(older),,--config $(call quoted,CONFIG)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 seeds: checked $(ENV)  ##2 train CONFIG with N seeds: mean, standard deviation and each one's weights
-	$(VERB) sweep $(if $(own),,--config $(call quoted,CONFIG)) $(if $(N)$(own),$(if $(N),--seeds $(call quoted,N)),--seeds 3) $(if $(RUN),--run $(call quoted,RUN)) $(args)
+	$(VERB) sweep $(if $(older),,--config $(call quoted,CONFIG)) $(if $(filter N,$(told)),--seeds $(call quoted,N),$(if $(older),,--seeds 3)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 reproduce: named $(ENV)  ##1 train RUN again from its record and compare the bits; on any CPUS= or GPUS=
 	$(VERB) reproduce $(call quoted,RUN) $(args)

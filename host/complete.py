@@ -37,6 +37,12 @@ _WORDS = {"what": ("batch", "workers", "speed", "lr")}
 _OPTIONS = {
     "train": {"--resume": "go on with the newest unfinished run of this name"},
     "tune": {"--what=": "batch,workers,speed,lr"},
+    "sweep": {
+        "--over": "KNOB=VALUE,VALUE or KNOB=LOW..HIGH",
+        "--trials": "draw so many",
+        "--resume": "go on with RUN, or the newest sweep",
+    },
+    "seeds": {"--workers": "so many at once", "--resume": "go on with RUN, or the newest sweep"},
     "data": {
         "--picture=": "where the picture goes",
         "--cached": "what is kept of decoded pictures",
@@ -139,7 +145,7 @@ def _arguments(value: str, words: list[str]) -> Candidates:
     before = (kept.split() or [""])[-1]
     name = re.sub("^--", "", flag if equals else before)
     start = kept + space
-    knobs = _knobs() if not words or {"train", "tune", "data"} & {*words} else {}
+    knobs = _knobs() if not words or {"train", "tune", "data", "sweep", "seeds"} & {*words} else {}
     if name in _WORDS:
         start += flag + equals if equals else ""
         yield from ((start + word, "") for word in _WORDS[name])

@@ -3,12 +3,14 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import nvidia_smi
@@ -16,12 +18,14 @@ import psutil
 import pytest
 from conftest import DIGITS, ROOT, one_line
 
-from host.errors import DivergedError, UsageError
+from host.errors import DivergedError, HostError, UsageError
 from train.config import Config
+from train.sweeps import results, space, study, told
 from train.sweeps import slots as places
-from train.sweeps import space, study
 from train.sweeps.points import Points, check
+from train.sweeps.spec import Spec
 from train.sweeps.study import Study
+from train.sweeps.sweeping import Sweep
 
 
 def points(*words: str, first: int = 0, seeds: int = 1, drawn: int | None = None) -> Points:
@@ -90,6 +94,8 @@ def test_what_is_drawn_follows_from_the_number_and_fills_the_space() -> None:
         (["seed=0,1"], None, 2, "--seeds and --over seed"),
         ([], None, 1, "nothing is varied"),
         ([], 3, 1, "--trials without --over"),
+        (["optim.lr=1,2", "seed=1..3"], 7, 1, "--trials 7, and there are 6 combinations"),
+        (["seed=0..9007199254740993"], 4, 1, "numbers so large are not told apart"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(words, trials, seeds, says) -> None:
@@ -104,14 +110,16 @@ def test_what_makes_no_sense_is_refused(words, trials, seeds, says) -> None:
         (["--over", "optim.lr=0.1,-1"], "with optim.lr=-1: optim.lr = '-1': input should be"),
         (["--over", "optim.name=sgd,adamw", "optim.momentum=0,0.9"], "momentum does nothing with"),
         (["--over", "lanes=1,3"], "with lanes=3: lanes: 3 with batch_size: 128"),
-        (["--over", "optim.lr=-1..1", "--trials", "4"], "with optim.lr=-1.0: optim.lr"),
+        (["--over", "optim.lr=-1..1", "--trials", "4"], "with optim.lr=-"),
         (["--over", "seed=0,1", "--sampler", "tpe"], "--sampler tpe with no --trials"),
         (["--over", "seed=0,1", "--trials", "2", "--sampler", "grid"], "--sampler grid with --tri"),
         (
             ["--over", "optim.lr=1,2", "--trials", "2", "--sampler", "tpe", "--seeds", "2"],
-            "--sampler tpe with --seeds",
+            "--seeds with --sampler tpe",
         ),
         (["--seeds", "0"], "0 is no number from 1"),
+        (["--over", "augment.sizes=[4,null"], "augment.sizes=[4 is no list"),
+        (["--over", "optim.lr=1,2", "--prune", "--seeds", "2"], "--seeds with --prune"),
         (["--seeds", "2", "--epochs", "-1"], "epochs = '-1'"),
     ],
 )
@@ -175,18 +183,19 @@ def test_portable_numerics_stay_on_the_cpu(tmp_path) -> None:
 @pytest.mark.parametrize("learns", [False, True])
 def test_a_journal_goes_on_where_it_was_cut_off(tmp_path, learns) -> None:
     planned = points("optim.lr=log:0.001..1", "model.stem=small,standard", drawn=16)
+    planned = replace(planned, learns=learns)
 
     def outcome(values: dict[str, str]) -> float:
         return 1 - abs(float(values["optim.lr"]) - 0.1) - 0.1 * (values["model.stem"] == "small")
 
     def drive(folder: Path, *, cut: bool) -> list[study.Trial]:
         folder.mkdir()
-        held = Study(folder, planned, learns=learns)
+        held = Study(folder, planned)
         while (trial := held.next()) is not None:
             if cut:  # power is lost: half a line is written, and the trial had begun
                 with (folder / study.NAME).open("ab") as file:
                     file.write(b'{"op_code": 6, "wor')
-                held = Study(folder, planned, learns=learns)
+                held = Study(folder, planned)
                 (again,) = held.unfinished()
                 assert again == trial
             held.ended(trial, outcome(trial.values))
@@ -204,18 +213,17 @@ def test_a_journal_goes_on_where_it_was_cut_off(tmp_path, learns) -> None:
 
 def test_a_trial_that_was_cut_off_among_its_values_gets_the_others(tmp_path) -> None:
     planned = points("optim.lr=0.1,0.3", "optim.momentum=0,0.9")
-    held = Study(tmp_path, planned, learns=False)
-    trial = held.next()
+    trial = Study(tmp_path, planned).next()
     path = tmp_path / study.NAME
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))  # the last is its second value
-    (again,) = Study(tmp_path, planned, learns=False).unfinished()
+    (again,) = Study(tmp_path, planned).unfinished()
     assert again == trial
 
 
 def test_one_that_falls_behind_ends_early(tmp_path) -> None:
     planned = points("optim.lr=log:0.01..1", drawn=9)
-    held = Study(tmp_path, planned, learns=False)
+    held = Study(tmp_path, planned)
     for number in range(4):
         trial = held.next()
         assert not held.report(trial, 0.1, 0.0)
@@ -229,17 +237,145 @@ def test_one_that_falls_behind_ends_early(tmp_path) -> None:
     held.ended(bad, None)
     held.ended(early, None, DivergedError("the loss is nan", "lower it"))
     assert [each.status for each in held.trials()[4:]] == ["unfinished", "failed", "pruned"]
-    assert held.trials()[5].why == "the loss is nan → lower it"
+    error = held.trials()[5].error
+    assert isinstance(error, DivergedError)
+    assert str(error) == "the loss is nan → lower it"
 
 
-def test_a_damaged_journal_is_named(cli, tmp_path) -> None:
+def test_combinations_are_drawn_once_each() -> None:
+    words = ("optim.lr=1,2,3", "model.stem=small,standard", "seed=1..4")
+    drawn = [points(*words, drawn=24).values(n) for n in range(24)]
+    assert len({tuple(each.values()) for each in drawn}) == 24
+    assert drawn != [points(*words).values(n) for n in range(24)]
+    assert drawn[:5] == [points(*words, drawn=5).values(n) for n in range(5)]
+
+
+def test_large_seeds_are_what_they_are(tmp_path) -> None:
+    first = 1732400000000000003
+    held = Study(tmp_path, points(first=first, seeds=3))
+    assert [held.next().values for _ in range(3)] == [{"seed": str(first + n)} for n in range(3)]
+    learning = replace(points("optim.lr=0.1..1", first=2**40, drawn=2), learns=True)
+    (tmp_path / "tpe").mkdir()
+    assert Study(tmp_path / "tpe", learning).next()
+
+
+SPEC = Spec([], None, "grid", 1, False, {}, {}, "defaults", None, {})
+
+
+def told_of(folder: Path, spec: Spec, tops: list[float | None]) -> list[str]:
+    """What is said of a sweep whose trials came out so; None: it diverged."""
+    held = Study(folder, spec.points())
+    for top1 in tops:
+        trial = held.next()
+        error = None if top1 is not None else DivergedError("the loss is nan", "lower it")
+        held.ended(trial, top1, error)
+    return told.write(folder, spec, spec.points(), held.trials())
+
+
+def test_seeds_that_are_varied_by_hand_are_points(tmp_path) -> None:
+    lines = told_of(tmp_path, replace(SPEC, over=["seed=3..5"]), [0.5, 0.75, 0.25])
+    assert [line.split() for line in lines[:3]] == [
+        ["trial", "seed", "top-1"], ["1", "4", "75.00", "%"], ["0", "3", "50.00", "%"],
+    ]  # fmt: skip
+    assert "\nseed: 4\n" in (tmp_path / "best.yaml").read_text()
+    assert [row["top1"] for row in rows(tmp_path)] == ["0.5", "0.75", "0.25"]
+
+
+def test_a_point_that_lacks_a_seed_is_not_the_best(tmp_path) -> None:
+    spec = replace(SPEC, over=["optim.lr=0.5,0.25"], seeds=3)
+    lines = told_of(tmp_path, spec, [None, None, 0.92, 0.9, 0.91, 0.92])
+    assert lines[1].split(maxsplit=2)[:2] == ["3,4,5", "0.25"]
+    assert "91.00 ± 1.00 %, mean and standard deviation of 3 seeds" in lines[1]
+    assert "92.00 %, one seed of 3" in lines[2]
+    assert "\n  lr: 0.25\n" in (tmp_path / "best.yaml").read_text()
+
+
+def test_drawn_trials_are_no_seeds(tmp_path) -> None:
+    spec = replace(SPEC, over=["model.stem=small,standard"], trials=2, sampler="tpe")
+    lines = told_of(tmp_path, spec, [0.5, 0.75])
+    assert not any("standard deviation" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "says"),
+    [
+        (lambda run: (run / "sweep.json").write_text('{"over": 1'), 4, "sweep.json is damaged"),
+        (
+            lambda run: (run / "sweep.json").write_text(
+                (run / "sweep.json").read_text().replace('"seeds": 2', '"seeds": "two"')
+            ),
+            4,
+            "sweep.json is damaged: seeds: Input should be a valid integer",
+        ),
+        (lambda run: (run / "journal.log").write_text("{}\n{}\n"), 4, "journal.log is damaged"),
+        (
+            lambda run: ((run / "journal.log").unlink(), (run / "journal.log").mkdir()),
+            4,
+            "journal.log: Is a directory",
+        ),
+        (lambda run: (run / "trials").touch(), 6, "cannot start a training in"),
+        (
+            lambda run: shutil.copytree(run.parent / "finished", run / "trials" / "0001"),
+            4,
+            "trials/0001 is a run of another experiment than trial 1",
+        ),
+    ],
+    ids=["no json", "wrong type", "no journal", "a folder", "a file", "another run"],
+)
+def test_what_is_in_the_way_is_named(cli, finished, tmp_path, spoil, code, says) -> None:
+    """A sweep that was killed before its trials began, and then its folder changed."""
     run = tmp_path / "run"
-    asked = ["sweep", *DIGITS, "--seeds", 2, "--run", run]
     run.mkdir()
-    (run / "sweep.json").write_text('{"over": 1')
-    done = cli(*asked, "--resume")
-    assert done.code == 4
-    assert "sweep.json is damaged" in one_line(done.err)
+    place = {"device": "cpu", "PRECISION": "no"}
+    spec = replace(SPEC, seeds=2, knobs={"max_steps": "2"}, place=place)
+    spec.write(run)
+    held = Study(run, spec.points())
+    assert held.next()
+    held.ended(held.next(), 0.5) if says.endswith("run.json") else held.next()
+    shutil.copytree(finished, tmp_path / "finished", symlinks=True)
+    if "trial 1" in says:  # the first has failed, so that the second is looked at
+        held.ended(held.trials()[0], None, DivergedError("the loss is nan", "lower it"))
+    spoil(run)
+    done = cli("sweep", "--run", run, "--resume")
+    assert done.code == code
+    assert says in one_line(done.err)
+
+
+def test_it_goes_on_where_it_was_as_far_as_that_decides_bits(cli, tmp_path, monkeypatch) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    spec = replace(SPEC, seeds=2, knobs={"reproducibility": "deterministic"})
+    (slot,) = places.slots(spec.experiment({}), {"PATH": ""}, None)
+    replace(spec, place=slot.decides).write(run)
+    monkeypatch.setenv("PRECISION", "bf16")
+    done = cli("sweep", "--run", run, "--resume")
+    assert done.code == 2
+    assert "was started with PRECISION no, and this is bf16" in one_line(done.err)
+    monkeypatch.delenv("PRECISION")
+    monkeypatch.setenv("CPUS", "2")
+    done = cli("sweep", "--run", run, "--resume")
+    assert "was started with processes a trial 1, and this is 2" in one_line(done.err)
+
+
+def test_one_that_is_still_written_is_waited_for(tmp_path, monkeypatch) -> None:
+    spec = replace(SPEC, seeds=2)
+    held = Study(tmp_path, spec.points())
+    held.next()
+    run = results.run_of(tmp_path, 0)
+    run.mkdir(parents=True)
+    code = "import sys; from pathlib import Path; from train.record import lock\n"
+    code += "with lock.hold(Path(sys.argv[1])):\n print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, run], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        sweep = Sweep(tmp_path, spec, held, [])
+        assert sweep._next().number == 1
+        monkeypatch.setattr(sweep, "_begin_by", 0)
+        with pytest.raises(HostError, match="another process still writes"):
+            sweep._next()
+        other.communicate(b"\n")
+    assert sweep._next().number == 0
 
 
 SHORT = [

@@ -64,7 +64,9 @@ def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> No
             with watching(runtime, claim.path, config.watchdog):
                 metrics = loop.train(parts, state) or parts.measure()
             if parts.recorder and config.log.report:
-                parts.recorder.picture("confusion", matrix.drawn(metrics.confusion), state.step)
+                with _picturing(parts.recorder, state.step):
+                    drawn = matrix.drawn(metrics.confusion)
+                    parts.recorder.picture("confusion", drawn, state.step)
         if parts.recorder:
             table.write(claim.path / table.FILE, data.validation, data.classes, metrics.outcomes)
             result = summary.result(parts, state, metrics)
@@ -72,6 +74,17 @@ def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> No
             print(printable(summary.closing(claim.path, result)), flush=True)
             if config.log.report:
                 _report(claim.path, config, data, parts.recorder.online)
+
+
+@contextmanager
+def _picturing(recorder: Recorder, step: int) -> Iterator[None]:
+    """Within it a picture is drawn and shown: a run does not fail for one, but for a full disk."""
+    try:
+        yield
+    except LockstepError:
+        raise
+    except Exception as error:  # whatever Pillow, TensorBoard and W&B raise
+        recorder.warn(step, f"a picture is missing: {error!r}")
 
 
 def _report(path: Path, config: Config, data: ImageData, online: Online | None) -> None:
@@ -135,6 +148,7 @@ def _recorded(parts: Parts, state: State, path: Path, kept: ExitStack) -> Iterat
         for doubt in summary.doubts(parts):
             recorder.warn(state.step, doubt)
         if config.log.report and state.step == 0:
-            recorder.picture("inputs", mosaic.draw(config, parts.data), 0)
+            with _picturing(recorder, 0):
+                recorder.picture("inputs", mosaic.draw(config, parts.data), 0)
         display.say(summary.opening(parts, path, state.step))
         yield replace(parts, recorder=recorder, health=health)

@@ -2,7 +2,7 @@
 
 from train.experiment.aliases import meant
 from train.experiment.comparing import changed, differences, dump, signature, typed, value
-from train.experiment.parsing import load, moved, parse, settled
+from train.experiment.parsing import load, loaded, moved, parse, settled
 from train.experiment.reading import read_yaml
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "differences",
     "dump",
     "load",
+    "loaded",
     "meant",
     "moved",
     "parse",

@@ -21,8 +21,15 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     Raises:
         UsageError: naming the first knob that is wrong or does nothing, and where it was set.
     """
-    over, origin = overrides or {}, str(path or "defaults")
-    given = read_yaml(path) if path else {}
+    return loaded(read_yaml(path) if path else {}, str(path or "defaults"), overrides or {})
+
+
+def loaded(given: Mapping[str, Any], origin: str, over: Mapping[str, Any]) -> Config:
+    """As `load`, with what a file says; `origin` names it.
+
+    Raises:
+        UsageError: as `load`.
+    """
     config = parse(_merge(given, over), origin, over)
     # A file may say both, as a run's own does: it is the default.
     if _stated(over, "optim.nesterov") and config.optim.nesterov and not config.optim.momentum:

@@ -1,8 +1,10 @@
 """Which values a trial has, by its number alone: for sweeps that do not learn on the way."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from host.errors import UsageError
 from train.sweeps.space import Axis, Span
@@ -20,20 +22,23 @@ class Points:
         first: the first seed; it decides what is drawn as well.
         seeds: how many a point is repeated with; the next trial has the next seed.
         drawn: how many points are drawn; None: all combinations, the last axis varying fastest.
+        learns: whether values are proposed from how other trials came out, and not by number.
     """
 
     axes: tuple[Axis, ...]
     first: int
     seeds: int
     drawn: int | None
+    learns: bool = False
 
     @property
     def total(self) -> int:
         """How many trials there are."""
-        points = self.drawn
-        if points is None:
-            points = math.prod(axis.count for axis in self.axes)
-        return points * self.seeds
+        return (self._combinations if self.drawn is None else self.drawn) * self.seeds
+
+    @property
+    def _combinations(self) -> int:
+        return math.prod(axis.count for axis in self.axes)
 
     @property
     def names(self) -> list[str]:
@@ -43,7 +48,12 @@ class Points:
     def values(self, number: int) -> dict[str, str]:
         """Those of a trial, as they are typed."""
         point, repeat = divmod(number, self.seeds)
-        found = self._combined(point) if self.drawn is None else self._spread(point)
+        if self.drawn is None:
+            found = self._combined(point)
+        elif finite(self.axes):
+            found = self._combined(self._shuffled[point])
+        else:
+            found = self._spread(point)
         return found | ({SEED: str(self.first + repeat)} if self.seeds > 1 else {})
 
     def _combined(self, point: int) -> dict[str, str]:
@@ -52,6 +62,15 @@ class Points:
             point, place = divmod(point, axis.count)
             found[axis.knob] = axis.value(place)
         return {axis.knob: found[axis.knob] for axis in self.axes}
+
+    @cached_property
+    def _shuffled(self) -> list[int]:
+        """The combinations in an order that looks like none, so that no two points are the same."""
+
+        def key(place: int) -> bytes:
+            return hashlib.sha256(f"{self.first} {place}".encode()).digest()
+
+        return sorted(range(self._combinations), key=key)
 
     def _spread(self, point: int) -> dict[str, str]:
         """Drawn so that they fill the space evenly, however many there are: Sobol's sequence,
@@ -64,6 +83,12 @@ class Points:
             sequence.fast_forward(point)
         shares = sequence.random(1)[0].tolist()
         return {axis.knob: axis.at(share) for axis, share in zip(self.axes, shares, strict=True)}
+
+
+def finite(axes: Sequence[Axis]) -> bool:
+    """Whether there is an end of their combinations, near enough to count them."""
+    ends = all(not isinstance(axis, Span) or (axis.whole and not axis.log) for axis in axes)
+    return ends and math.prod(axis.count for axis in axes) <= _MOST
 
 
 def check(axes: Sequence[Axis], trials: int | None, seeds: int) -> None:
@@ -79,7 +104,19 @@ def check(axes: Sequence[Axis], trials: int | None, seeds: int) -> None:
     if seeds > 1 and any(axis.knob == SEED for axis in axes):
         raise UsageError("--seeds and --over seed=…", "take one of the two away")
     if trials is not None:
-        return
+        count = trials * seeds
+        if finite(axes) and trials > (most := math.prod(axis.count for axis in axes)):
+            raise UsageError(
+                f"--trials {trials}, and there are {most} combinations", "take --trials away"
+            )
+    else:
+        _check_listed(axes)
+        count = seeds * math.prod(axis.count for axis in axes)
+    if count > _MOST:
+        raise UsageError(f"that is {count:,} trials", "ask for fewer: --trials 20")
+
+
+def _check_listed(axes: Sequence[Axis]) -> None:
     for axis in axes:
         if isinstance(axis, Span) and not axis.whole:
             raise UsageError(
@@ -91,6 +128,3 @@ def check(axes: Sequence[Axis], trials: int | None, seeds: int) -> None:
                 f"--over {axis.knob}: log does nothing where each number has its turn",
                 "take log: away, or draw some of them: --trials 20",
             )
-    count = seeds * math.prod(axis.count for axis in axes)
-    if count > _MOST:
-        raise UsageError(f"that is {count:,} trials", "name fewer values, or --trials 20")

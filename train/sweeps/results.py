@@ -10,10 +10,12 @@ from typing import Any
 
 from host.errors import CheckpointError
 from train.record import documents, rundir
-from train.sweeps.points import SEED
+from train.sweeps.points import SEED, Points
 from train.sweeps.study import Trial
 
-_RUN_WIDE = ("code", "package", "image", "device", "driver", "variable")
+# Knobs that change what a record says of the machine, and what they leave to be compared.
+_MOVING = {"optim.name", "reproducibility", "numerics"}
+_FIXED = ("code", "package", "image", "mixed_precision")
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,12 @@ class Point:
 
     Attributes:
         values: of the knobs that are varied, without the seed.
+        seeds: how many such trials there are to be.
     """
 
     values: dict[str, str]
     rows: list[Row]
+    seeds: int
 
     @property
     def top1(self) -> list[float]:
@@ -102,14 +106,20 @@ def rows(folder: Path, trials: Sequence[Trial]) -> list[Row]:
     return [Row(trial, result(folder, trial.number)) for trial in trials]
 
 
-def points(rows: Sequence[Row]) -> list[Point]:
-    """The rows by their point, the best first and what has no result last."""
-    found: dict[tuple[tuple[str, str], ...], list[Row]] = {}
+def points(rows: Sequence[Row], planned: Points) -> list[Point]:
+    """The rows by their point, the best first; those behind that lack a seed, and last those that
+    have no result.
+    """
+    found: dict[int, list[Row]] = {}
     for row in rows:
-        values = {name: text for name, text in row.trial.values.items() if name != SEED}
-        found.setdefault(tuple(values.items()), []).append(row)
-    made = [Point(dict(key), some) for key, some in found.items()]
-    return sorted(made, key=lambda point: -1.0 if point.mean is None else -point.mean - 1.0)
+        found.setdefault(row.trial.number // planned.seeds, []).append(row)
+    made = []
+    for some in found.values():
+        values = dict(some[0].trial.values)
+        if planned.seeds > 1:
+            del values[SEED]
+        made.append(Point(values, some, planned.seeds))
+    return sorted(made, key=lambda p: (p.mean is None, len(p.top1) < p.seeds, -(p.mean or 0.0)))
 
 
 def table(folder: Path, rows: Sequence[Row], names: Sequence[str]) -> str:
@@ -120,32 +130,35 @@ def table(folder: Path, rows: Sequence[Row], names: Sequence[str]) -> str:
     writer.writerow(["trial", *names, "status", *figures, "run", "why"])
     for row in rows:
         trial, came = row.trial, row.result
-        said: list[Any] = [""] * len(figures)
+        said: list[Any] = [trial.top1, "", "", "", ""]  # a run's folder may be gone
         if came is not None:
             said = [came.top1, came.loss, came.steps, came.seconds, came.weights]
         values = [trial.values.get(name, "") for name in names]
         run = run_of(folder, trial.number)
-        writer.writerow([trial.number, *values, trial.status, *said, run, trial.why])
+        why = trial.error.problem if trial.error else ""
+        writer.writerow([trial.number, *values, trial.status, *said, run, why])
     return out.getvalue()
 
 
-def strangers(folder: Path, rows: Sequence[Row]) -> list[str]:
-    """Trials that another code, package or machine trained than the first: a fair comparison has
-    none. A line for each.
+def strangers(folder: Path, rows: Sequence[Row], planned: Points) -> list[str]:
+    """Trials that another code, package, machine or data trained than the first: a fair comparison
+    has none. A line for each.
     """
     from train.record import comparison  # imports torch
 
     found, first = [], None
+    moved = any(axis.knob in _MOVING for axis in planned.axes)
+    varied = any(axis.knob.startswith("data.") for axis in planned.axes)
     for row in rows:
         record = documents.record(run_of(folder, row.trial.number)) if row.result else None
         if record is None:
             continue
         first = first or (row.trial.number, record)
-        other = [
-            name
-            for name, _, _ in comparison.unlike(first[1], record)
-            if name.split()[0] in _RUN_WIDE
-        ]
+        other = [name for name, _, _ in comparison.unlike(first[1], record)]
+        if moved:
+            other = [name for name in other if name.split()[0] in _FIXED]
+        if varied:
+            other = [name for name in other if name != "data"]
         if other:
             more = f" and {len(other) - 1} more" if len(other) > 1 else ""
             found.append(f"trial {row.trial.number} has another {other[0]}{more} than {first[0]}")

@@ -18,6 +18,7 @@ from train.knobs import is_free
 _HOW = "write KNOB=VALUE,VALUE or KNOB=LOW..HIGH or KNOB=log:LOW..HIGH"
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _SPAN = re.compile(rf"(log:)?({_NUMBER})\.\.({_NUMBER})")
+_EXACT = 1 << 53  # whole numbers below are told apart
 _DIGITS = 6  # of a number that is drawn: a command is to be read
 
 
@@ -130,6 +131,8 @@ def _span(word: str, name: str, span: re.Match[str], field: FieldInfo) -> Span:
         raise UsageError(f"--over {word}: the logarithm needs more than 0", "begin above 0")
     if kind is int and not (low.is_integer() and high.is_integer()):
         raise UsageError(f"--over {word}: {name} is a whole number", "begin and end with one")
+    if kind is int and max(-low, high) >= _EXACT:
+        raise UsageError(f"--over {word}: numbers so large are not told apart", "list them")
     return Span(name, low, high, log, kind is int)
 
 
@@ -160,12 +163,15 @@ def nested(base: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, Any]
     made = {name: dict(inner) if isinstance(inner, dict) else inner for name, inner in base.items()}
     for knob, text in values.items():
         section, _, name = knob.rpartition(".")
-        (made.setdefault(section, {}) if section else made)[name] = _value(text)
+        (made.setdefault(section, {}) if section else made)[name] = _value(knob, text)
     return made
 
 
-def _value(text: str) -> Any:
+def _value(knob: str, text: str) -> Any:
     """A value as the command line takes it: text, nothing, or a list."""
     if text == "null":
         return None
-    return yaml.safe_load(text) if text.startswith("[") else text
+    try:
+        return yaml.safe_load(text) if text.startswith("[") else text
+    except yaml.YAMLError as error:
+        raise UsageError(f"{knob}={text} is no list", "write [value, value]") from error

@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from host import regular
 from host.errors import CheckpointError, UsageError
@@ -15,7 +17,6 @@ from train.sweeps import points, space
 from train.sweeps.points import Points
 
 NAME = "sweep.json"
-EXPERIMENT = "experiment.yaml"
 SAMPLERS = ("grid", "random", "tpe")
 _FLAGS = {
     "over": "--over",
@@ -23,33 +24,39 @@ _FLAGS = {
     "seeds": "--seeds",
     "prune": "--prune",
     "knobs": "knob on the command line",
-    "text": "--config, or that file has changed",
+    "given": "experiment: --config, or that file has changed",
 }
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A sweep, but for where it is kept and how many trials are trained at once.
+    """A sweep, but for where it is kept.
 
     Attributes:
         over: what is varied, as it is typed.
         trials: how many are drawn; None: all combinations.
-        sampler: one of SAMPLERS.
+        sampler: how.
         seeds: how many each point is repeated with.
         prune: whether trials that fall behind end early.
         knobs: of the command line, over those of the experiment's file.
-        text: the experiment's file; None: there is none.
+        given: what the experiment's file says.
+        file: its name, for errors.
+        workers: how many trials at once; None: as many as there are places.
+        place: what decides bits of where a trial is trained, as `slots.Slot.decides` has it.
     """
 
     over: list[str]
     trials: int | None
-    sampler: str
+    sampler: Literal["grid", "random", "tpe"]
     seeds: int
     prune: bool
     knobs: dict[str, Any]
-    text: str | None
+    given: dict[str, Any]
+    file: str
+    workers: int | None
+    place: dict[str, str | int]
 
-    def points(self, config: Config) -> Points:
+    def points(self) -> Points:
         """The trials.
 
         Raises:
@@ -57,19 +64,17 @@ class Spec:
         """
         axes = space.axes(self.over)
         points.check(axes, self.trials, self.seeds)
-        return Points(tuple(axes), config.seed, self.seeds, self.trials)
+        learns = self.sampler == "tpe"
+        return Points(tuple(axes), self.experiment({}).seed, self.seeds, self.trials, learns)
 
-    def experiment(self, file: Path | None, values: Mapping[str, str]) -> Config:
+    def experiment(self, values: Mapping[str, str]) -> Config:
         """That of a trial with these values.
-
-        Args:
-            file: where the experiment's text stands; None: there is none.
 
         Raises:
             UsageError: it is none.
         """
         try:
-            return experiment.load(file, space.nested(self.knobs, values))
+            return experiment.loaded(self.given, self.file, space.nested(self.knobs, values))
         except UsageError as error:
             if not values:
                 raise
@@ -77,20 +82,21 @@ class Spec:
             problem = error.problem.removeprefix("the command line: ")
             raise UsageError(f"with {said}: {problem}", error.fix) from error
 
-    def check(self, file: Path | None, planned: Points) -> None:
-        """See that each combination is an experiment. Of what is drawn, each value by itself: two
-        of them may not fit together.
+    def check(self, planned: Points) -> None:
+        """See that each trial has an experiment; where values are proposed on the way, that the
+        ends of each range and each value have, with the first of the others.
 
         Raises:
-            UsageError: naming one that is none.
+            UsageError: naming one that has none.
         """
-        if self.trials is None:
+        if not planned.learns:
             for number in range(0, planned.total, planned.seeds):
-                self.experiment(file, planned.values(number))
+                self.experiment(planned.values(number))
             return
+        first = {axis.knob: axis.at(0.0) for axis in planned.axes}
         for axis in planned.axes:
             for share in axis.shares:
-                self.experiment(file, {axis.knob: axis.at(share)})
+                self.experiment({**first, axis.knob: axis.at(share)})
 
     def write(self, folder: Path) -> None:
         """Keep it.
@@ -99,14 +105,7 @@ class Spec:
             CheckpointError: that cannot be done.
         """
         fix = "choose another --run, or make room"
-        if self.text is not None:
-            documents.write(folder / EXPERIMENT, self.text, fix)
         documents.write(folder / NAME, documents.text(asdict(self)) + "\n", fix)
-
-
-def kept(folder: Path, spec: Spec) -> Path | None:
-    """Where a sweep's folder keeps its experiment; None where that is all defaults."""
-    return folder / EXPERIMENT if spec.text is not None else None
 
 
 def read(folder: Path) -> Spec | None:
@@ -117,28 +116,33 @@ def read(folder: Path) -> Spec | None:
     """
     path = folder / NAME
     try:
-        content = documents.mapping(regular.read(path, documents.MOST))
-        return Spec(**content)
+        text = regular.read(path, documents.MOST)
+        documents.mapping(text)  # as other files of ours: no numbers that JSON has not, and so on
+        return TypeAdapter(Spec).validate_json(text, strict=True)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}", "mend it") from error
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
+        why: object = error
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise CheckpointError(
-            f"{path} is damaged: {error}", "restore it from a copy, or choose another --run"
+            f"{path} is damaged: {why}", "restore it from a copy, or choose another --run"
         ) from error
 
 
-def going_on(before: Spec, given: Mapping[str, Any], folder: Path) -> Spec:
+def going_on(before: Spec, said: Mapping[str, Any], folder: Path) -> Spec:
     """The sweep to go on with.
 
     Args:
-        given: what was said of it anew: more trials may be asked for, and nothing else.
+        said: what is said of it anew: more trials may be asked for, and other workers.
 
     Raises:
         UsageError: naming what is another.
     """
-    now = replace(before, **given)
+    now = replace(before, **said)
     for name, flag in _FLAGS.items():
         if getattr(now, name) != getattr(before, name):
             raise UsageError(
@@ -152,3 +156,18 @@ def going_on(before: Spec, given: Mapping[str, Any], folder: Path) -> Spec:
             "ask for more, or choose another --run",
         )
     return now
+
+
+def check_place(before: Spec, place: Mapping[str, str | int], folder: Path) -> None:
+    """See that trials are trained where those before them were, as far as that decides bits.
+
+    Raises:
+        UsageError: naming what is another.
+    """
+    for name, was in before.place.items():
+        if place.get(name) != was:
+            raise UsageError(
+                f"the sweep in {folder} was started with {name} {was}, and this is"
+                f" {place.get(name)}",
+                "go on with the same PRECISION, GPUS, CPUS and --workers, or choose another --run",
+            )

@@ -1,7 +1,8 @@
 """The trials of a sweep and how each came out, in a journal that outlives a kill: Optuna's."""
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.trial import FrozenTrial, TrialState
 
-from host.errors import CheckpointError, LockstepError
+from host.errors import CheckpointError, LockstepError, of
 from train.sweeps.points import SEED, Points
 from train.sweeps.space import Axis, Choice
 
@@ -30,7 +31,7 @@ _STATUS: dict[TrialState, Status] = {
     TrialState.PRUNED: "pruned",
     TrialState.FAIL: "failed",
 }
-_WHY = "why"
+_PROBLEM, _FIX, _CODE = "problem", "fix", "code"
 # Trials that are finished, and per cent of a training, before one may be ended early.
 _BEFORE, _BEGUN = 4, 25
 
@@ -42,14 +43,14 @@ class Trial:
     Attributes:
         values: the knobs that are varied, as they are typed.
         top1: of its last evaluation, a fraction; None where it is not finished.
-        why: it failed.
+        error: it failed with.
     """
 
     number: int
     values: dict[str, str]
     status: Status
     top1: float | None
-    why: str
+    error: LockstepError | None
 
 
 class Study:
@@ -57,37 +58,40 @@ class Study:
 
     Args:
         folder: the sweep's.
-        learns: whether values are proposed from how other trials came out (TPE), and not by number.
 
     Raises:
-        CheckpointError: its journal is damaged.
+        CheckpointError: its journal is damaged, or cannot be read or written.
     """
 
-    def __init__(self, folder: Path, points: Points, *, learns: bool) -> None:
+    def __init__(self, folder: Path, points: Points) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.points, self._learns = points, learns
-        path = folder / NAME
-        _cut(path)
+        self.points, self._path = points, folder / NAME
         try:
-            self._study = optuna.create_study(
-                storage=JournalStorage(JournalFileBackend(str(path), _Held())),
-                study_name="sweep",
-                pruner=optuna.pruners.MedianPruner(_BEFORE, _BEGUN),
-                direction="maximize",
-                load_if_exists=True,
-            )
-        except (ValueError, KeyError, TypeError) as error:
+            with self._kept():
+                _cut(self._path)
+                self._study = optuna.create_study(
+                    storage=JournalStorage(JournalFileBackend(str(self._path), _Held())),
+                    study_name="sweep",
+                    pruner=optuna.pruners.MedianPruner(_BEFORE, _BEGUN),
+                    direction="maximize",
+                    load_if_exists=True,
+                )
+                self.trials()
+        except (LockstepError, MemoryError):
+            raise
+        except Exception as error:  # its lines may say anything
             raise CheckpointError(
-                f"{path} is damaged: {error}", "restore it from a copy, or choose another --run"
+                f"{self._path} is damaged: {error!r}",
+                "restore it from a copy, or choose another --run",
             ) from error
         self._distributions = {axis.knob: _distribution(axis) for axis in points.axes}
         if points.seeds > 1:
-            last = points.first + points.seeds - 1
-            self._distributions[SEED] = IntDistribution(points.first, last)
+            every = range(points.first, points.first + points.seeds)
+            self._distributions[SEED] = CategoricalDistribution([*map(str, every)])
 
     def trials(self) -> list[Trial]:
         """All that were begun, in their order."""
-        return [_trial(each) for each in self._study.get_trials(deepcopy=False)]
+        return [self._trial(each) for each in self._study.get_trials(deepcopy=False)]
 
     def unfinished(self) -> list[Trial]:
         """Those that were begun and did not end: the first thing to go on with."""
@@ -99,20 +103,23 @@ class Study:
         if number >= self.points.total:
             return None
         self._study.sampler = self._sampler(number)
-        return _trial(self._held(self._study.ask(self._distributions).number))
+        with self._kept():
+            return self._trial(self._held(self._study.ask(self._distributions).number))
 
     def _begun(self, trial: Trial) -> Trial:
         """The same with all its values: it may have been cut off among them."""
         self._study.sampler = self._sampler(trial.number)
         asked = self._asked(trial.number)
-        for name, distribution in self._distributions.items():
-            _suggest(asked, name, distribution)
-        return _trial(self._held(trial.number))
+        with self._kept():
+            for name, distribution in self._distributions.items():
+                _suggest(asked, name, distribution)
+        return self._trial(self._held(trial.number))
 
     def _sampler(self, number: int) -> BaseSampler:
+        if not self.points.learns:
+            return _ByNumber(self.points)
         # After a kill nobody knows what was drawn before: each trial has draws of its own.
-        seed = self.points.first + number
-        return TPESampler(seed=seed) if self._learns else _ByNumber(self.points)
+        return TPESampler(seed=(self.points.first + number) % 2**32)
 
     def _held(self, number: int) -> FrozenTrial:
         return self._study.get_trials(deepcopy=False)[number]
@@ -125,22 +132,57 @@ class Study:
         as it is worse there than the middle one of those that finished.
         """
         percent = round(100 * share)
-        if percent >= 100 or percent in self._held(trial.number).intermediate_values:
+        if percent >= 100:
             return False
         asked = self._asked(trial.number)
-        asked.report(top1, percent)
+        if percent not in self._held(trial.number).intermediate_values:
+            with self._kept():
+                asked.report(top1, percent)
         return asked.should_prune()
 
     def ended(self, trial: Trial, top1: float | None, error: LockstepError | None = None) -> None:
         """Note how it came out: `top1` at its end, or why it failed; neither: it ended early."""
         number = trial.number
-        if error is not None:
-            self._asked(number).set_user_attr(_WHY, str(error))
-            self._study.tell(number, state=TrialState.FAIL)
-        elif top1 is None:
-            self._study.tell(number, state=TrialState.PRUNED)
-        else:
-            self._study.tell(number, top1)
+        with self._kept():
+            if error is not None:
+                asked = self._asked(number)
+                said = {_PROBLEM: error.problem, _FIX: error.fix, _CODE: error.code}
+                for name, value in said.items():
+                    asked.set_user_attr(name, value)
+                self._study.tell(number, state=TrialState.FAIL)
+            elif top1 is None:
+                self._study.tell(number, state=TrialState.PRUNED)
+            else:
+                self._study.tell(number, top1)
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write {self._path}: {error.strerror}",
+                "make room or mend its permissions, then add --resume",
+            ) from error
+
+    def _trial(self, frozen: FrozenTrial) -> Trial:
+        values = {
+            name: value if isinstance(value, str) else repr(value)
+            for name, value in frozen.params.items()
+        }
+        if not self.points.learns:  # the journal has numbers as floats
+            values = self.points.values(frozen.number)
+        said, error = frozen.user_attrs, None
+        if frozen.state == TrialState.FAIL:
+            kind = of(int(said.get(_CODE, LockstepError.code)))
+            error = kind(str(said.get(_PROBLEM, "it failed")), str(said.get(_FIX, "see its log")))
+        return Trial(
+            frozen.number,
+            values,
+            _STATUS.get(frozen.state, "unfinished"),
+            frozen.value if frozen.state == TrialState.COMPLETE else None,
+            error,
+        )
 
 
 class _ByNumber(BaseSampler):
@@ -191,19 +233,6 @@ def _suggest(asked: optuna.Trial, name: str, distribution: BaseDistribution) -> 
         asked.suggest_int(name, distribution.low, distribution.high, log=distribution.log)
     elif isinstance(distribution, FloatDistribution):
         asked.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
-
-
-def _trial(frozen: FrozenTrial) -> Trial:
-    return Trial(
-        frozen.number,
-        {
-            name: value if isinstance(value, str) else repr(value)
-            for name, value in frozen.params.items()
-        },
-        _STATUS.get(frozen.state, "unfinished"),
-        frozen.value if frozen.state == TrialState.COMPLETE else None,
-        str(frozen.user_attrs.get(_WHY, "")),
-    )
 
 
 def _number(text: str) -> float | int:

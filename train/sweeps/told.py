@@ -1,5 +1,6 @@
 """A sweep's outcome: lines, trials.csv, sweep.html, and the best experiment as a file to use."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,6 @@ from host.text import printable
 from train.experiment import dump
 from train.record import documents
 from train.sweeps import results
-from train.sweeps import spec as specs
 from train.sweeps.points import SEED, Points
 from train.sweeps.results import Point, Row
 from train.sweeps.space import Axis, Span
@@ -34,8 +34,8 @@ def write(folder: Path, spec: Spec, planned: Points, trials: Sequence[Trial]) ->
         CheckpointError: one cannot be written, or a run's files are damaged.
     """
     rows = results.rows(folder, trials)
-    found = results.points(rows)
-    doubts = results.strangers(folder, rows)
+    found = results.points(rows, planned)
+    doubts = results.strangers(folder, rows, planned)
     documents.write(folder / TABLE, results.table(folder, rows, planned.names), _FIX)
     documents.write(folder / PAGE, _page(folder, planned, rows, found, doubts), _FIX)
     lines = [*(_points(found, planned) if planned.axes else _seeds(found[0]))]
@@ -43,7 +43,8 @@ def write(folder: Path, spec: Spec, planned: Points, trials: Sequence[Trial]) ->
     if planned.axes and found and found[0].mean is not None:
         path = folder / BEST
         documents.write(path, _best(folder, spec, found[0]), _FIX)
-        lines.append(f"best experiment in {path}: make train CONFIG={path}")
+        words = shlex.quote(f"CONFIG={path}")
+        lines.append(f"best experiment in {path}: make train {words}")
     return [*lines, f"all trials in {folder / TABLE}, as a page in {folder / PAGE}"]
 
 
@@ -72,15 +73,18 @@ def _points(found: Sequence[Point], planned: Points) -> Iterator[str]:
 def _spread(point: Point) -> str:
     if point.mean is None:
         return "none is finished"
-    mean = f"{100 * point.mean:.2f}"
-    if point.deviation is None:
+    mean, count = f"{100 * point.mean:.2f}", len(point.top1)
+    if point.seeds == 1:
         return f"{mean} %"
-    how = f"mean and standard deviation of {len(point.top1)} seeds"
+    lacking = f" of {point.seeds}" * (count < point.seeds)
+    if point.deviation is None:
+        return f"{mean} %, one seed{lacking}"
+    how = f"mean and standard deviation of {count}{lacking} seeds"
     return f"{mean} ± {100 * point.deviation:.2f} %, {how}"
 
 
 def _best(folder: Path, spec: Spec, point: Point) -> str:
-    config = spec.experiment(specs.kept(folder, spec), point.values)
+    config = spec.experiment(point.values)
     numbers = ", ".join(str(row.trial.number) for row in point.rows)
     said = "  ".join(f"{name}={value}" for name, value in point.values.items())
     return _comments(

@@ -14,12 +14,11 @@ from host.errors import HostError, LockstepError, Stopped, of
 from train.config import Config
 from train.experiment import dump
 from train.process import outcome, parent
-from train.record import documents, files, lock, metrics
+from train.record import documents, files, metrics
 from train.sweeps import results
 from train.sweeps.slots import Slot
 from train.sweeps.study import Trial
 
-_GONE = 60.0  # seconds for one that a kill left behind to save and go
 _LOOK = 2.0  # seconds between looks at its figures
 
 
@@ -29,41 +28,47 @@ class Training:
     Args:
         folder: the sweep's.
         config: the trial's experiment.
+
+    Raises:
+        HostError: it cannot be started.
+        CheckpointError: its experiment cannot be written.
     """
 
     def __init__(self, folder: Path, trial: Trial, config: Config, slot: Slot) -> None:
         self.trial, self.slot, self.config = trial, slot, config
         self.run = results.run_of(folder, trial.number)
         self.early = False  # whether it was asked to end, since it falls behind
-        self._log, self._said = self.run.with_suffix(".log"), self.run.with_suffix(".end")
-        self._looked, self._size = 0.0, 0
+        self._log, self._note = self.run.with_suffix(".log"), self.run.with_suffix(".end")
         self._end: LockstepError | None = None
+        # A process that has just begun does not know what to do with a signal.
+        self._looked, self._size = time.monotonic(), 0
         file = self.run.with_suffix(".yaml")
-        files.make_directory(file.parent)
-        documents.write(file, dump(config), "make room, then add --resume")
-        _wait(self.run)
-        self._said.unlink(missing_ok=True)
         words = ["fit", "--config", str(file), "--run", str(self.run), "--resume"]
-        environ = {**slot.environ, outcome.VARIABLE: str(self._said)}
+        environ = {**slot.environ, outcome.VARIABLE: str(self._note)}
         try:
+            files.make_directory(file.parent)
+            documents.write(file, dump(config), "make room, then add --resume")
+            self._note.unlink(missing_ok=True)
             with self._log.open("ab") as log:
+                self._said = log.tell()
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "train.launch", *words],
                     env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     start_new_session=True,
-                    preexec_fn=partial(_alone, slot),  # noqa: PLW1509  (two system calls)
+                    preexec_fn=partial(_alone, slot, os.getpid()),  # noqa: PLW1509  (system calls)
                 )  # fmt: skip
         except OSError as error:
             raise HostError(
-                f"cannot start a training: {error.strerror}", "mend that, then add --resume"
+                f"cannot start a training in {self.run}: {error.strerror}",
+                "mend that, then add --resume",
             ) from error
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
         code = self._process.poll()
         if code is not None:
-            self._end = outcome.read(self._said).error
-            self._said.unlink(missing_ok=True)
+            self._end = outcome.read(self._note).error
+            self._note.unlink(missing_ok=True)
         return code
 
     def stop(self) -> None:
@@ -76,7 +81,9 @@ class Training:
         self._process.wait()
 
     def evaluations(self) -> list[tuple[float, float]]:
-        """New figures on the way: the share of the training, and top-1; now and then."""
+        """Figures on the way: the share of the training, and top-1; now and then, if there are new
+        ones.
+        """
         now = time.monotonic()
         if now - self._looked < _LOOK:
             return []
@@ -100,28 +107,21 @@ class Training:
         """Why it did not come to its end."""
         if self._end is not None:
             return self._end
-        told = [line for line in _tail(self._log) if line.startswith(("error: ", "stopped: "))]
-        if told:
-            problem, _, fix = told[-1].partition(": ")[2].partition(" → ")
-            return (Stopped if told[-1].startswith("stopped") else of(code))(problem, fix)
-        return of(code)(f"a training ended with code {code}", f"see {self._log}")
+        with suppress(OSError), self._log.open("rb") as file:
+            file.seek(self._said)  # what stands before it is of another attempt
+            lines = file.read().decode(errors="replace").splitlines()
+            for kind in (of(code), Stopped):
+                told = [line for line in lines if line.startswith(f"{kind.label}: ")]
+                if told:
+                    problem, _, fix = told[-1].partition(": ")[2].partition(" → ")
+                    return kind(problem, fix)
+        return of(code)(f"its process ended with code {code}", f"see {self._log}")
 
 
-def _alone(slot: Slot) -> None:
+def _alone(slot: Slot, parent_id: int) -> None:
+    """In the new process: end with the one that started it, and keep to the slot's CPUs."""
     parent.signal_on_death(signal.SIGTERM)
+    if os.getppid() != parent_id:  # gone before it was said
+        os._exit(128 + signal.SIGTERM)
     if slot.cpus is not None:
         os.sched_setaffinity(0, slot.cpus)
-
-
-def _wait(run: Path) -> None:
-    """Let one that outlived a killed sweep save and go: nobody else may write beside it."""
-    until = time.monotonic() + _GONE
-    while lock.is_held(run) and time.monotonic() < until:
-        time.sleep(0.2)
-
-
-def _tail(path: Path) -> list[str]:
-    with path.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - (1 << 16)))
-        return file.read().decode(errors="replace").splitlines()

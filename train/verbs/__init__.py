@@ -48,6 +48,17 @@ def found() -> dict[str, Verb]:
     return {n: cast(Verb, importlib.import_module(f"{__name__}.{n}")) for n in names}
 
 
+def positive(text: str) -> int:
+    """An argument that is a number from 1.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1")
+    return int(text)
+
+
 def help_line(verb: Verb) -> str:
     """What a verb does, on a line."""
     return (verb.__doc__ or "").splitlines()[0]

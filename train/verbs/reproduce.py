@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from train.verbs import positive
+
 LAUNCHED = False
 KNOBS = False
 
@@ -15,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for device in ("cpus", "gpus"):
         where.add_argument(
             f"--{device}",
-            type=_positive,
+            type=positive,
             metavar="N",
             help=f"train on N {device[:-1].upper()} processes (default: as recorded)",
         )
@@ -23,12 +25,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--anyway", action="store_true", help="train even where code or data changed since"
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1")
-    return int(text)
 
 
 def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:

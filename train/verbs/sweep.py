@@ -2,7 +2,8 @@
 
 import argparse
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,15 @@ from train.record import files, lock, rundir
 from train.sweeps import spec as specs
 from train.sweeps.points import Points
 from train.sweeps.spec import SAMPLERS, Spec
+from train.verbs import positive
 
 if TYPE_CHECKING:
     from train.sweeps.slots import Slot
 
 LAUNCHED = False
 KNOBS = True
+
+_SAID = ("over", "trials", "sampler", "seeds", "prune", "workers")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,13 +40,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seeds",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="train each with N seeds, the experiment's and those after it",
     )
     parser.add_argument(
         "--trials",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="draw N of all combinations (default: train each)",
     )
@@ -60,7 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="how many at once (default: one a GPU, or one on the CPU); they share GPUS or CPUS",
     )
@@ -72,12 +76,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 1")
-    return int(text)
-
-
 def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
     """Sweep.
 
@@ -86,27 +84,32 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         Stopped: a signal came; what was trained is kept.
         LockstepError: what else went wrong, for the user to mend.
     """
-    with interrupt.listen() as stop:
-        folder = _going_on(options)
+    with interrupt.listen() as stop, ExitStack() as held:
+        folder, before = _going_on(options), None
         if folder is None:
-            spec, file = _new(options, knobs), options.config
+            spec = _new(options, knobs)
         else:
+            held.enter_context(lock.hold(folder, lock.PATIENCE))
             before = specs.read(folder)
-            assert before is not None
+            if before is None:
+                raise UsageError(f"there is no sweep in {folder} any more", "start another one")
             spec = specs.going_on(before, _given(options, knobs), folder)
-            file = specs.kept(folder, spec)
-        config = spec.experiment(file, {})
-        planned = spec.points(config)
-        spec.check(file, planned)
+        planned = spec.points()
+        spec.check(planned)
         from train.sweeps.slots import slots
 
-        places = slots(config, os.environ, options.workers)
-        folder = folder or _made(options.run, config.name)
-        with lock.hold(folder, lock.PATIENCE):
-            spec.write(folder)
-            at_once = f", {len(places)} at once" if len(places) > 1 else ""
-            print(printable(f"{planned.total} trials{at_once}: {folder}"), flush=True)
-            _train(folder, spec, planned, places, stop)
+        config = spec.experiment({})
+        places = slots(config, os.environ, spec.workers)
+        spec = replace(spec, place=places[0].decides)
+        if folder is None:
+            folder = _made(options.run, config.name)
+            held.enter_context(lock.hold(folder))
+        if before is not None:
+            specs.check_place(before, spec.place, folder)
+        spec.write(folder)
+        at_once = f", {len(places)} at once" if len(places) > 1 else ""
+        print(printable(f"{planned.total} trials{at_once}: {folder}"), flush=True)
+        _train(folder, spec, planned, places, stop)
 
 
 def _train(
@@ -116,12 +119,12 @@ def _train(
     from train.sweeps.study import Study
     from train.sweeps.sweeping import Sweep
 
-    study = Study(folder, planned, learns=spec.sampler == "tpe")
+    study = Study(folder, planned)
     try:
         with Sweep(folder, spec, study, places) as sweep:
             sweep.run(stop)
     except LockstepError:
-        with suppress(LockstepError):  # the first one says more
+        with suppress(Exception):  # the first error says more
             told.write(folder, spec, planned, study.trials())
         raise
     lines = told.write(folder, spec, planned, study.trials())
@@ -152,48 +155,35 @@ def _going_on(options: argparse.Namespace) -> Path | None:
 
 
 def _given(options: argparse.Namespace, knobs: dict[str, Any]) -> dict[str, Any]:
-    """What was said of a sweep, but for nothing."""
-    said = {
-        "over": options.over,
-        "trials": options.trials,
-        "sampler": options.sampler,
-        "seeds": options.seeds,
-        "prune": options.prune,
-        "knobs": knobs or None,
-        "text": _text(options.config) if options.config else None,
-    }
+    """What was said of a sweep, and nothing else."""
+    said = {name: getattr(options, name) for name in _SAID} | {"knobs": knobs or None}
+    if options.config:
+        said |= {"given": experiment.read_yaml(options.config), "file": str(options.config)}
     return {name: value for name, value in said.items() if value is not None}
 
 
 def _new(options: argparse.Namespace, knobs: dict[str, Any]) -> Spec:
+    if options.resume:
+        print(printable(f"{options.run} holds no sweep to go on with: starting one"))
     given = _given(options, knobs)
     drawn = given.get("trials") is not None
-    usual = "random" if drawn else "grid"
-    empty: dict[str, Any] = {
-        "over": [],
-        "trials": None,
-        "sampler": usual,
-        "seeds": 1,
-        "prune": False,
-    }
-    spec = Spec(**({**empty, "knobs": {}, "text": None} | given))
+    usual: dict[str, Any] = {
+        "over": [], "trials": None, "sampler": "random" if drawn else "grid", "seeds": 1,
+        "prune": False, "knobs": {}, "given": {}, "file": "defaults", "workers": None, "place": {},
+    }  # fmt: skip
+    spec = Spec(**(usual | given))
     if drawn == (spec.sampler == "grid"):
-        what = "--trials" if drawn else "no --trials"
         raise UsageError(
-            f"--sampler {spec.sampler} with {what}",
+            f"--sampler {spec.sampler} with {'--trials' if drawn else 'no --trials'}",
             "leave --sampler out, or take --trials away" if drawn else "say how many: --trials 20",
         )
-    if spec.sampler == "tpe" and spec.seeds > 1:
+    if spec.seeds > 1 and (spec.sampler == "tpe" or spec.prune):
         raise UsageError(
-            "--sampler tpe with --seeds: it learns from single trainings",
+            f"--seeds with {'--prune' if spec.prune else '--sampler tpe'}, which compares single"
+            " trainings",
             "take --seeds away; train the best with several seeds afterwards",
         )
     return spec
-
-
-def _text(file: Path) -> str:
-    experiment.read_yaml(file)  # says what is wrong with it
-    return file.read_text()
 
 
 def _made(run: Path | None, name: str) -> Path:
