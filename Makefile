@@ -256,7 +256,7 @@ test-portable: $(DEV)  ## train as a dozen other CPUs and on two emulated ones, 
 	@$(BIN)/python -m pytest -m portable tests/portable -n 2 --dist worksteal -rP -k 'cpus or quick' $(args)
 
 test-fault: $(DEV)  ## kill and resume hundreds of times; half an hour
-	@FAULT_KILLS=200 FAULT_SCHEDULES=50 FAULT_FLIPS=20 $(BIN)/python -m pytest -s tests/fault $(args)
+	@FAULT_KILLS=200 FAULT_SCHEDULES=50 FAULT_FLIPS=20 SWEEP_SEEDS=2 $(BIN)/python -m pytest -s tests/fault tests/test_sweep.py $(args)
 
 bench: $(ENV)  ## what the levels of reproducibility cost, side by side
 	@$(BIN)/python benchmarks/lockstep.py $(args)

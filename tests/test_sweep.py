@@ -20,6 +20,7 @@ from conftest import DIGITS, ROOT, one_line
 
 from host.errors import DivergedError, HostError, UsageError
 from train.config import Config
+from train.process.interrupt import StopFlag
 from train.sweeps import results, space, study, told
 from train.sweeps import slots as places
 from train.sweeps.points import Points, check
@@ -388,7 +389,8 @@ SHORT = [
     "--log.report",
     "false",
 ]
-OVER = ["--over", "optim.lr=0.02,0.05,0.1", "batch_size=64,128", "--seeds", "2"]
+SEEDS = int(os.environ.get("SWEEP_SEEDS", "1"))  # make test-fault has two: twelve trials
+OVER = ["--over", "optim.lr=0.02,0.05,0.1", "batch_size=64,128", "--seeds", str(SEEDS)]
 
 
 def rows(run: Path) -> list[dict[str, str]]:
@@ -407,7 +409,7 @@ def start(*words: object, run: Path) -> subprocess.Popen[bytes]:
 def test_killed_three_times_it_has_each_trial_once_and_the_same(tmp_path, cli) -> None:
     run = tmp_path / "sweep"
     words = [*SHORT, *OVER, "--workers", 2]
-    for count in (1, 4, 8):
+    for count in (1, 2 * SEEDS, 4 * SEEDS):
         process = start(*words, *["--resume"] * (count > 1), run=run)
         below = []
         while len(list(run.glob("trials/*/result.json"))) < count:
@@ -417,7 +419,7 @@ def test_killed_three_times_it_has_each_trial_once_and_the_same(tmp_path, cli) -
             time.sleep(0.05)
         time.sleep(0.2 * count)  # somewhere in the next ones
         process.kill()
-        if count == 4:  # and all that it had started
+        if count == 2 * SEEDS:  # and all that it had started
             for each in below:
                 with suppress(psutil.NoSuchProcess):
                     each.kill()
@@ -426,9 +428,9 @@ def test_killed_three_times_it_has_each_trial_once_and_the_same(tmp_path, cli) -
     said = process.communicate()[0].decode()
     assert process.returncode == 0, said
     found = rows(run)
-    assert [row["trial"] for row in found] == [str(n) for n in range(12)]
+    assert [row["trial"] for row in found] == [str(n) for n in range(6 * SEEDS)]
     assert {row["status"] for row in found} == {"finished"}
-    assert len({row["weights_sha256"] for row in found}) == 12
+    assert len({row["weights_sha256"] for row in found}) == len(found)
     for row in found:
         # The same training by itself, and by hand.
         knobs = [
@@ -437,7 +439,7 @@ def test_killed_three_times_it_has_each_trial_once_and_the_same(tmp_path, cli) -
             "--batch_size",
             row["batch_size"],
             "--seed",
-            row["seed"],
+            row.get("seed", "0"),
         ]
         alone = tmp_path / f"alone-{row['trial']}"
         assert cli("fit", *DIGITS, *SHORT, *knobs, "--run", alone).code == 0
@@ -483,11 +485,21 @@ def test_one_that_fails_by_itself_leaves_the_others_alone(tmp_path) -> None:
     assert (good["status"], bad["status"]) == ("finished", "failed")
     assert "loss" in bad["why"]
     assert "trial 1  optim.lr=1e30  failed: " in said
-    hopeless = tmp_path / "hopeless"
-    process = start(*SHORT, "--over", "optim.lr=1e30,1e31", run=hopeless)
-    said = process.communicate()[0].decode()
-    assert process.returncode == 5, said
-    assert "no trial was finished" in said
+
+
+@pytest.mark.parametrize("values", ["1,2", "1,2,3,4,5,6"])
+def test_where_all_fail_it_ends_as_they_did(tmp_path, values) -> None:
+    spec = replace(SPEC, over=[f"optim.lr={values}"])
+    held, lost = Study(tmp_path, spec.points()), DivergedError("the loss is nan", "lower it")
+    for _ in range(min(4, held.points.total)):
+        held.ended(held.next(), None, lost)
+    with Sweep(tmp_path, spec, held, []) as sweep:
+        if held.points.total == 2:
+            with pytest.raises(DivergedError, match=r"no trial of .* was finished: the loss is na"):
+                sweep.run(StopFlag())
+        else:
+            with pytest.raises(DivergedError, match="all 5 trials so far failed"):
+                sweep._failed(held.next(), lost)
 
 
 @pytest.mark.slow
