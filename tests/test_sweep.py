@@ -21,7 +21,7 @@ from conftest import DIGITS, ROOT, one_line
 from host.errors import DivergedError, HostError, UsageError
 from train.config import Config
 from train.process.interrupt import StopFlag
-from train.sweeps import results, space, study, told
+from train.sweeps import journal, results, space, study, told
 from train.sweeps import slots as places
 from train.sweeps.points import Points, check
 from train.sweeps.spec import Spec
@@ -194,7 +194,7 @@ def test_a_journal_goes_on_where_it_was_cut_off(tmp_path, learns) -> None:
         held = Study(folder, planned)
         while (trial := held.next()) is not None:
             if cut:  # power is lost: half a line is written, and the trial had begun
-                with (folder / study.NAME).open("ab") as file:
+                with (folder / journal.NAME).open("ab") as file:
                     file.write(b'{"op_code": 6, "wor')
                 held = Study(folder, planned)
                 (again,) = held.unfinished()
@@ -215,7 +215,7 @@ def test_a_journal_goes_on_where_it_was_cut_off(tmp_path, learns) -> None:
 def test_a_trial_that_was_cut_off_among_its_values_gets_the_others(tmp_path) -> None:
     planned = points("optim.lr=0.1,0.3", "optim.momentum=0,0.9")
     trial = Study(tmp_path, planned).next()
-    path = tmp_path / study.NAME
+    path = tmp_path / journal.NAME
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]))  # the last is its second value
     (again,) = Study(tmp_path, planned).unfinished()

@@ -4,15 +4,15 @@ import argparse
 import os
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from host.errors import HostError, LockstepError, UsageError
+from host.errors import LockstepError, UsageError
 from host.text import printable
 from train import experiment
 from train.process import interrupt
-from train.record import files, lock, rundir
+from train.record import lock
+from train.sweeps import folder as folders
 from train.sweeps import spec as specs
 from train.sweeps.points import Points
 from train.sweeps.spec import SAMPLERS, Spec
@@ -85,7 +85,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         LockstepError: what else went wrong, for the user to mend.
     """
     with interrupt.listen() as stop, ExitStack() as held:
-        folder, before = _going_on(options), None
+        folder, before = folders.going_on(options.run, resume=options.resume), None
         if folder is None:
             spec = _new(options, knobs)
         else:
@@ -102,7 +102,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         places = slots(config, os.environ, spec.workers)
         spec = replace(spec, place=places[0].decides)
         if folder is None:
-            folder = _made(options.run, config.name)
+            folder = folders.made(options.run, config.name)
             held.enter_context(lock.hold(folder))
         if before is not None:
             specs.check_place(before, spec.place, folder)
@@ -129,29 +129,6 @@ def _train(
         raise
     lines = told.write(folder, spec, planned, study.trials())
     print("\n".join(map(printable, lines)), flush=True)
-
-
-def _going_on(options: argparse.Namespace) -> Path | None:
-    """The folder of a sweep that is to go on; None: a new one is to begin.
-
-    Raises:
-        UsageError: there is none to go on with, or one that is not to.
-    """
-    run: Path | None = options.run
-    if run is None and not options.resume:
-        return None
-    if run is None:
-        held = list(rundir.RUNS.glob(f"**/{specs.NAME}"))
-        if not held:
-            raise UsageError(f"there is no sweep in {rundir.RUNS}", "start one without --resume")
-        return max(held, key=lambda path: path.stat().st_mtime).parent
-    if not (run / specs.NAME).exists():
-        return None
-    if not options.resume:
-        raise UsageError(
-            f"{run} already holds a sweep", "add --resume to go on, or choose another --run"
-        )
-    return run
 
 
 def _given(options: argparse.Namespace, knobs: dict[str, Any]) -> dict[str, Any]:
@@ -184,25 +161,3 @@ def _new(options: argparse.Namespace, knobs: dict[str, Any]) -> Spec:
             "take --seeds away; train the best with several seeds afterwards",
         )
     return spec
-
-
-def _made(run: Path | None, name: str) -> Path:
-    """A folder for a new sweep."""
-    if run is None:
-        stamp = f"sweep-{datetime.now():%Y%m%d-%H%M%S}"
-        run = rundir.RUNS / name / stamp
-        while run.exists():
-            run = run.with_name(f"{run.name}+")
-    try:
-        files.make_directory(run)
-        others = [path.name for path in run.iterdir() if path.name != lock.NAME]
-    except OSError as error:
-        raise HostError(
-            f"the folder {run} cannot be made: {error.strerror}", "choose another --run"
-        ) from error
-    if others:
-        raise UsageError(
-            f"the directory {run} holds {min(others)} and no sweep",
-            "name a new or empty directory: --run",
-        )
-    return run
