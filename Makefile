@@ -134,6 +134,9 @@ ifneq ($(goals),seeds)
 $(error N is the number of seeds of make seeds, and does nothing with make $(firstword $(filter-out seeds,$(goals))) → take it away)
 endif
 endif
+ifneq ($(and $(filter seeds,$(goals)),$(filter N,$(told)),$(or $(filter 0,$(value N)),$(filter-out $(shell printf %s $(call quoted,N) | tr -cd 0-9),$(value N)),$(if $(value N),,empty))),)
+$(error N=$(value N) is no number from 1 → make seeds N=5)
+endif
 ifneq ($(and $(filter seeds,$(goals)),$(findstring --seeds,$(value ARGS))),)
 $(error make seeds has N= for the number of seeds → take --seeds away)
 endif

@@ -40,6 +40,15 @@ hypothesis.settings.load_profile("no deadline")
 
 ROOT = Path(__file__).resolve().parent.parent
 DIGITS = ["--config", "configs/digits.yaml"]
+# The experiments that come with it, as their page lists them; a user's own stand beside them.
+SHIPPED = [
+    ROOT / "configs" / f"{name}.yaml"
+    for name in re.findall(
+        r"^\| `([\w-]+)` \|",
+        (ROOT / "docs/experiments.md").read_text().split("| `configs/` |")[1].split("\n\n")[0],
+        re.MULTILINE,
+    )
+]
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,20 @@ def test_one_knob(finished, cli, tmp_path) -> None:
     assert "  step 2 is the first that differs: loss " in text
 
 
+def test_another_seed_or_other_numerics_are_no_other_machine(finished, cli, tmp_path) -> None:
+    for name, words in (("seed", ["--seed", 3]), ("native", ["--numerics", "native"])):
+        run = tmp_path / name
+        assert cli("fit", *DIGITS, "--max_steps", 2, *words, "--run", run).code == 0
+        assert compared(cli, finished, run)["computing"] == []
+    # The same experiment whose first pass is another is another machine's.
+    shutil.copytree(finished, tmp_path / "other", symlinks=True)
+    record = json.loads((tmp_path / "other/run.json").read_text())
+    (tmp_path / "other/run.json").write_text(json.dumps(record | {"first_pass": "0" * 64}))
+    assert compared(cli, finished, tmp_path / "other")["computing"] == [
+        "other bits in the model's first pass"
+    ]
+
+
 @pytest.mark.slow
 def test_ten_first_steps(cli, tmp_path) -> None:
     """A rate that falls after so many updates shows in the loss of the next step."""
@@ -150,6 +164,8 @@ def test_what_only_one_level_depends_on_is_no_difference(finished, cli, tmp_path
 def test_several_are_compared_with_the_first(finished, cli) -> None:
     done = cli("compare", finished, finished, finished)
     assert done.out.count(f"{finished} and {finished}") == 2
+    several = cli("compare", finished.parent / "finish*", finished)
+    assert several.out.count(f"{finished} and {finished}") == 1
 
 
 def test_what_is_no_run_is_refused(finished, cli, tmp_path) -> None:

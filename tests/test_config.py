@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import SHIPPED
 from hypothesis import given
 from hypothesis import strategies as st
 
 from host.errors import UsageError
 from train import cli, config, experiment, verbs
 from train.config import Config, knobs
-
-SHIPPED = sorted(Path(__file__).parent.parent.glob("configs/*.yaml"))
 
 
 def test_the_schema_is_current() -> None:

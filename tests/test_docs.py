@@ -107,22 +107,29 @@ def test_the_commands_of_a_page_run(local_copy: Path, page: str) -> None:
     if page in ("docs/predictions.md", "docs/export.md"):
         for number in range(3):
             picture(local_copy / "data" / "new" / f"{number}.png", 80 * number)
+    said = ""
     for line in lines:
         if line == STOPPED:
             stop_in_the_middle(line, local_copy)
         else:
-            run(line, local_copy)
+            said += run(line, local_copy)
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         subprocess.run([sys.executable, "-c", code], cwd=local_copy, check=True)
     # What the text says came out.
     results = [json.loads(path.read_text()) for path in local_copy.glob("runs/**/result.json")]
     hashes = {each["weights_sha256"] for each in results if each["steps"] == 449}
     assert hashes == ({stated_hash()} if page in WHOLE else set())
+    if page == "docs/sweeps.md":
+        shown = re.findall(
+            r"^(trial \d .* top-1 +[\d.]+ %|\d +[\d.]+ +[\d.]+ %)", text, re.MULTILINE
+        )
+        assert len(shown) == 4
+        assert all(line in said for line in shown), said
     if page == "docs/predictions.md":
-        said = [
+        rows = [
             json.loads(line) for line in (local_copy / "runs/new.jsonl").read_text().splitlines()
         ]
-        assert sorted(row["file"] for row in said) == [f"data/new/{n}.png" for n in range(3)]
+        assert sorted(row["file"] for row in rows) == [f"data/new/{n}.png" for n in range(3)]
     if page == "docs/data.md":
         for name in ("digits-data.png", "look.png"):
             with Image.open(local_copy / "runs" / name) as drawn:

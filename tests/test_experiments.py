@@ -4,12 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import SHIPPED
 from fault.harness import assert_same_run, processes
 
 pytestmark = pytest.mark.slow
 
-SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
 # The large ones are examined and train to the same bits in a size that takes less time.
 SMALL = {
     "imagenet": ["--data.size", 64],

@@ -119,7 +119,7 @@ def test_an_earlier_checkpoint_is_not_told_the_figures_of_the_last(finished, cli
     words = ["--checkpoint", path, "--to", tmp_path / "out", "--formats", "safetensors"]
     done = cli("export", *words)
     assert (done.code, done.err) == (0, "")
-    assert "largest difference of a logit 0 on 361 pictures, all of the same class" in done.out
+    assert "largest difference of a logit 0 on 361 pictures, the same class for each" in done.out
     text = (tmp_path / "out" / "README.md").read_text()
     assert "for 5 steps" in text
     assert "top-1" not in text
@@ -220,7 +220,7 @@ def test_models_go_into_all_formats(models, name) -> None:
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert len(lines) == 3
-    assert all("on 361 pictures, all of the same class" in line for line in lines), lines
+    assert all("on 361 pictures, the same class for each" in line for line in lines), lines
     said = json.loads((run / "export/config.json").read_text())
     assert said["library"] == ("timm" if name.startswith("timm:") else "torchvision")
 

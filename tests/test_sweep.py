@@ -21,6 +21,7 @@ from conftest import DIGITS, ROOT, one_line
 from host.errors import DivergedError, HostError, UsageError
 from train.config import Config
 from train.process.interrupt import StopFlag
+from train.record import metrics
 from train.sweeps import journal, results, space, study, told
 from train.sweeps import slots as places
 from train.sweeps.points import Points, check
@@ -122,6 +123,9 @@ def test_what_makes_no_sense_is_refused(words, trials, seeds, says) -> None:
         (["--over", "augment.sizes=[4,null"], "augment.sizes=[4 is no list"),
         (["--over", "optim.lr=1,2", "--prune", "--seeds", "2"], "--seeds with --prune"),
         (["--seeds", "2", "--epochs", "-1"], "epochs = '-1'"),
+        (["--over", "optim.lr=1,2", "--optim.lr", "3"], "--optim.lr 3 does nothing beside --over"),
+        (["--over", "seed=1,2", "--seed", "3"], "--seed 3 does nothing beside --over seed=…"),
+        (["--resume"], "there is no sweep in"),
     ],
 )
 def test_wrong_words_are_answered_on_a_line_before_anything_is_written(
@@ -289,6 +293,19 @@ def test_a_point_that_lacks_a_seed_is_not_the_best(tmp_path) -> None:
     assert "91.00 ± 1.00 %, mean and standard deviation of 3 seeds" in lines[1]
     assert "92.00 %, one seed of 3" in lines[2]
     assert "\n  lr: 0.25\n" in (tmp_path / "best.yaml").read_text()
+
+
+def test_what_trainings_warn_of_is_told_once(tmp_path) -> None:
+    for number, text in enumerate(("it takes 9 steps", "it takes 1e-3 steps", "no GPU")):
+        run = results.run_of(tmp_path, number)
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text(
+            metrics.line({"kind": "warning", "step": 0, "text": text}) * 2
+        )
+    lines = told_of(tmp_path, replace(SPEC, over=["seed=3..5"]), [0.5, 0.75, 0.25])
+    warned = [line for line in lines if line.startswith("warning: ")]
+    assert warned == ["warning: trial 0 and 1 more: it takes 9 steps", "warning: trial 2: no GPU"]
+    assert "no GPU" in (tmp_path / "sweep.html").read_text()
 
 
 def test_drawn_trials_are_no_seeds(tmp_path) -> None:

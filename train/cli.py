@@ -50,7 +50,9 @@ class Parser(argparse.ArgumentParser):
         if verb:
             near = nearest(verb[1], re.findall(r"\w+", verb[2]))
             raise UsageError(f"there is no verb {verb[1]}{near}", f"one of {verb[2]}")
-        raise UsageError(message, f"see `{self.prog} --help`")
+        name = self.prog.rpartition(" ")[2]
+        fix = "see `make help`" if name == "train" else _help_of(name)
+        raise UsageError(message, fix)
 
 
 def parse(argv: list[str]) -> Command:
@@ -105,13 +107,18 @@ def _check_group(flag: str) -> None:
         raise UsageError(f"{flag} is a group of knobs", f"set one of them: {listed}{more}")
 
 
+def _help_of(verb: str) -> str:
+    target = {"evaluate": "eval", "fit": "train"}.get(verb, verb)
+    return f"`make {target} ARGS=--help` says what it takes"
+
+
 def _unknown(words: list[str], flags: list[str], verb: verbs.Verb) -> UsageError:
     word = next((w for w in words if w.startswith("-")), words[0])
     near = experiment.meant(word, flags)
     name = verb.__name__.rpartition(".")[2]
     fix = "`make knobs` lists every knob"
     if not verb.KNOBS:
-        fix = f"make {'eval' if name == 'evaluate' else name} ARGS=--help says what it takes"
+        fix = _help_of(name)
         if not word.startswith("-"):
             fix = f"name all of them in one place, without flags between; {fix}"
     return UsageError(f"unknown argument {word}{near}", fix)

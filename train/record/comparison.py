@@ -42,12 +42,21 @@ def compared(recorded: Manifest, now: Manifest) -> tuple[list[str], list[str]]:
     others = [
         f"{name}: {before} recorded, {after} now" for name, before, after in unlike(recorded, now)
     ]
+    return computing(recorded, now), others
+
+
+def computing(recorded: Manifest, now: Manifest, *, same: bool = True) -> list[str]:
+    """What gave other bits when it was tried.
+
+    Args:
+        same: whether both have the same experiment and data: else their first passes are others.
+    """
     probes = other_probes(recorded, now)
     bits = [f"other bits in {probes}"] if probes else []
     passes = recorded.get("first_pass"), now.get("first_pass")
-    if all(passes) and passes[0] != passes[1]:
+    if same and all(passes) and passes[0] != passes[1]:
         bits.append("other bits in the model's first pass")
-    return bits, others
+    return bits
 
 
 def other_probes(one: Manifest, other: Manifest) -> str:

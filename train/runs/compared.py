@@ -65,13 +65,18 @@ def compare(one: Path, other: Path) -> Compared:
     worlds = str(first.get("world_size")), str(second.get("world_size"))
     if worlds[0] != worlds[1] and "processes" not in factors:
         idle["processes"] = worlds
-    computing, _ = comparison.compared(first, second)
+    deciding = {name: pair for name, pair in said.items() if name not in free}
+    # Probes of other numerics, and a first pass of another experiment, say nothing of a machine.
+    computing = []
+    if "numerics" not in deciding:
+        same = not deciding and "data" not in factors
+        computing = comparison.computing(first, second, same=same)
     traces = _trace(one), _trace(other)
     both = traces[0].keys() & traces[1].keys()
     step = trace.first_difference(*({n: each[n] for n in both} for each in traces))
     weights = was.get("weights_sha256"), is_.get("weights_sha256")
     return Compared(
-        deciding={name: pair for name, pair in said.items() if name not in free},
+        deciding=deciding,
         idle=idle,
         factors=factors,
         computing=computing,

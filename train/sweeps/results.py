@@ -2,14 +2,16 @@
 
 import csv
 import io
+import re
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from host.errors import CheckpointError
-from train.record import documents, rundir
+from train.record import documents, metrics, rundir
 from train.sweeps.points import SEED, Points
 from train.sweeps.study import Trial
 
@@ -87,10 +89,10 @@ def result(folder: Path, number: int) -> Result | None:
         return None
     found = documents.result(run) or {}
     try:
-        metrics = found["metrics"]
+        figures = found["metrics"]
         return Result(
-            float(metrics["top1"]),
-            metrics["loss"],
+            float(figures["top1"]),
+            figures["loss"],
             found["steps"],
             float(found["seconds"]),
             found.get("ema_sha256") or found["weights_sha256"],
@@ -138,6 +140,24 @@ def table(folder: Path, rows: Sequence[Row], names: Sequence[str]) -> str:
         why = trial.error.problem if trial.error else ""
         writer.writerow([trial.number, *values, trial.status, *said, run, why])
     return out.getvalue()
+
+
+def warnings(folder: Path, rows: Sequence[Row]) -> list[str]:
+    """What trainings warned of, a line for each kind: numbers alone make no other kind."""
+    found: dict[str, tuple[str, list[int]]] = {}
+    for row in rows:
+        with suppress(OSError):
+            for record in metrics.read(run_of(folder, row.trial.number)):
+                if record["kind"] == metrics.WARNING:
+                    text = str(record.get("text"))
+                    kind = re.sub(r"[-+.\deE]*\d[-+.\deE]*", "#", text)
+                    numbers = found.setdefault(kind, (text, []))[1]
+                    if row.trial.number not in numbers:
+                        numbers.append(row.trial.number)
+    return [
+        f"trial {numbers[0]}{f' and {len(numbers) - 1} more' * (len(numbers) > 1)}: {text}"
+        for text, numbers in found.values()
+    ]
 
 
 def strangers(folder: Path, rows: Sequence[Row], planned: Points) -> list[str]:

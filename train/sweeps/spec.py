@@ -63,6 +63,14 @@ class Spec:
             UsageError: what is to be varied makes no sense.
         """
         axes = space.axes(self.over)
+        for axis in axes:
+            section, _, name = axis.knob.rpartition(".")
+            inner = self.knobs.get(section, {}) if section else self.knobs
+            if name in inner:
+                raise UsageError(
+                    f"--{axis.knob} {inner[name]} does nothing beside --over {axis.knob}=…",
+                    "take one of the two away",
+                )
         points.check(axes, self.trials, self.seeds)
         learns = self.sampler == "tpe"
         return Points(tuple(axes), self.experiment({}).seed, self.seeds, self.trials, learns)

@@ -82,7 +82,7 @@ class Sweep:
         told = [w for w in shlex.split(os.environ.get(TOLD, "")) if not w.startswith("N=")]
         words = shlex.join([*told, f"RUN={self.folder}", "ARGS=--resume"])
         return Stopped(
-            f"the trials of {self.folder} were stopped, and have saved",
+            f"the trials of {self.folder} were stopped; what they had done is saved",
             f"to go on: make sweep {words} (without make: sweep --run {name} --resume)",
         )
 
@@ -162,14 +162,15 @@ class Sweep:
         return False
 
     def _finished(self, trial: Trial, result: Result) -> None:
+        before = [each.top1 for each in self.study.trials() if each.top1 is not None]
         self.study.ended(trial, result.top1)
-        every = self.study.trials()
-        best = max(each.top1 for each in every if each.top1 is not None)
-        done = sum(each.status != "unfinished" for each in every)
+        # Of several seeds a mean is best, and no single training.
+        best = self.study.points.seeds == 1 and result.top1 > max(before, default=-1.0)
+        done = sum(each.status != "unfinished" for each in self.study.trials())
         self._say(
             trial,
             f"top-1 {100 * result.top1:6.2f} %  {result.seconds:,.0f} s"
-            f"  {done} of {self.study.points.total}{'  best' * (result.top1 == best)}",
+            f"  {done} of {self.study.points.total}{'  best' * best}",
         )
 
     def _failed(self, trial: Trial, error: LockstepError) -> None:

@@ -42,6 +42,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         UsageError: there are less than two runs, or one is none.
         CheckpointError: the files of one are damaged.
     """
+    options.run = [path for run in options.run for path in _matched(run)]
     first, *others = options.run
     if not others:
         raise UsageError(f"{first} alone", "name two runs or more; make runs lists them")
@@ -67,6 +68,13 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         print(f"{printable(said)}\n", end="", flush=True)
     if options.html:
         _draw(options.html, options.run, drawn)
+
+
+def _matched(run: Path) -> list[Path]:
+    """The run, or those that a pattern matches: make has no shell that would."""
+    root = Path(run.anchor)
+    found = [] if run.exists() else sorted(root.glob(str(run.relative_to(root))))
+    return [path for path in found if path.is_dir()] or [run]
 
 
 def _check_drawn(path: Path, runs: list[Path]) -> None:

@@ -76,7 +76,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         if isinstance(each, Failed):
             failed.append(each)
             continue
-        classes = f"{each.others} of another class" if each.others else "all of the same class"
+        classes = f"{each.others} of another class" if each.others else "the same class for each"
         line = (
             f"{each.file}: largest difference of a logit {each.difference:.2g} on"
             f" {each.pictures} pictures, {classes}"

@@ -140,6 +140,11 @@ def _given(options: argparse.Namespace, knobs: dict[str, Any]) -> dict[str, Any]
 
 
 def _new(options: argparse.Namespace, knobs: dict[str, Any]) -> Spec:
+    if options.resume and not (options.over or options.seeds):
+        raise UsageError(
+            f"there is no sweep in {options.run} to go on with",
+            "name its folder: --run; or start one, and say what to vary: --over",
+        )
     if options.resume:
         print(printable(f"{options.run} holds no sweep to go on with: starting one"))
     given = _given(options, knobs)
