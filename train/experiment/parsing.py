@@ -171,7 +171,7 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
         one = short(repr(first["input"]))
         return UsageError(f"{where}: {name} is a list, and not {one}{more}", f"write [{one}, …]")
     text = first["msg"][0].lower() + first["msg"][1:]
-    if first["type"] == "missing":  # of a pair: no knob has to be set, and all lists are pairs
+    if first["type"] == "missing":  # no knob has to be set, and of lists only a pair can lack one
         one = short(repr(given if given != {} else first["input"]))
         return UsageError(f"{where}: {name} has two values, and not {one}{more}", "give both")
     return UsageError(

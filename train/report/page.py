@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from host.errors import UsageError
-from host.text import printable
 from train.predictions import judged, table
 from train.predictions.judged import Bin
 from train.predictions.table import Said
 from train.record import documents
-from train.report import charts, course, matrix
+from train.report import charts, course, matrix, templates
 from train.report.course import Course
 from train.runs import listed
 
@@ -24,7 +22,6 @@ FILE = "report.html"
 _MISTAKES, _DOUBTFUL = 64, 16
 _TOTALS = ("steps", "samples", "seconds", "samples_per_second")
 _ATTEMPT = ("started", "from_step", "world_size", "ended", "exit_code", "changed")
-_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -86,17 +83,14 @@ def render(it: Written, pictures: Mapping[int, str], inputs: str | None, lacking
         inputs: address of a picture of what enters the model.
         lacking: why there are no pictures, where there are none.
     """
-    rooms = Environment(
-        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    rooms.filters |= {"share": _share, "number": _number, "shown": printable}
     metrics = it.result.get("metrics", {})
     bins, error = judged.calibration(it.said) if it.said else ([], None)
     attempts = it.record.get("attempts", [])
     resumed = [step for each in attempts if type(step := each.get("from_step")) is int and step]
     best, counts = it.result.get("best", {}), matrix.counted(it.result)
-    return rooms.get_template("page.html").render(
+    return templates.page(
+        Path(__file__).with_name("page.html"),
+        {"share": _share, "number": _number},
         run=str(it.run),
         name=it.record.get("config", {}).get("name", "run"),
         started=it.record.get("started", ""),

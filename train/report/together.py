@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from host.text import printable
 from train.record import documents
-from train.report import charts, course
+from train.report import charts, course, templates
 from train.runs import compared, listed
 
 MOST = len(charts.SERIES)
@@ -51,12 +49,8 @@ def write(path: Path, runs: Sequence[Path], said: Sequence[str]) -> None:
         figures = [metrics.get("top1"), metrics.get("loss"), result.get("seconds")]
         measured = result.get("ema_sha256") or result.get("weights_sha256")
         rows.append((name, listed.status_of(run, record, result), *figures, measured))
-    rooms = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    rooms.filters["shown"] = printable
-    text = rooms.get_template("together.html").render(curves=charted, rows=rows, said=said)
+    template = Path(__file__).with_name("together.html")
+    text = templates.page(template, curves=charted, rows=rows, said=said)
     documents.write(path, text, "name a file in a folder that is there: --html")
 
 

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from host.text import printable
@@ -105,14 +104,13 @@ def _page(
     found: Sequence[Point],
     doubts: Sequence[str],
 ) -> str:
-    rooms = Environment(
-        loader=FileSystemLoader([_HERE, _HERE.parent / "report"]), autoescape=True,
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    rooms.filters |= {"shown": printable, "share": _share}
+    from train.report import templates  # which a sweep has no use for until its end
+
     counts = Counter(row.trial.status for row in rows)
     said = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    return rooms.get_template("page.html").render(
+    return templates.page(
+        _HERE / "page.html",
+        {"share": _share},
         folder=str(folder),
         counts=f"{len(rows)} of {planned.total} trials: {said}",
         doubts=doubts,
