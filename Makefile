@@ -5,6 +5,12 @@ GPUS       ?=
 CPUS       ?=
 PRECISION  ?=
 ACCELERATE ?=
+NODES      ?=
+NODE_RANK  ?=
+MASTER_ADDR ?=
+MASTER_PORT ?=
+NODE_WAIT  ?=
+NODE_SILENCE ?=
 ENGINE     ?= auto
 CUDA       ?= auto
 BASE_IMAGE ?=
@@ -19,7 +25,7 @@ MAKEFLAGS += --no-print-directory
 
 # A misspelt variable would be ignored in silence, and another experiment trained.
 known := CONFIG GPUS CPUS PRECISION ACCELERATE ENGINE CUDA BASE_IMAGE APT_SNAPSHOT DATA CACHE CODE DOCTOR RUN ARGS N \
-         SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU PYTHON SHELL MAKEFLAGS WANDB_API_KEY_FILE HF_TOKEN_FILE
+         NODES NODE_RANK MASTER_ADDR MASTER_PORT NODE_WAIT NODE_SILENCE SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU PYTHON SHELL MAKEFLAGS WANDB_API_KEY_FILE HF_TOKEN_FILE
 stray := $(firstword $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v)))))
 ifneq ($(stray),)
 near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \
@@ -79,7 +85,8 @@ $(foreach v,$(filter-out $(set),$(filed)),$(eval \
 # exec: a signal to the recipe's shell must reach what it runs.
 # What nobody set is for .env to say.
 given    = $(if $(filter file default undefined,$(origin $(1))),,$(1)=$(call quoted,$(1)))
-SETTINGS = $(call given,GPUS) $(call given,CPUS) $(call given,PRECISION) $(call given,ACCELERATE)
+SETTINGS = $(call given,GPUS) $(call given,CPUS) $(call given,PRECISION) $(call given,ACCELERATE) \
+           $(foreach v,NODES NODE_RANK MASTER_ADDR MASTER_PORT NODE_WAIT NODE_SILENCE,$(call given,$v))
 HOST     = env $(call given,CUDA) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m
 COMPOSE  = @exec $(HOST) container.compose
 
@@ -126,6 +133,13 @@ past   := eval predict export reproduce report runs compare
 ifneq ($(and $(filter CONFIG,$(told)),$(filter $(past),$(goals))),)
 ifeq ($(filter-out $(past),$(goals)),)
 $(error CONFIG does nothing with make $(firstword $(goals)), since a run has an experiment of its own → take it away)
+endif
+endif
+
+many   := $(firstword $(filter NODES NODE_RANK MASTER_ADDR MASTER_PORT NODE_WAIT NODE_SILENCE,$(told)))
+ifneq ($(and $(many),$(goals)),)
+ifneq ($(goals),train)
+$(error $(many) is for make train, and does nothing with make $(firstword $(filter-out train,$(goals))) → take it away)
 endif
 endif
 
@@ -352,6 +366,12 @@ help:  ## this list
 	@echo '  CONFIG=FILE      the experiment                    ['$(call quoted,CONFIG)']'
 	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; configs/digits.yaml takes none]'
 	@echo '  CPUS=N           N processes on the CPU instead'
+	@echo '  NODES=N|MIN:MAX  N machines train together, or as many of MAX as are there; docs/nodes.md'
+	@echo '  NODE_RANK=N      the number of this machine, from 0'
+	@echo '  MASTER_ADDR=A    the address of number 0, the same on all'
+	@echo '  MASTER_PORT=P    where they meet there             [29500]'
+	@echo '  NODE_WAIT=S      seconds that one waits for another to start              [600]'
+	@echo '  NODE_SILENCE=S   seconds without a word from one until the run ends       [60]'
 	@echo '  PRECISION=P      no, fp16 or bf16                  [no]'
 	@echo '  ACCELERATE=NAME  a file of configs/accelerate, by name'
 	@echo '  ENGINE=E         docker, local, or auto: Docker where an engine answers   ['$(call quoted,ENGINE)']'

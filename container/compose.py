@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container import foreground, overlay, packages, paths
-from host import CONTAINER, HOME, TOLD, cuda, docker, git, image, keys, selection, settings
+from host import CONTAINER, HOME, TOLD, cuda, docker, git, image, keys, nodes, selection, settings
 from host import lines as table
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
@@ -88,6 +88,11 @@ def run(words: list[str]) -> int:
         files, extra, said = overlay.choose(about, host, docker.handover() if host else None)
     if said:
         print(said, file=sys.stderr)
+    machines = nodes.told(environ) if service == "train" else None
+    if machines is not None:
+        # NCCL and gloo take free ports, and MASTER_ADDR is the host's.
+        extra = {**extra, **machines.variables, "NETWORK": "host"}
+        files = [*files, *overlay.infiniband()]
     known = {**variables(environ, line), **extra}
     labels = image.labels(line, service, known.get("BASE_IMAGE", ""))
     wanted = words[0] == "build"

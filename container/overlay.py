@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from host import plan
 from host.cuda import Driver
@@ -43,3 +44,8 @@ def choose(
     if environ.get("CUDA_VISIBLE_DEVICES") is not None:
         return ["docker-compose.gpu-ids.yml"], {"GPU_IDS": ",".join(chosen)}, ""
     return ["docker-compose.gpu.yml"], {}, ""
+
+
+def infiniband() -> list[str]:
+    """The Compose file that hands InfiniBand's devices over, where the host has any."""
+    return ["docker-compose.infiniband.yml"] if Path("/dev/infiniband").is_dir() else []

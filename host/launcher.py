@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+ELASTIC = "LOCKSTEP_ELASTIC"
+"""Set where machines may go and come: a file that says which run this launch trains."""
 
 
 def rank() -> int:
@@ -29,3 +31,8 @@ def world() -> int | None:
     """Processes of this launch that were asked for; None where nobody says."""
     told = os.environ.get("WORLD_SIZE")
     return int(told) if told else None
+
+
+def elastic() -> str | None:
+    """The file of `ELASTIC`; None where all machines stay."""
+    return os.environ.get(ELASTIC)

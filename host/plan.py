@@ -8,7 +8,7 @@ stand in the plan as well.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Mapping
 
@@ -16,8 +16,11 @@ from host import hardware, nvidia
 from host.errors import HostError, UsageError
 from host.lanes import sharing
 from host.machine import Machine
+from host.nodes import Nodes
 
 PRECISIONS = ("no", "fp16", "bf16")
+MULTI_NODE = "multi_node"
+"""The hardware config of several machines."""
 MOST = "most"
 """GPUS where `free` chose them: as many of those that CUDA sees as can share the lanes."""
 
@@ -27,12 +30,13 @@ class Plan:
     """What is to be started on this machine.
 
     Attributes:
-        processes: how many.
+        processes: how many, on all machines together.
         device: cuda or cpu.
         precision: no, fp16 or bf16.
         config: the hardware config's file.
         words: what `accelerate launch` is told: the file, and what it does not say.
         single: whether that launcher would set two variables for one process, and nothing else.
+        nodes: the machines that train together; None: this one alone.
     """
 
     processes: int
@@ -41,10 +45,16 @@ class Plan:
     config: Path
     words: tuple[str, ...]
     single: bool
+    nodes: Nodes | None = None
+
+    @property
+    def local(self) -> int:
+        """Processes on this machine."""
+        return self.processes // (self.nodes.count if self.nodes else 1)
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the launcher tells a single process of the plan."""
+        """What Accelerate's launcher tells each process of where to compute."""
         cpu = "true" if self.device == "cpu" else "false"
         return {"ACCELERATE_USE_CPU": cpu, "ACCELERATE_MIXED_PRECISION": self.precision}
 
@@ -59,13 +69,19 @@ class _Asked:
 
 
 def make(
-    environ: Mapping[str, str], visible: int, lanes: int | None = None, *, portable: bool = False
+    environ: Mapping[str, str],
+    visible: int,
+    lanes: int | None = None,
+    *,
+    portable: bool = False,
+    nodes: Nodes | None = None,
 ) -> Plan:
     """The plan for the variables in `environ` on a machine where CUDA sees `visible` GPUs.
 
     Args:
         lanes: what the processes have to share; None where any number of them will do.
         portable: whether the experiment asks for `numerics: portable`, FP32 on the CPU.
+        nodes: the machines that train together, each with as many processes; None: this one alone.
 
     Raises:
         UsageError: a variable has no sense, or contradicts another or the experiment.
@@ -76,12 +92,14 @@ def make(
         raise UsageError(f"PRECISION={precision} is none of no, fp16, bf16", "choose one of them")
     asked = _asked(environ, visible)
     name = environ.get("ACCELERATE", "")
+    if nodes is not None:
+        name, asked = _on_each(nodes, name, asked, visible)
     if portable and asked.device is None and not name:
         asked = _Asked("cpu", None, "")
     plan = (
         _named(name, asked, precision, visible)
         if name
-        else _chosen(asked, precision, visible, lanes)
+        else _chosen(asked, precision, visible, _each(lanes, nodes))
     )
     if plan.device == "cuda" and plan.processes > visible:
         raise too_few(asked.words or f"ACCELERATE={name}", plan.processes, visible)
@@ -89,14 +107,43 @@ def make(
         raise HostError("FP16 needs a GPU", "use PRECISION=bf16 or PRECISION=no on the CPU")
     if portable:
         _check_portable(plan, asked.words or f"ACCELERATE={name}")
+    if nodes is not None:  # torchrun starts them, and says no more than these
+        path = hardware.read(MULTI_NODE).path
+        every = plan.processes * nodes.count
+        plan = replace(plan, processes=every, config=path, words=(), single=False, nodes=nodes)
     return plan
 
 
 def for_machine(
-    environ: Mapping[str, str], lanes: int | None = None, *, portable: bool = False
+    environ: Mapping[str, str],
+    lanes: int | None = None,
+    *,
+    portable: bool = False,
+    nodes: Nodes | None = None,
 ) -> Plan:
     """As `make`, on this machine."""
-    return make(environ, len(nvidia.seen(Machine(environ=environ))), lanes, portable=portable)
+    visible = len(nvidia.seen(Machine(environ=environ)))
+    return make(environ, visible, lanes, portable=portable, nodes=nodes)
+
+
+def _each(lanes: int | None, nodes: Nodes | None) -> int | None:
+    """The lanes that the processes of one machine share."""
+    if lanes is None or nodes is None:
+        return lanes
+    return max(1, lanes // nodes.count)
+
+
+def _on_each(nodes: Nodes, name: str, asked: _Asked, visible: int) -> tuple[str, _Asked]:
+    """What each of several machines is asked for."""
+    if name not in ("", MULTI_NODE):
+        raise UsageError(
+            f"ACCELERATE={name} is about one machine, and {nodes.told_by} says {nodes.count}",
+            "leave it out: GPUS= or CPUS=, and PRECISION=, say what each machine starts",
+        )
+    if asked.device is None and nodes.processes:
+        device = "cuda" if visible else "cpu"
+        asked = _Asked(device, nodes.processes, f"{nodes.processes} processes a node")
+    return "", asked
 
 
 def on_cpu(environ: Mapping[str, str]) -> bool:

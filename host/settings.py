@@ -11,7 +11,7 @@ import difflib
 import os
 import sys
 
-from host import HOME, dotenv, keys
+from host import HOME, dotenv, keys, nodes
 from host.errors import LockstepError, UsageError
 
 WHERE = ("GPUS", "CPUS", "ACCELERATE")
@@ -21,6 +21,7 @@ PASSED = (
     "CPUS",
     "PRECISION",
     "ACCELERATE",
+    *nodes.OURS,
     "BASE_IMAGE",
     "APT_SNAPSHOT",
     "DATA",
@@ -61,7 +62,7 @@ def _filed() -> dict[str, str]:
             )
         if name in (*known, *keys.NAMES):
             continue
-        # Other names are for the trainer and libraries. 0.8: GPU and GPUS, but not CODE and NODE.
+        # Other names are for the trainer and libraries. 0.8: GPU and GPUS, but not CODE and MODE.
         near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.8)
         if near:
             raise UsageError(

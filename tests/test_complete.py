@@ -54,7 +54,10 @@ def offered(line: str) -> list[str]:
         ("make eval RUN=", ["RUN=runs/digits/", "RUN=runs/mine/"]),
         ("make eval RUN=runs/mine/", ["RUN=runs/mine/20260102-000000-def"]),
         ("make train ENGINE=d", ["ENGINE=docker"]),
-        ("make train ACCELERATE=multi_", ["ACCELERATE=multi_cpu", "ACCELERATE=multi_gpu"]),
+        (
+            "make train ACCELERATE=multi_",
+            ["ACCELERATE=multi_cpu", "ACCELERATE=multi_gpu", "ACCELERATE=multi_node"],
+        ),
         ("make train CUDA=", ["CUDA=auto", "CUDA=cuda12", "CUDA=cuda13"]),
         ('make train ARGS="--optim.n', ["ARGS=--optim.name=", "ARGS=--optim.nesterov="]),
         ("make train ARGS='--epochs 3 --see", ["ARGS=--epochs 3 --seed="]),

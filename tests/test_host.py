@@ -146,6 +146,7 @@ def test_a_variable_that_make_does_not_know_is_an_error(word, says, tmp_path) ->
 def test_make_knows_what_compose_asks_the_user(tmp_path) -> None:
     ours = {"REVISION", "LOCK_SHA256", "TORCH", "INPUTS", "BASE_NAME", "CHECKOUT", "GPU_IDS"}
     ours |= {"UID", "GID"}  # whoever calls make
+    ours |= {"NETWORK"}  # NODES decides it
     files = [path.read_text() for path in ROOT.glob("docker-compose*.yml")]
     names = {name for text in files for name in re.findall(r"\$\{([A-Z_0-9]+)", text)} - ours
     assert {"SHM_SIZE", "DATA"} <= names
@@ -458,7 +459,7 @@ def test_the_env_file_holds_what_others_read_as_well(tmp_path, monkeypatch) -> N
     example = (ROOT / ".env.example").read_text()
     named = re.findall(r"^# ([A-Z_]+)=", example, re.MULTILINE)
     assert {"WANDB_API_KEY", "HF_HOME", "HF_TOKEN"} <= {*named}
-    others = [*named, "NODE", "CUDA_HOME", "MY_DATABASE", "OMP_NUM_THREADS", "TENSORBOARD_PORT"]
+    others = [*named, "MODE", "CUDA_HOME", "MY_DATABASE", "OMP_NUM_THREADS", "TENSORBOARD_PORT"]
     (tmp_path / ".env").write_text("".join(f"{name}=x\n" for name in others))
     settings.read()
 

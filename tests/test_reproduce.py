@@ -21,7 +21,8 @@ def here(cli, monkeypatch, tmp_path):
     """Let `reproduce` train in this process instead of under a launcher; real training it is."""
     monkeypatch.setattr(rundir, "RUNS", tmp_path / "runs")
 
-    def supervise(words: list[str]) -> int:
+    def supervise(words: list[str], *, alone: bool) -> int:
+        assert alone
         done = cli(*words[words.index("train") + 1 :])
         print(done.out, done.err)
         return done.code
@@ -209,7 +210,7 @@ def test_what_cannot_be_reproduced(run, cli, tmp_path) -> None:
 
 def test_a_training_that_fails_again_keeps_its_code(run, cli, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(rundir, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(supervisor, "supervise", lambda words: 75)
+    monkeypatch.setattr(supervisor, "supervise", lambda words, alone: 75)
     assert cli("reproduce", run).code == 75
 
 

@@ -1,5 +1,6 @@
 """From an experiment to the parts that train it: each thing is built here, once."""
 
+import platform
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
     with runtime.together():
         if images.mark() != mark:
             raise DataError(
-                f"process {runtime.rank} has other data than process 0",
+                f"process {runtime.rank} on {platform.node()} has other data than process 0",
                 "copy the same data to all machines, or name a place that all of them see",
                 one_rank=True,
             )

@@ -30,8 +30,9 @@ class Journal:
     def __init__(self, parts: Parts, state: State) -> None:
         self.parts, self.state = parts, state
         self.clock = Clock(state.seconds)
-        # A resumed run starts from a checkpoint.
-        self._saved = state.step if parts.saver.holds(state.step) else None
+        # A resumed run starts from a checkpoint, which other machines may not see.
+        there = parts.runtime.from_main(parts.saver.holds(state.step))
+        self._saved = state.step if there else None
         self._compared = self._saved
         self._unread: list[Tensor] = []
         # The first steps start workers and choose kernels: looks begin after them.

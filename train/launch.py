@@ -13,21 +13,35 @@ import sys
 from types import FrameType
 from typing import NoReturn, cast
 
-from host import nvidia, selection
-from host.errors import LockstepError
+from host import nodes, nvidia, selection
+from host.errors import LockstepError, UsageError
 from host.machine import Machine
+from host.nodes import Nodes
 from host.text import any_encoding, printable
 from train import __main__ as command_line
 from train import cli
 from train.numerics import variables
 from train.process import plan, supervisor
-from train.verbs import Launched
+from train.verbs import Launched, Verb
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def _early(_number: int, _frame: FrameType | None) -> NoReturn:
     raise supervisor.too_early()
+
+
+def _nodes(verb: Verb) -> Nodes | None:
+    """The machines that train together; everything else runs on one."""
+    if verb.LAUNCHED and verb.KNOBS:
+        return nodes.told(os.environ)
+    if os.environ.get("NODES", "1") not in ("", "1"):
+        raise UsageError(
+            f"NODES={os.environ['NODES']} is for training: {verb.__name__.rpartition('.')[2]} runs"
+            " on one machine",
+            "leave NODES out",
+        )
+    return None
 
 
 def main() -> int:
@@ -38,10 +52,11 @@ def main() -> int:
         words = sys.argv[1:]
         command = cli.parse(words)
         selection.apply()
+        machines = _nodes(command.verb)
         if command.verb.LAUNCHED:
             verb = cast(Launched, command.verb)
             config = verb.experiment(command.options, command.knobs)
-            planned = plan.of(config, os.environ, verb.lanes(config))
+            planned = plan.of(config, os.environ, verb.lanes(config), machines)
             if config.portable:
                 variables.hold()
                 if nvidia.seen(Machine()) and planned.device == "cpu":
@@ -51,7 +66,7 @@ def main() -> int:
             # What a verb has to tell of a run stands on the standard output, alone.
             aside = sys.stdout if command.verb.KNOBS else sys.stderr
             print(printable(shlex.join(line)), file=aside, flush=True)
-            return supervisor.supervise(line)
+            return supervisor.supervise(line, alone=planned.single)
         for number, handler in before.items():
             signal.signal(number, handler)
     except LockstepError as error:

@@ -58,7 +58,7 @@ def reproduce(
     documents.write(again / "config.yaml", dump(silent))
     print(printable(f"training again what {run} recorded, in {again}"), flush=True)
     words = ["fit", "--config", str(again / "config.yaml"), "--run", str(again)]
-    code = supervisor.supervise(supervisor.command(planned, "train", words))
+    code = supervisor.supervise(supervisor.command(planned, "train", words), alone=planned.single)
     if code:
         raise errors.of(code)(f"training {run} again ended with code {code}", "see the line above")
     _compare(run, again, contradictions)

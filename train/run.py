@@ -16,7 +16,7 @@ from train.lanes import runtime as runtimes
 from train.lanes.runtime import Runtime
 from train.parts import Parts
 from train.predictions import table
-from train.process import outcome
+from train.process import elastic, outcome
 from train.process.failures import explained
 from train.process.health import Health
 from train.process.interrupt import StopFlag
@@ -40,9 +40,16 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
     Raises:
         LockstepError: what went wrong, for the user to mend; the run's files say so too.
     """
+    with explained(config):
+        if elastic.spare(config.lanes, stop):
+            return
+    # Started again by torchrun, with other machines: the run is the one that was begun.
+    run, resume = (elastic.known() or run), (resume or elastic.known() is not None)
     with explained(config), runtimes.start(config) as runtime:
         comparison.agree(config, runtime)
         with claimed(config, run, resume, runtime) as claim:
+            if runtime.main:
+                elastic.chosen(claim.path)
             if resume and not claim.continued and runtime.main:
                 print(printable(f"{claim.path} holds no run to go on with: starting one"))
             if not claim.finished:
@@ -53,6 +60,7 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
                     _train(config, claim, runtime, stop)
             elif runtime.main:
                 print(printable(f"{claim.path} is finished: there is nothing left to do"))
+    elastic.done()
 
 
 def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> None:

@@ -39,8 +39,34 @@ def handed() -> bool:
     """Whether the supervisor of several processes was told of a stop, whose exit code it gives."""
     if VARIABLE not in os.environ or (launcher.world() or 1) == 1:
         return False
-    told = isinstance(read(Path(os.environ[VARIABLE])).error, Stopped)
-    return told or launcher.local_rank() != 0  # the first one tells
+    if launcher.elastic() and not asked():
+        return False  # another machine goes: this one's are to be started again
+    stopped = isinstance(told().error, Stopped)
+    return stopped or launcher.local_rank() != 0  # the first one tells
+
+
+def told() -> Outcome:
+    """What was said last to the supervisor of this process."""
+    path = os.environ.get(VARIABLE)
+    return read(Path(path)) if path else Outcome(False, None)
+
+
+def asked() -> bool:
+    """Whether the supervisor of this process was asked to stop: torchrun's agent stops trainers as
+    well, to start them again.
+    """
+    path = os.environ.get(VARIABLE)
+    return path is not None and _marker(Path(path)).exists()
+
+
+def mark_asked(path: Path) -> None:
+    """Say so, as the supervisor."""
+    with suppress(OSError):
+        _marker(path).touch()
+
+
+def _marker(path: Path) -> Path:
+    return path.with_name(f"{path.name}.asked")
 
 
 def begun() -> None:
@@ -49,10 +75,15 @@ def begun() -> None:
         _write({"begun": True})
 
 
+def again() -> None:
+    """Take back how it ended: it goes on."""
+    if told().error is not None:
+        _write({"begun": True})
+
+
 def ended(error: LockstepError) -> None:
     """Say how it ended; one that only lost the others leaves the word to them."""
-    path = os.environ.get(VARIABLE)
-    if not (path and isinstance(error, LostPeers) and read(Path(path)).error):
+    if not (isinstance(error, LostPeers) and told().error):
         _write(error.fields())
 
 

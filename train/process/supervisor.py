@@ -33,8 +33,18 @@ def command(plan: Plan, module: str, words: list[str]) -> list[str]:
 
     For a single process Accelerate's launcher would load torch to set two variables.
     """
+    told = [f"{name}={value}" for name, value in plan.variables.items()]
+    if plan.nodes is not None:
+        nodes = plan.nodes
+        python = [_shown(Path(sys.executable)), "-m", "train.nodes"]
+        where = ["--nodes", nodes.count, "--rank", nodes.rank, "--at", nodes.address]
+        more = ["--port", nodes.port, "--processes", plan.local]
+        more += ["--wait", nodes.wait, "--silence", nodes.silence]
+        # torch warns of each address that has no name.
+        told.append("TORCH_CPP_LOG_LEVEL=ERROR")
+        more += ["--least", nodes.least] if nodes.least else []
+        return ["env", *told, *python, *map(str, where + more), "--", *words]
     if plan.single:
-        told = [f"{name}={value}" for name, value in plan.variables.items()]
         return ["env", *told, _shown(Path(sys.executable)), "-m", module, *words]
     program = _shown(Path(sys.executable).parent / "accelerate")
     return [program, "launch", *plan.words, "--quiet", "-m", module, *words]
@@ -45,8 +55,12 @@ def _shown(program: Path) -> str:
     return str(program.relative_to(folder) if program.is_relative_to(folder) else program)
 
 
-def supervise(words: list[str]) -> int:
-    """Run the launcher, pass signals on to the trainers, and return the trainer's exit code."""
+def supervise(words: list[str], *, alone: bool) -> int:
+    """Run the launcher, pass signals on to the trainers, and return the trainer's exit code.
+
+    Args:
+        alone: whether `words` start the trainer itself, and no launcher of it.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # A sweep names its own, to know as well how it ended.
         note = Path(os.environ.get(outcome.VARIABLE, Path(folder) / "outcome.json"))
@@ -64,13 +78,13 @@ def supervise(words: list[str]) -> int:
         if len(folder) < _LONG:
             environ["TMPDIR"] = folder
         child: subprocess.Popen[bytes] | None = None
-        alone = words[0] == "env"  # the trainer itself, and no launcher of it
         asked: list[int] = []
 
         def forward(number: int, _frame: FrameType | None) -> None:
             # A closed terminal (SIGHUP) is a request to stop like others.
             number = signal.SIGTERM if number == signal.SIGHUP else number
             asked.append(number)
+            outcome.mark_asked(note)
             if child is not None:
                 _send(child.pid, number, alone=alone)
 
@@ -92,7 +106,7 @@ def supervise(words: list[str]) -> int:
     if code != 0:
         show_cursor()  # a bar had hidden it, and who was killed did not show it again
     return _code(
-        code, said, killed=(limits.oom_kills() or 0) > killed, asked=bool(asked), words=words
+        code, said, killed=(limits.oom_kills() or 0) > killed, asked=bool(asked), alone=alone
     )
 
 
@@ -105,7 +119,7 @@ def _compiled() -> str:
     return str(Path(tempfile.gettempdir()) / f"torchinductor_{user}")
 
 
-def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool, words: list[str]) -> int:
+def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool, alone: bool) -> int:
     """The trainer's exit code, and what the launcher does not say printed."""
     # Nobody is left to say it: those who are only lost the one that the kernel killed.
     if code != 0 and killed and not said.known:
@@ -114,7 +128,7 @@ def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool, words:
         print(error.line(), file=sys.stderr)
         return error.code
     if said.error is not None:
-        if "--num_processes" in words and code != 0:  # the launcher has had its say since
+        if not alone and code != 0:  # the launcher has had its say since
             print(said.error.line(), file=sys.stderr)
         return said.error.code
     if asked and not said.begun and code != 0:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from host.errors import HostError
+from host.errors import HostError, UsageError
 from train.config import Config
+from train.experiment import differences as differences_of
 from train.lanes.runtime import Runtime
 from train.learn import optim
 from train.record.provenance import describe
@@ -73,14 +74,25 @@ def agree(config: Config, runtime: Runtime) -> None:
     """See that all processes compute alike. All of them call this together.
 
     Raises:
+        UsageError: one of them trains another experiment than the first.
         HostError: one of them has other code, packages, kernels or variables than the first.
     """
-    if runtime.control is None or config.reproducibility == "fast":
+    if runtime.control is None:
+        return
+    configs = runtime.gathered((platform.node(), config))
+    for rank, (there, other) in enumerate(configs):
+        knobs = other_knobs(configs[0][1], other)
+        if knobs:
+            where = "" if there == configs[0][0] else f" on {there}"
+            raise UsageError(
+                f"process {rank}{where} trains another experiment: {knobs}",
+                "start all processes with the same words",
+            )
+    if config.reproducibility == "fast":
         return
     with runtime.together():
         own = (platform.node(), describe(config, runtime))
-    every: list[Any] = [None] * runtime.world
-    dist.all_gather_object(every, own, group=runtime.control)
+    every: list[Any] = runtime.gathered(own)
     here, first = every[0]
     for rank, (there, other) in enumerate(every[1:], 1):
         found = [
@@ -96,6 +108,13 @@ def agree(config: Config, runtime: Runtime) -> None:
                 f"process {rank}{where} does not compute as the others: {'; '.join(found)}",
                 "have all of them alike, or use --reproducibility fast",
             )
+
+
+def other_knobs(first: Config, other: Config) -> str:
+    """Which knobs that decide the result are others, for people; empty: none."""
+    unlike = differences_of(first, other)
+    said = [f"{name} is {there}, and {here} on the first" for name, here, there in unlike[:SHOWN]]
+    return "; ".join(said)
 
 
 def agree_on_pass(runtime: Runtime, first_pass: str | None) -> None:

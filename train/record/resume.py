@@ -9,7 +9,7 @@ from pydantic import Field
 
 from host.errors import CheckpointError
 from train.lanes.runtime import Runtime
-from train.record import checkpoint, rundir
+from train.record import checkpoint, rundir, sending
 from train.record.claim import Claim, check_facts
 from train.record.facts import checked
 from train.record.saver import Saver
@@ -64,9 +64,10 @@ def last(claim: Claim, saver: Saver, runtime: Runtime, end: int) -> State:
         if runtime.main and claim.continued:
             path, state = _newest(claim, saver, end)
     path = runtime.from_main(path)
-    with runtime.together():
-        if path is not None and not runtime.main:
-            state = _restored(path, claim, saver, end)
+    if path is not None:
+        with sending.everywhere(path, runtime) as place, runtime.together():
+            if not runtime.main:
+                state = _restored(place, claim, saver, end)
     return state
 
 

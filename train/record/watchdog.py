@@ -188,8 +188,10 @@ class Watchdog:
         if speaks or launcher.local_rank() == 0:  # to each machine's launcher
             outcome.ended(error)
         if not hangs:
-            with suppress(OSError), stacks.open("w") as file:
-                faulthandler.dump_traceback(file, all_threads=True)
+            with suppress(OSError):
+                stacks.parent.mkdir(parents=True, exist_ok=True)  # a machine may have its own disk
+                with stacks.open("w") as file:
+                    faulthandler.dump_traceback(file, all_threads=True)
             if self.runtime.main:
                 manifest.close(self.run, error)
         os._exit(error.code)

@@ -1,0 +1,69 @@
+"""This machine's addresses, and whether another one's can be reached."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+
+def own(address: str, port: int) -> str:
+    """The address under which this machine talks to `address`; nothing is sent.
+
+    By name, gloo and torchrun would find 127.0.1.1 where /etc/hosts says so, as Debian's does.
+    """
+    family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)
+        found: str = probe.getsockname()[0]
+    return found
+
+
+def interface(address: str) -> str | None:
+    """The network interface that has `address`, by name."""
+    for name, found in psutil.net_if_addrs().items():
+        if any(each.address.split("%")[0] == address for each in found):
+            return str(name)
+    return None
+
+
+def all_own() -> list[str]:
+    """This machine's addresses that others may know, IPv4 first."""
+    found = [
+        each.address.split("%")[0]
+        for addresses in psutil.net_if_addrs().values()
+        for each in sorted(addresses, key=lambda each: each.family)
+        if each.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    return [each for each in found if not each.startswith(("127.", "::1", "fe80"))]
+
+
+def reached(address: str, port: int, limit: float) -> str | None:
+    """None where somebody listens at `address`; else why not, for people."""
+    try:
+        with socket.create_connection((address, port), limit):
+            return None
+    except TimeoutError:
+        return "no answer (another address, a machine that is off, or a firewall)"
+    except ConnectionRefusedError:
+        return "nobody listens there yet"
+    except socket.gaierror as error:
+        return f"{address} has no address ({error.strerror})"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+@contextmanager
+def listening(port: int) -> Iterator[None]:
+    """Listen at a port of all this machine's addresses, and answer nothing."""
+    with server("", port):
+        yield
+
+
+def server(address: str, port: int) -> socket.socket:
+    """A socket that listens; at all addresses where `address` is empty, at a free port for 0."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    both = not address and socket.has_dualstack_ipv6()
+    return socket.create_server(
+        (address, port), family=socket.AF_INET6 if both else family, dualstack_ipv6=both
+    )

@@ -1,0 +1,294 @@
+"""Where machines meet before any of them trains: a store on the first of them.
+
+torchrun's agents wait for each other in silence, and do not say who is missing. Here each machine
+says its number and what it is about to start; who waits says for whom.
+"""
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from host.errors import HostError, LockstepError, UsageError, from_fields
+from host.nodes import Nodes
+from train.nodes import addresses, alike
+
+_EACH = 0.2  # seconds between looks
+_SAY = 10.0  # seconds between words of waiting
+_ANSWER = 5.0  # seconds that an answer over the network may take
+_FAREWELL = 3.0
+# torchrun takes a machine for lost whose clock is 15 s behind: it compares their times of day.
+_CLOCK = 5.0
+_KEY = "lockstep/node"
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a machine says of itself.
+
+    Attributes:
+        host, address: its name, and the address at which the others reach it.
+        count: how many machines it was told of.
+        processes: how many it starts.
+        device, precision: of those.
+        manifest: what a run's record would say of it, as far as it is known before trainers start.
+    """
+
+    host: str
+    address: str
+    count: int
+    processes: int
+    device: str
+    precision: str
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The machines of a training, all there.
+
+    Attributes:
+        store: what they tell each other over.
+        words: what each said of itself, by its number; where some may come later, of those there.
+    """
+
+    nodes: Nodes
+    store: Any
+    words: dict[int, Word]
+
+    def name(self, rank: int) -> str:
+        """A machine, for people."""
+        if rank not in self.words:
+            key = f"{_KEY}/word/{rank}"
+            if not self.store.check([key]):
+                return f"node {rank}"
+            self.words[rank] = Word(**json.loads(self.store.get(key)))
+        return f"node {rank} ({self.words[rank].host}, {self.words[rank].address})"
+
+    def gathered(self, what: str, value: Any, limit: float) -> list[Any]:
+        """Each machine's `value` (of JSON), in their order, on all of them.
+
+        Raises:
+            HostError: one of them has not answered within `limit` seconds.
+        """
+        self.store.set(f"{_KEY}/{what}/{self.nodes.rank}", json.dumps(value))
+        keys = [f"{_KEY}/{what}/{rank}" for rank in range(self.nodes.count)]
+        deadline = time.monotonic() + limit
+        while not self.store.check(keys):
+            _raise_refused(self.store)
+            if time.monotonic() > deadline:
+                lost = next(r for r, key in enumerate(keys) if not self.store.check([key]))
+                raise HostError(
+                    f"{self.name(lost)} does not answer any more: for {limit:.0f} s it has not"
+                    f" told its {what}",
+                    "look there what became of it, and start all of them again",
+                )
+            time.sleep(_EACH / 4)
+        return [json.loads(self.store.get(key)) for key in keys]
+
+
+@contextmanager
+def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> Iterator[Meeting]:
+    """All machines, as soon as they are there; who leaves with an error tells the others.
+
+    Args:
+        planned: processes, device and precision, as `Word` has them.
+        manifest: as `Word` has it.
+
+    Raises:
+        HostError: one does not come, or the address leads nowhere, or a clock is wrong.
+        UsageError: they were told different things.
+    """
+    store = _hosted(nodes) if nodes.rank == 0 else _joined(nodes)
+    own = addresses.own(nodes.address, nodes.port)
+    word = Word(socket.gethostname(), own, nodes.count, **planned, manifest=manifest)
+    try:
+        try:
+            meeting = Meeting(nodes, store, _arrive(nodes, store, word))
+            _check_words(meeting)
+            if nodes.least is None:
+                _check_clocks(meeting)
+            yield meeting
+        except LockstepError as error:
+            if nodes.least is not None:
+                raise
+            with suppress(RuntimeError):
+                store.set(f"{_KEY}/refused", json.dumps(error.fields()))
+            raise
+        finally:
+            _leave(nodes, store)
+    except RuntimeError as error:  # torch's DistNetworkError and DistStoreError
+        raise HostError(
+            f"node 0 at {nodes.place} is gone: {_first(error)}",
+            "look there what became of it, and start all of them again",
+        ) from error
+
+
+def _hosted(nodes: Nodes) -> Any:
+    """The store, on this machine; it stays for as long as this process."""
+    try:
+        with socket.create_server(("", nodes.port)):
+            pass
+    except OSError as error:
+        raise HostError(
+            f"port {nodes.port} cannot be used on node 0: {error.strerror}",
+            "end what uses it, or say another on all nodes: MASTER_PORT=29501",
+        ) from error
+    limit = timedelta(seconds=_ANSWER)
+    with addresses.listening(nodes.port):
+        problem = addresses.reached(nodes.address, nodes.port, _ANSWER)
+    if problem is not None:
+        here = ", ".join(addresses.all_own()) or "none"
+        raise HostError(
+            f"MASTER_ADDR={nodes.address} does not lead to this machine, which is node 0:"
+            f" {problem}",
+            f"this machine's addresses: {here}; set the same one on all nodes",
+        )
+    more = f"{nodes.count - 1} more of {nodes.count} nodes"
+    say(f"waiting for {more}, at {nodes.place}, {nodes.wait} s")
+    return _store(nodes, is_master=True, limit=limit)
+
+
+def _joined(nodes: Nodes) -> Any:
+    """The store on node 0, once it is there."""
+    began, said, wait = time.monotonic(), -_SAY, nodes.wait
+    while (problem := addresses.reached(nodes.address, nodes.port, _ANSWER)) is not None:
+        waited = time.monotonic() - began
+        if waited > wait:
+            raise HostError(
+                f"node {nodes.rank} has not reached node 0 at {nodes.place} in {wait} s: {problem}",
+                f"start node 0, or mend MASTER_ADDR; from here: nc -vz {nodes.address}"
+                f" {nodes.port}",
+            )
+        if waited - said >= _SAY:
+            said = waited
+            say(f"waiting for node 0 at {nodes.place}, {wait - waited:.0f} s: {problem}")
+        time.sleep(_EACH)
+    try:
+        return _store(nodes, is_master=False, limit=timedelta(seconds=_ANSWER))
+    except RuntimeError as error:
+        raise HostError(
+            f"what listens at {nodes.place} is not node 0 of a training: {_first(error)}",
+            "set MASTER_PORT to a free port, the same on all nodes",
+        ) from error
+
+
+def _store(nodes: Nodes, *, is_master: bool, limit: timedelta) -> Any:
+    return TCPStore(
+        nodes.address,
+        nodes.port,
+        is_master=is_master,
+        timeout=limit,
+        wait_for_workers=False,
+        multi_tenant=True,  # torchrun's agent shares it
+    )
+
+
+def _arrive(nodes: Nodes, store: Any, word: Word) -> dict[int, Word]:
+    """Say who this is, and wait for the others, or for as many as are enough."""
+    own = json.dumps(asdict(word))
+    there = store.compare_set(f"{_KEY}/word/{nodes.rank}", "", own).decode()
+    other = Word(**json.loads(there))
+    if (other.host, other.address) == (word.host, word.address):  # this one, come again
+        store.set(f"{_KEY}/word/{nodes.rank}", own)
+    else:
+        raise UsageError(
+            f"two machines say that they are node {nodes.rank}: {other.host} ({other.address})"
+            f" and {word.host} ({word.address})",
+            f"number them from 0 to {nodes.count - 1}: NODE_RANK=",
+        )
+    began, said, wait = time.monotonic(), 0.0, nodes.wait
+    keys = [f"{_KEY}/word/{rank}" for rank in range(nodes.count)]
+    while True:
+        missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+        if "0" not in missing and nodes.count - len(missing) >= (nodes.least or nodes.count):
+            break
+        _raise_refused(store)
+        who = f"node{'s' * (len(missing) > 1)} {', '.join(missing)} of {nodes.count}"
+        waited = time.monotonic() - began
+        if waited > wait:
+            raise HostError(
+                f"{who} {'have' if len(missing) > 1 else 'has'} not come to {nodes.place} in"
+                f" {wait} s",
+                f"start it there: make train NODES={nodes.count} NODE_RANK={missing[0]}"
+                f" MASTER_ADDR={nodes.address} …; NODE_WAIT=1200 waits longer",
+            )
+        if waited - said >= _SAY:
+            said = waited
+            say(f"waiting for {who}, {wait - waited:.0f} s more")
+        time.sleep(_EACH)
+    there = {rank: key for rank, key in enumerate(keys) if str(rank) not in missing}
+    return {rank: Word(**json.loads(store.get(key))) for rank, key in there.items()}
+
+
+def _check_words(meeting: Meeting) -> None:
+    """All machines must start the same on theirs."""
+    first, here = meeting.words[0], meeting.name(0)
+    # Where some may come later, each sees to itself: it must not end those that train.
+    own = meeting.nodes.rank
+    ranks = sorted(meeting.words) if meeting.nodes.least is None else [own]
+    for rank, word in ((rank, meeting.words[rank]) for rank in ranks):
+        for name, ours, theirs in (
+            ("NODES", first.count, word.count),
+            ("processes a node", first.processes, word.processes),
+            ("device", first.device, word.device),
+            ("PRECISION", first.precision, word.precision),
+        ):
+            if ours != theirs:
+                raise UsageError(
+                    f"{name}: {theirs} on {meeting.name(rank)}, and {ours} on {here}",
+                    "give all nodes the same command, but for NODE_RANK",
+                )
+        found = alike.differences(first.manifest, word.manifest)
+        if found:
+            raise UsageError(
+                f"{meeting.name(rank)} is not as {here}: {'; '.join(found)}",
+                "have all nodes alike: the same command, checkout, lock and kind of machine",
+            )
+
+
+def _check_clocks(meeting: Meeting) -> None:
+    """See that the clocks agree: torchrun's agents compare each other's times of day."""
+    meeting.gathered("arrival", True, 30)
+    # All write within a moment of each other.
+    times = meeting.gathered("clock", time.time(), 30)
+    for rank, there in enumerate(times):
+        ahead = there - times[0]
+        if abs(ahead) > _CLOCK:
+            raise HostError(
+                f"the clock of {meeting.name(rank)} is {abs(ahead):,.0f} s"
+                f" {'ahead of' if ahead > 0 else 'behind'} node 0's",
+                "set it, as with `timedatectl set-ntp true`",
+            )
+
+
+def _raise_refused(store: Any) -> None:
+    """Raise what another machine could not go on for, if one could not."""
+    if store.check([f"{_KEY}/refused"]):
+        raise from_fields(json.loads(store.get(f"{_KEY}/refused")))
+
+
+def _leave(nodes: Nodes, store: Any) -> None:
+    """Go, but node 0 last: the store goes with it."""
+    with suppress(RuntimeError):
+        store.set(f"{_KEY}/left/{nodes.rank}", "yes")
+        keys = [f"{_KEY}/left/{rank}" for rank in range(nodes.count)]
+        deadline = time.monotonic() + _FAREWELL
+        while nodes.rank == 0 and not store.check(keys) and time.monotonic() < deadline:
+            time.sleep(_EACH)
+
+
+def _first(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def say(text: str) -> None:
+    """A line of how the meeting goes."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,98 @@
+"""torchrun's rendezvous with machines in the order of their numbers.
+
+Its own orders them by their addresses, so that any machine might be the one that writes; and from
+round to round it keeps the store that the trainers of the last round have filled.
+"""
+
+import os
+from typing import Any
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+
+from train.nodes.meeting import say
+from train.process import outcome
+
+BACKEND = "lockstep"
+
+
+class Rounds(RendezvousHandler):
+    """torchrun's c10d rendezvous, asked for who is there and not for their order."""
+
+    def __init__(self, inner: RendezvousHandler, rank: int, address: str, *, elastic: bool) -> None:
+        self._inner, self._rank, self._address = inner, rank, address
+        self._elastic = elastic
+        self._server: Any = None
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for the machines of a round."""
+        if self._elastic:
+            outcome.again()  # what ended the last round is no longer how it ends
+        info = self._inner.next_rendezvous()
+        store, count = info.store, info.world_size
+        store.set(f"lockstep/number/{info.rank}", str(self._rank))
+        numbers = sorted(int(store.get(f"lockstep/number/{each}")) for each in range(count))
+        rank = numbers.index(self._rank)
+        if self._elastic and rank == 0:
+            say(f"round of nodes {', '.join(map(str, numbers))}")
+        port = 0
+        if rank == 0:  # a store for the trainers of this round alone
+            self._server = TCPStore(
+                self._address, 0, is_master=True, wait_for_workers=False, multi_tenant=True
+            )
+            port = self._server.port
+        own = PrefixStore("lockstep/agents", store)
+        place = RendezvousStoreInfo.build(rank, own, self._address, port)
+        return RendezvousInfo(own, rank, count, place)
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The trainers find the store of `next_rendezvous` by MASTER_ADDR and MASTER_PORT."""
+        return True
+
+    def get_backend(self) -> str:
+        """Its name."""
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        """As the inner one."""
+        return self._inner.get_run_id()
+
+    def is_closed(self) -> bool:
+        """As the inner one."""
+        return self._inner.is_closed()
+
+    def set_closed(self) -> None:
+        """As the inner one."""
+        self._inner.set_closed()
+
+    def num_nodes_waiting(self) -> int:
+        """As the inner one."""
+        return self._inner.num_nodes_waiting()
+
+    def shutdown(self) -> bool:
+        """As the inner one; where machines may go, this one's end is not the end of all."""
+        return True if self._elastic else self._inner.shutdown()
+
+
+def register(rank: int) -> None:
+    """Have torchrun find it under its name, for the machine of this number."""
+    # Else the inner one shares a store, which who comes in a later round waits for in vain.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+
+    def create(parameters: RendezvousParameters) -> Rounds:
+        backend, store = create_backend(parameters)
+        assert parameters.local_addr is not None
+        elastic = parameters.min_nodes < parameters.max_nodes
+        inner = create_handler(store, backend, parameters)
+        return Rounds(inner, rank, parameters.local_addr, elastic=elastic)
+
+    rendezvous_handler_registry.register(BACKEND, create)
