@@ -38,7 +38,7 @@ endif
 # A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
 verbs   := $(filter-out __init__ data fit evaluate knobs tune reproduce predict export report runs compare sweep,$(notdir $(basename $(wildcard train/verbs/*.py))))
 targets := help doctor train data tune eval predict export reproduce report runs compare sweep seeds knobs $(verbs) tensorboard test test-slow test-crowd test-alone \
-           test-fault test-gpu test-portable test-container bench conformance coverage ready lint format schema lock \
+           test-fault test-gpu test-portable test-nodes test-container bench conformance coverage ready lint format schema lock \
            shell image image-twice pin-images clean
 strange := $(firstword $(filter-out $(targets),$(MAKECMDGOALS)))
 ifneq ($(strange),)
@@ -230,7 +230,7 @@ tensorboard:
 shell:
 	$(COMPOSE) run --rm dev
 
-test test-slow test-crowd test-alone test-fault test-gpu test-portable bench conformance coverage lint format schema lock:
+test test-slow test-crowd test-alone test-fault test-gpu test-portable test-nodes bench conformance coverage lint format schema lock:
 	$(COMPOSE) run --rm dev make $@ $(if $(ARGS),ARGS=$(call quoted,ARGS))
 
 else
@@ -244,6 +244,7 @@ $(DEV): $(ENV)
 	@touch $@
 
 tensorboard: $(ENV)  ##2 show all runs at http://127.0.0.1:6006
+	@$(HOST) host.port $(if $(TENSORBOARD_PORT),$(call quoted,TENSORBOARD_PORT),6006)
 	@exec $(BIN)/tensorboard --logdir runs --host 127.0.0.1 --port $(if $(TENSORBOARD_PORT),$(call quoted,TENSORBOARD_PORT),6006)
 
 shell: $(DEV)  ##3 a shell in the environment
@@ -271,6 +272,9 @@ test-gpu: $(if $(has_torch),,$(DEV))  ## test on a GPU; benchmarks/gpu.py writes
 test-portable: $(DEV)  ## train as a dozen other CPUs and on two emulated ones, and compare the bits; half an hour
 	@command -v qemu-x86_64 >/dev/null || { echo 'error: no qemu-x86_64 → apt-get install qemu-user' >&2; exit 6; }
 	@$(BIN)/python -m pytest -m portable tests/portable -n 2 --dist worksteal -rP -k 'cpus or quick' $(args)
+
+test-nodes: $(DEV)  ## harm machines of a network that train together, 60 times; half an hour, needs root
+	@FAULTS=60 $(BIN)/python -m pytest tests/nodes -n 2 --dist worksteal -rP $(args)
 
 test-fault: $(DEV)  ## kill and resume hundreds of times; half an hour
 	@FAULT_KILLS=200 FAULT_SCHEDULES=50 FAULT_FLIPS=20 SWEEP_SEEDS=2 $(BIN)/python -m pytest -s tests/fault tests/test_sweep.py $(args)
@@ -360,7 +364,7 @@ help:  ## this list
 	  END { for (n = 1; n <= 4; n++) printf("%s%s\n%s", (n == 1 ? "" : "\n"), title[n], lines[n]) }' \
 	  $(firstword $(MAKEFILE_LIST))
 	$(if $(verbs),@echo; echo 'your own:'; for verb in $(verbs); do \
-	  printf '  %-14s %s\n' "$$verb" "$$(sed -n '1{s/"""//g;p;}' "train/verbs/$$verb.py")"; done)
+	  printf '  %-14s %s\n' "$$verb" "$$(sed -n '/"""/{s/"""//g;p;q;}' "train/verbs/$$verb.py")"; done)
 	@echo
 	@echo 'variables:'
 	@echo '  CONFIG=FILE      the experiment                    ['$(call quoted,CONFIG)']'

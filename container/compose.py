@@ -10,10 +10,8 @@ printed as it is run.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,13 +20,13 @@ from pathlib import Path
 from container import foreground, overlay, packages, paths
 from host import CONTAINER, HOME, TOLD, cuda, docker, git, image, keys, nodes, selection, settings
 from host import lines as table
+from host import port as ports
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 from host.text import any_encoding, printable
 
 _FILE = "docker-compose.yml"
 _TRAINING = ("PRECISION", "ACCELERATE")
-_PORTS = 65535
 _SERVICES = ("train", "evaluate", "predict", "tensorboard", "dev")
 _COMPUTING = ("train", "evaluate", "predict")
 # Verbs that have something to tell of runs: on the standard output it stands alone.
@@ -115,7 +113,7 @@ def run(words: list[str]) -> int:
     at = words.index("run") + 1
     if service == "tensorboard":  # it names its own address, which is the container's
         port = known.get("TENSORBOARD_PORT", "6006")
-        _check_port(port)
+        ports.check(port)
         print(f"TensorBoard will be at http://127.0.0.1:{port}")
     return foreground.run(_command(files, [*words[:at], *how, *words[at:]], known), name)
 
@@ -148,20 +146,6 @@ def build(words: list[str], known: dict[str, str]) -> None:
             "`docker system prune`, or give Docker a larger disk (data-root)",
         )
     raise HostError("the image could not be built", "the lines above say why")
-
-
-def _check_port(text: str) -> None:
-    if not re.fullmatch("[1-9][0-9]{0,4}", text) or int(text) > _PORTS:
-        raise UsageError(f"TENSORBOARD_PORT={text} is no port", "say a number such as 6007")
-    port = int(text)
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise HostError(
-                f"port {port} is taken: {error.strerror}", "say another: TENSORBOARD_PORT=6007"
-            ) from error
 
 
 def tag() -> str:

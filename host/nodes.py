@@ -13,13 +13,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import Mapping
 
+from host import port
 from host.errors import UsageError
 
 OURS = ("NODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_WAIT", "NODE_SILENCE")
 PORT = 29500
 """Where the nodes meet unless MASTER_PORT says another: torchrun's own choice."""
 WAIT, SILENCE = 600, 60
-_PORTS = 65535
 
 
 @dataclass(frozen=True)
@@ -229,6 +229,6 @@ def _number(environ: Mapping[str, str], name: str, least: int) -> int:
 
 def _port(environ: Mapping[str, str], name: str = "MASTER_PORT") -> int:
     text = environ.get(name) or str(PORT)
-    if not re.fullmatch("[0-9]{1,5}", text) or not 0 < int(text) <= _PORTS:
+    if not port.is_one(text):
         raise UsageError(f"{name}={text} is no port", f"leave it out, which means {PORT}")
     return int(text)

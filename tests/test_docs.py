@@ -25,7 +25,7 @@ ELSEWHERE = {
     "make test-gpu": "tests/gpu",
     "python benchmarks/gpu.py --out docs/GPU.md": "tests/test_gpu_proof.py",
 }
-APART = ("docs/EXTENDING.md",)  # see test_extending.py
+APART = ("docs/EXTENDING.md", "docs/nodes.md")  # see test_extending.py and nodes/test_page.py
 PAGES = [
     page
     for page in EVERY

@@ -123,9 +123,9 @@ class Net:
         how = "up" if into else "down"
         _do("ip", "-n", f"{self.name}-s", "link", "set", f"port{number}", how)
 
-    def deaf(self, number: int) -> None:
-        """From now on nothing reaches a machine, while what it sends arrives."""
-        self.rules(number, "-A INPUT -i eth0 -j DROP")
+    def deaf(self, number: int, on: bool) -> None:
+        """While it lasts nothing reaches a machine, though what it sends arrives."""
+        self.rules(number, f"{'-A' if on else '-D'} INPUT -i eth0 -j DROP")
 
     def rules(self, number: int, *rules: str) -> None:
         """Rules of iptables for a machine's firewall."""

@@ -158,9 +158,13 @@ def _check_wide(splits: list[Labelled], scans: list[Scan | None], config: Data) 
             f"set --data.white {value} or more",
         )
     if highest < DARK and config.white is None:
+        split, seen = next(
+            (s, n) for s, n in zip(splits, scans, strict=True) if n and not np.isnan(n.peaks).all()
+        )
+        first = split.pictures.name(int(np.flatnonzero(~np.isnan(seen.peaks))[0]))
         raise DataError(
             f"{len(wide):,} pictures have more than 8 bits, and none is brighter than"
-            f" {100 * highest:.1f} % of white: they would be nearly black",
+            f" {100 * highest:.1f} % of white: they would be nearly black; the first is {first}",
             "say which value is white: --data.white 4095 where 12 bits are used, 16383 where it is"
             " 14, 65535 if they are meant so; those in colour have to be made brighter",
         )

@@ -76,7 +76,7 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
 def _run(met: Meeting, watch: Watch, processes: int, words: list[str]) -> int:
     nodes = met.nodes
     own = met.words[nodes.rank].address
-    rounds.register(nodes.rank)
+    rounds.register(watch)
     if nodes.least is not None:
         os.environ[launcher.ELASTIC] = str(Path(tempfile.mkdtemp()) / "run")
     # By a machine's name both would find 127.0.1.1 where /etc/hosts says so.
@@ -113,7 +113,7 @@ def _run(met: Meeting, watch: Watch, processes: int, words: list[str]) -> int:
         watch.told(HostError(f"signal {signalled.sigval} ended it", "start all nodes again"))
         return 128 + signalled.sigval
     except (RendezvousError, RuntimeError) as error:  # node 0 is gone, and torchrun asks it
-        if outcome.told().error is not None:
+        if outcome.told().known:
             return 1
         raise HostError(
             f"{met.name(0)} is gone: {first_line(error)}",

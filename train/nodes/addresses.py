@@ -1,8 +1,6 @@
 """This machine's addresses, and whether another one's can be reached."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psutil
 
@@ -53,11 +51,20 @@ def reached(address: str, port: int, limit: float) -> str | None:
         return error.strerror or str(error)
 
 
-@contextmanager
-def listening(port: int) -> Iterator[None]:
-    """Listen at a port of all this machine's addresses, and answer nothing."""
-    with server("", port):
-        yield
+def led_here(address: str, port: int, limit: float) -> str | None:
+    """None where `address` leads to this machine; else why not, for people.
+
+    Raises:
+        OSError: this machine cannot listen at the port.
+    """
+    with server("", port) as own:
+        problem = reached(address, port, limit)
+        own.settimeout(1)
+        try:
+            own.accept()[0].close()
+        except TimeoutError:
+            return problem or "another one listens there"
+    return None
 
 
 def server(address: str, port: int) -> socket.socket:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from host.errors import HostError, UsageError
 from train.config import Config
 from train.experiment import parse
 from train.record import comparison, environment, provenance
@@ -29,17 +30,26 @@ def manifest(config: Config) -> dict[str, Any]:
     }
 
 
-def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """What differs, for people: knobs, the lock, and what changes bits where those matter."""
-    knobs = comparison.other_knobs(parse(first["config"], "node 0"), parse(other["config"], "it"))
+def check(first: Mapping[str, Any], other: Mapping[str, Any], who: str) -> None:
+    """See that two machines would train the same: `who` names them.
+
+    Raises:
+        UsageError: they have other knobs.
+        HostError: they have another lock, or what changes bits where those matter.
+    """
+    knobs = comparison.other_knobs(parse(first["config"], "node 0"), parse(other["config"], who))
     if knobs:
-        return [knobs]
+        raise UsageError(f"{who}: {knobs}", "give all nodes the same command, but for NODE_RANK")
     found = []
     if first["lock_sha256"] != other["lock_sha256"]:
         found.append("the lock is another")
     rest = comparison.unlike(first, other)
     if first["reproducibility"] == "fast":  # which promises no bits
         rest = [each for each in rest if each[0].startswith("code ")]
-    said = [f"{name} is {theirs} there, and {ours} on node 0" for name, ours, theirs in rest]
-    more = [f"{len(said) - comparison.SHOWN} more"] if len(said) > comparison.SHOWN else []
-    return found + said[: comparison.SHOWN] + more
+    found += [f"{name} is {theirs} there, and {ours} on node 0" for name, ours, theirs in rest]
+    if found:
+        more = len(found) - comparison.SHOWN
+        said = "; ".join(found[: comparison.SHOWN]) + (f"; and {more} more" if more > 0 else "")
+        raise HostError(
+            f"{who}: {said}", "have all nodes alike: the same checkout, lock and kind of machine"
+        )

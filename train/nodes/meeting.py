@@ -134,26 +134,22 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
 def _hosted(nodes: Nodes) -> Any:
     """The store, on this machine; it stays for as long as this process."""
     try:
-        with socket.create_server(("", nodes.port)):
-            pass
+        problem = addresses.led_here(nodes.address, nodes.port, _ANSWER)
     except OSError as error:
         raise HostError(
             f"port {nodes.port} cannot be used on node 0: {error.strerror}",
             "end what uses it, or say another on all nodes: MASTER_PORT=29501",
         ) from error
-    limit = timedelta(seconds=_ANSWER)
-    with addresses.listening(nodes.port):
-        problem = addresses.reached(nodes.address, nodes.port, _ANSWER)
     if problem is not None:
         here = ", ".join(addresses.all_own()) or "none"
         raise HostError(
             f"MASTER_ADDR={nodes.address} does not lead to this machine, which is node 0:"
             f" {problem}",
-            f"this machine's addresses: {here}; set the same one on all nodes",
+            f"set one of this machine's on all nodes ({here}), or another NODE_RANK here",
         )
     more = f"{nodes.count - 1} more of {nodes.count} nodes"
     say(f"waiting for {more}, at {nodes.place}, {nodes.wait} s")
-    return _store(nodes, is_master=True, limit=limit)
+    return _store(nodes, is_master=True, limit=timedelta(seconds=_ANSWER))
 
 
 def _joined(nodes: Nodes) -> Any:
@@ -246,12 +242,8 @@ def _check_words(meeting: Meeting) -> None:
                     f"{name}: {theirs} on {meeting.name(rank)}, and {ours} on {here}",
                     "give all nodes the same command, but for NODE_RANK",
                 )
-        found = alike.differences(first.manifest, word.manifest)
-        if found:
-            raise UsageError(
-                f"{meeting.name(rank)} is not as {here}: {'; '.join(found)}",
-                "have all nodes alike: the same command, checkout, lock and kind of machine",
-            )
+        who = f"{meeting.name(rank)} is not as {here}"
+        alike.check(first.manifest, word.manifest, who)
 
 
 def _check_clocks(meeting: Meeting) -> None:

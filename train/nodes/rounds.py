@@ -19,6 +19,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
 from train.nodes.meeting import say
+from train.nodes.watching import Watch
 from train.process import outcome
 
 BACKEND = "lockstep"
@@ -27,9 +28,11 @@ BACKEND = "lockstep"
 class Rounds(RendezvousHandler):
     """torchrun's c10d rendezvous, asked for who is there and not for their order."""
 
-    def __init__(self, inner: RendezvousHandler, rank: int, address: str, *, elastic: bool) -> None:
-        self._inner, self._rank, self._address = inner, rank, address
-        self._elastic = elastic
+    def __init__(self, inner: RendezvousHandler, watch: Watch) -> None:
+        self._inner, self._watch = inner, watch
+        nodes = watch.meeting.nodes
+        self._rank, self._elastic = nodes.rank, nodes.least is not None
+        self._address = watch.meeting.words[nodes.rank].address
         self._server: Any = None
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -41,6 +44,7 @@ class Rounds(RendezvousHandler):
         store.set(f"lockstep/number/{info.rank}", str(self._rank))
         numbers = sorted(int(store.get(f"lockstep/number/{each}")) for each in range(count))
         rank = numbers.index(self._rank)
+        self._watch.members = {*numbers}
         if self._elastic and rank == 0:
             say(f"round of nodes {', '.join(map(str, numbers))}")
         port = 0
@@ -83,16 +87,13 @@ class Rounds(RendezvousHandler):
         return True if self._elastic else self._inner.shutdown()
 
 
-def register(rank: int) -> None:
-    """Have torchrun find it under its name, for the machine of this number."""
+def register(watch: Watch) -> None:
+    """Have torchrun find it under its name, for the machine that watches."""
     # Else the inner one shares a store, which who comes in a later round waits for in vain.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 
     def create(parameters: RendezvousParameters) -> Rounds:
         backend, store = create_backend(parameters)
-        assert parameters.local_addr is not None
-        elastic = parameters.min_nodes < parameters.max_nodes
-        inner = create_handler(store, backend, parameters)
-        return Rounds(inner, rank, parameters.local_addr, elastic=elastic)
+        return Rounds(create_handler(store, backend, parameters), watch)
 
     rendezvous_handler_registry.register(BACKEND, create)

@@ -30,11 +30,13 @@ class Watch:
 
     Attributes:
         lost: why the trainers were ended, if they were.
+        members: the machines whose trainers train together.
     """
 
     def __init__(self, meeting: Meeting) -> None:
         self.meeting = meeting
         self.lost: LockstepError | None = None
+        self.members: set[int] = set()
         self._limit = float(meeting.nodes.silence)
         self._soon = max(4 * _EACH, self._limit / _SHARE)
         self._elastic = meeting.nodes.least is not None
@@ -98,9 +100,10 @@ class Watch:
             self._look_at_own()
             silent = [rank for rank in self._quiet() if now - self._heard[rank] > self._soon]
             if silent and not said:
+                then = "it is done without" if self._elastic and silent[0] else "the run ends"
                 say(
                     f"warning: {self.meeting.name(silent[0])} has not been heard of for"
-                    f" {self._soon:.0f} s; the run ends after {self._limit:.0f} s"
+                    f" {self._soon:.0f} s; {then} after {self._limit:.0f} s"
                 )
             said = bool(silent)
             over = [rank for rank in silent if now - self._heard[rank] > self._limit]
@@ -108,9 +111,10 @@ class Watch:
             if self._elastic:
                 ended = [e for e in ended if not isinstance(e, HostError)]
             if self._elastic and over and 0 not in over:
-                say(f"going on without {self.meeting.name(over[0])}")
                 self._absent |= {*over}
-                self._kill()  # torchrun's agent starts them again, with those that are there
+                if self.members & {*over}:
+                    say(f"going on without {self.meeting.name(over[0])}")
+                    self._kill()  # torchrun's agent starts them again, with those that are there
             elif over or ended:
                 self._end(self._silent(over[0], now) if over else self.cause() or ended[0])
                 return

@@ -73,7 +73,7 @@ class Checkpoint:
         Raises:
             CheckpointError: the model is another one, or holds what is no number.
         """
-        fix = "use the experiment it was made with"
+        fix = "use the experiment, and the code of the model, that it was made with"
         learned = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         for name, here in model.state_dict().items():
             tensor = self.model.get(name, here)

@@ -91,10 +91,12 @@ def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
         words = shlex.join(word for name, _, was in other for word in (f"--{name}", typed(was)))
         if len(other) > _FEW:
             words = f"--config {run / 'config.yaml'} (with make: CONFIG=)"
+        weights = run / "checkpoints" / "latest" / "model.safetensors"
+        own = f", from its weights if you like: --model.weights {weights}" * weights.exists()
         raise UsageError(
             f"{what} with another {said}",
-            f"go on with {words}, or start another run, from its weights if you like:"
-            f" --model.weights {run / 'checkpoints' / 'latest' / 'model.safetensors'}",
+            f"go on with {words}, or start another run{own}; --run {run} --resume (make:"
+            f" RUN={run} ARGS=--resume) and nothing else goes on as it was started",
         )
 
 
