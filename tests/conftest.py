@@ -70,6 +70,8 @@ _LONG = (
     "test_the_commands_of_a_page_run",
     "test_it_trains_three_steps",
     "test_kills_at_random_moments",
+    "test_random_faults_end_in_the_same_bits",
+    "test_a_lost_machine_is_done_without",
     "test_killed_three_times_it_has_each_trial_once_and_the_same",
     "test_it_trains_to_the_same_bits_resumes_and_is_reproduced",
     "test_one_hash_on_one_two_and_four_processes",

@@ -71,7 +71,7 @@ class Watch:
 
     def cause(self) -> LockstepError | None:
         """Why another machine ended, or that one does not answer; None where all seem well."""
-        for rank, (_, error) in self._ended.items():
+        for rank, (_, error) in self._ended.copy().items():
             if error is not None:
                 who = self.meeting.name(rank)
                 return type(error)(f"{who} ended: {error.problem}", error.fix)
@@ -107,7 +107,7 @@ class Watch:
                 )
             said = bool(silent)
             over = [rank for rank in silent if now - self._heard[rank] > self._limit]
-            ended = [e for when, e in self._ended.values() if e and now - when > _GRACE]
+            ended = [e for when, e in self._ended.copy().values() if e and now - when > _GRACE]
             if self._elastic:
                 ended = [e for e in ended if not isinstance(e, HostError)]
             if self._elastic and over and 0 not in over:
