@@ -7,7 +7,21 @@ from __future__ import annotations
 
 import os
 
+from host.errors import UsageError
+
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Processes, this one's number, its number on its machine, and processes there: Open MPI, MPICH and
+# Intel MPI, and a step of srun.
+_BARE = (
+    (
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+)
 ELASTIC = "LOCKSTEP_ELASTIC"
 """Set where machines may go and come: a file that says which run this launch trains."""
 
@@ -36,3 +50,35 @@ def world() -> int | None:
 def elastic() -> str | None:
     """The file of `ELASTIC`; None where all machines stay."""
     return os.environ.get(ELASTIC)
+
+
+def adopt() -> None:
+    """Take what MPI or Slurm says of this process for what a launcher would have said.
+
+    For `mpirun -np 4 python -m train …` and `srun -n 4 python -m train …`: a process each, and no
+    launcher of ours.
+
+    Raises:
+        UsageError: they do not say where the processes meet.
+    """
+    if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
+        return
+    for size, rank, local, local_size in _BARE:
+        count = os.environ.get(size, "")
+        if not (count.isdigit() and int(count) > 1 and rank in os.environ):
+            continue
+        here = os.environ.get(local_size, "")
+        if not here.isdigit():  # Slurm's own has a form such as 4(x2)
+            here = here.split("(")[0]
+        if "MASTER_ADDR" not in os.environ:
+            if here != count:
+                raise UsageError(
+                    f"{size} says {count} processes on several machines, and not where they meet",
+                    "set MASTER_ADDR to the address of the first one's machine, the same for all",
+                )
+            os.environ["MASTER_ADDR"] = "127.0.0.1"
+        os.environ.setdefault("MASTER_PORT", "29500")
+        values = (os.environ[rank], os.environ.get(local, "0"), count, here or "1")
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        os.environ.update(zip(names, values))
+        return

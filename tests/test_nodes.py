@@ -1,12 +1,16 @@
 """What a machine is told of the others: by make, by clusters, and by what cannot be."""
 
+import json
 import os
+import socket
+import subprocess
+import sys
 
 import pytest
-from conftest import ROOT
+from conftest import DIGITS, ROOT
 from test_launch import start
 
-from host import nodes, plan
+from host import launcher, nodes, plan
 from host.errors import LockstepError, UsageError
 
 OURS = {"NODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"}
@@ -155,9 +159,50 @@ def test_bad_input_ends_before_anything_starts() -> None:
     assert not (ROOT / "runs/never").exists()
 
 
-def test_make_refuses_them_where_they_do_nothing(tmp_path) -> None:
-    import subprocess
+BARE = {
+    "openmpi": (
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "mpich": ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "srun": ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+}
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BARE)
+def test_processes_of_mpi_and_srun_train_together(tmp_path, name) -> None:
+    """No launcher but theirs: what it says of each process is all that there is."""
+    started = []
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    for rank in (0, 1):
+        told = dict(zip(BARE[name], ("2", str(rank), str(rank), "2"), strict=True))
+        words = ["-m", "train", "fit", *DIGITS, "--max_steps", "4", "--run", str(tmp_path / "run")]
+        environ = {**os.environ, **told, "MASTER_PORT": port, "CUDA_VISIBLE_DEVICES": "-1"}
+        started.append(subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environ))
+    assert [each.wait(120) for each in started] == [0, 0]
+    manifest = json.loads((tmp_path / "run/run.json").read_text())
+    assert manifest["world_size"] == 2
+
+
+def test_bare_processes_must_know_where_they_meet(monkeypatch) -> None:
+    for name, value in zip(BARE["openmpi"], ("4", "2", "0", "2"), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="says 4 processes on several machines"):
+        launcher.adopt()
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    launcher.adopt()
+    assert (launcher.rank(), launcher.local_rank(), launcher.local_world()) == (2, 0, 2)
+    assert launcher.world() == 4
+
+
+def test_make_refuses_them_where_they_do_nothing(tmp_path) -> None:
     for target, name in (("eval", "NODES=2"), ("sweep", "NODE_RANK=1")):
         words = ["make", target, name, "ENGINE=local"]
         done = subprocess.run(

@@ -27,7 +27,8 @@ _LATER = 2.0
 
 def main(argv: list[str] | None = None) -> int:
     """Run a verb; returns the exit code."""
-    if argv is None:
+    started = argv is None  # as a program, and not called by another
+    if started:
         any_encoding()
         _begin()
     words = sys.argv[1:] if argv is None else argv
@@ -38,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         dotenv.load(Path(".env"))
         keys.load()
         command = cli.parse(words)
+        if started and command.verb.LAUNCHED:
+            launcher.adopt()
         parent.end_with_launcher()
         command.run()
     except LockstepError as error:

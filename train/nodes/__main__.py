@@ -25,6 +25,7 @@ from host.nodes import Nodes
 from train import cli
 from train.nodes import addresses, alike, links, meeting, rounds, watching
 from train.nodes.meeting import Meeting
+from train.nodes.stores import say
 from train.nodes.watching import Watch
 from train.process import outcome
 from train.verbs import Launched
@@ -53,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
             if nodes.least is None:  # else some may not be there yet
                 links.measured(found)
             if nodes.rank != 0:
-                meeting.say(f"{found.name(0)} shows how the training goes")
+                say(f"{found.name(0)} shows how the training goes")
             with watching.watched(found) as watch:
                 return _run(found, watch, options.processes, options.words)
     except LockstepError as error:

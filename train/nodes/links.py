@@ -15,7 +15,8 @@ from typing import Any
 
 from host.errors import HostError
 from train.nodes import addresses
-from train.nodes.meeting import Meeting, say
+from train.nodes.meeting import Meeting
+from train.nodes.stores import say
 
 _CONNECT = 5.0  # seconds
 _SENDING = 0.3  # seconds of sending to measure by

@@ -6,23 +6,17 @@ says its number and what it is about to start; who waits says for whom.
 
 import json
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from typing import Any
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-from host.errors import HostError, LockstepError, UsageError, from_fields
+from host.errors import HostError, LockstepError, UsageError, first_line, from_fields
 from host.nodes import Nodes
-from train.nodes import addresses, alike
+from train.nodes import addresses, alike, stores
+from train.nodes.stores import EACH, SAY, say
 
-_EACH = 0.2  # seconds between looks
-_SAY = 10.0  # seconds between words of waiting
-_ANSWER = 5.0  # seconds that an answer over the network may take
 _FAREWELL = 3.0
 # torchrun takes a machine for lost whose clock is 15 s behind: it compares their times of day.
 _CLOCK = 5.0
@@ -90,7 +84,7 @@ class Meeting:
                     f" told its {what}",
                     "look there what became of it, and start all of them again",
                 )
-            time.sleep(_EACH / 4)
+            time.sleep(EACH / 4)
         return [json.loads(self.store.get(key)) for key in keys]
 
 
@@ -106,7 +100,7 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
         HostError: one does not come, or the address leads nowhere, or a clock is wrong.
         UsageError: they were told different things.
     """
-    store = _hosted(nodes) if nodes.rank == 0 else _joined(nodes)
+    store = stores.opened(nodes)
     own = addresses.own(nodes.address, nodes.port)
     word = Word(socket.gethostname(), own, nodes.count, **planned, manifest=manifest)
     try:
@@ -126,65 +120,9 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
             _leave(nodes, store)
     except RuntimeError as error:  # torch's DistNetworkError and DistStoreError
         raise HostError(
-            f"node 0 at {nodes.place} is gone: {_first(error)}",
+            f"node 0 at {nodes.place} is gone: {first_line(error)}",
             "look there what became of it, and start all of them again",
         ) from error
-
-
-def _hosted(nodes: Nodes) -> Any:
-    """The store, on this machine; it stays for as long as this process."""
-    try:
-        problem = addresses.led_here(nodes.address, nodes.port, _ANSWER)
-    except OSError as error:
-        raise HostError(
-            f"port {nodes.port} cannot be used on node 0: {error.strerror}",
-            "end what uses it, or say another on all nodes: MASTER_PORT=29501",
-        ) from error
-    if problem is not None:
-        here = ", ".join(addresses.all_own()) or "none"
-        raise HostError(
-            f"MASTER_ADDR={nodes.address} does not lead to this machine, which is node 0:"
-            f" {problem}",
-            f"set one of this machine's on all nodes ({here}), or another NODE_RANK here",
-        )
-    more = f"{nodes.count - 1} more of {nodes.count} nodes"
-    say(f"waiting for {more}, at {nodes.place}, {nodes.wait} s")
-    return _store(nodes, is_master=True, limit=timedelta(seconds=_ANSWER))
-
-
-def _joined(nodes: Nodes) -> Any:
-    """The store on node 0, once it is there."""
-    began, said, wait = time.monotonic(), -_SAY, nodes.wait
-    while (problem := addresses.reached(nodes.address, nodes.port, _ANSWER)) is not None:
-        waited = time.monotonic() - began
-        if waited > wait:
-            raise HostError(
-                f"node {nodes.rank} has not reached node 0 at {nodes.place} in {wait} s: {problem}",
-                f"start node 0, or mend MASTER_ADDR; from here: nc -vz {nodes.address}"
-                f" {nodes.port}",
-            )
-        if waited - said >= _SAY:
-            said = waited
-            say(f"waiting for node 0 at {nodes.place}, {wait - waited:.0f} s: {problem}")
-        time.sleep(_EACH)
-    try:
-        return _store(nodes, is_master=False, limit=timedelta(seconds=_ANSWER))
-    except RuntimeError as error:
-        raise HostError(
-            f"what listens at {nodes.place} is not node 0 of a training: {_first(error)}",
-            "set MASTER_PORT to a free port, the same on all nodes",
-        ) from error
-
-
-def _store(nodes: Nodes, *, is_master: bool, limit: timedelta) -> Any:
-    return TCPStore(
-        nodes.address,
-        nodes.port,
-        is_master=is_master,
-        timeout=limit,
-        wait_for_workers=False,
-        multi_tenant=True,  # torchrun's agent shares it
-    )
 
 
 def _arrive(nodes: Nodes, store: Any, word: Word) -> dict[int, Word]:
@@ -216,10 +154,10 @@ def _arrive(nodes: Nodes, store: Any, word: Word) -> dict[int, Word]:
                 f"start it there: make train NODES={nodes.count} NODE_RANK={missing[0]}"
                 f" MASTER_ADDR={nodes.address} …; NODE_WAIT=1200 waits longer",
             )
-        if waited - said >= _SAY:
+        if waited - said >= SAY:
             said = waited
             say(f"waiting for {who}, {wait - waited:.0f} s more")
-        time.sleep(_EACH)
+        time.sleep(EACH)
     there = {rank: key for rank, key in enumerate(keys) if str(rank) not in missing}
     return {rank: Word(**json.loads(store.get(key))) for rank, key in there.items()}
 
@@ -274,13 +212,4 @@ def _leave(nodes: Nodes, store: Any) -> None:
         keys = [f"{_KEY}/left/{rank}" for rank in range(nodes.count)]
         deadline = time.monotonic() + _FAREWELL
         while nodes.rank == 0 and not store.check(keys) and time.monotonic() < deadline:
-            time.sleep(_EACH)
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def say(text: str) -> None:
-    """A line of how the meeting goes."""
-    print(text, file=sys.stderr, flush=True)
+            time.sleep(EACH)

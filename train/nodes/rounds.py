@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-from train.nodes.meeting import say
+from train.nodes.stores import say
 from train.nodes.watching import Watch
 from train.process import outcome
 

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 
 from host.errors import HostError, LockstepError, Stopped, from_fields
-from train.nodes.meeting import Meeting, say
+from train.nodes.meeting import Meeting
+from train.nodes.stores import say
 from train.process import outcome
 
 _KEY = "lockstep/alive"
