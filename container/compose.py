@@ -86,7 +86,7 @@ def run(words: list[str]) -> int:
         files, extra, said = overlay.choose(about, host, docker.handover() if host else None)
     if said:
         print(said, file=sys.stderr)
-    machines = nodes.told(environ) if service == "train" else None
+    machines = nodes.told(environ) if service == "train" and "fit" in words else None
     if machines is not None:
         # NCCL and gloo take free ports, and MASTER_ADDR is the host's.
         extra = {**extra, **machines.variables, "NETWORK": "host"}

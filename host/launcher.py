@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from host import nodes
 from host.errors import UsageError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -70,7 +71,9 @@ def adopt() -> None:
         here = os.environ.get(local_size, "")
         if not here.isdigit():  # Slurm's own has a form such as 4(x2)
             here = here.split("(")[0]
-        if "MASTER_ADDR" not in os.environ:
+        if "MASTER_ADDR" not in os.environ and size.startswith("SLURM"):
+            os.environ["MASTER_ADDR"] = nodes.first_host(os.environ.get("SLURM_STEP_NODELIST", ""))
+        if not os.environ.get("MASTER_ADDR"):
             if here != count:
                 raise UsageError(
                     f"{size} says {count} processes on several machines, and not where they meet",

@@ -94,6 +94,8 @@ def make(
     name = environ.get("ACCELERATE", "")
     if nodes is not None:
         name, asked = _on_each(nodes, name, asked, visible)
+        if not asked.words and nodes.processes:  # what the cluster gives; fewer may share the lanes
+            visible = min(visible, nodes.processes)
     if portable and asked.device is None and not name:
         asked = _Asked("cpu", None, "")
     plan = (
@@ -140,9 +142,8 @@ def _on_each(nodes: Nodes, name: str, asked: _Asked, visible: int) -> tuple[str,
             f"ACCELERATE={name} is about one machine, and {nodes.told_by} says {nodes.count}",
             "leave it out: GPUS= or CPUS=, and PRECISION=, say what each machine starts",
         )
-    if asked.device is None and nodes.processes:
-        device = "cuda" if visible else "cpu"
-        asked = _Asked(device, nodes.processes, f"{nodes.processes} processes a node")
+    if asked.device is None and nodes.processes and not visible:
+        asked = _Asked("cpu", nodes.processes, f"{nodes.told_by}: {nodes.processes} a node")
     return "", asked
 
 

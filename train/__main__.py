@@ -39,7 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         dotenv.load(Path(".env"))
         keys.load()
         command = cli.parse(words)
-        if started and command.verb.LAUNCHED:
+        # Our own supervisor has said all that is to be said.
+        if started and command.verb.LAUNCHED and parent.SUPERVISOR not in os.environ:
             launcher.adopt()
         parent.end_with_launcher()
         command.run()

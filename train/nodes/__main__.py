@@ -16,11 +16,11 @@ from typing import cast
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous.api import RendezvousError
+from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousTimeoutError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from host import launcher
-from host.errors import HostError, LockstepError, first_line
+from host.errors import HostError, LockstepError, Stopped, first_line
 from host.nodes import Nodes
 from train import cli
 from train.nodes import addresses, alike, links, meeting, rounds, watching
@@ -31,7 +31,7 @@ from train.process import outcome
 from train.verbs import Launched
 
 _LAST_CALL = 10  # seconds for more machines, once enough are there
-_RESTARTS = 20  # failures of a machine's own trainers until it is left out
+_RESTARTS = 10_000  # another machine's going counts as well; `Rounds` counts this one's failures
 _HEAR = 8.0  # seconds to hear from the others why they ended
 _JOIN = 120  # seconds that torchrun's agents have to find each other: all are there
 
@@ -112,8 +112,21 @@ def _run(met: Meeting, watch: Watch, processes: int, words: list[str]) -> int:
         return 1
     except SignalException as signalled:
         watch.told(HostError(f"signal {signalled.sigval} ended it", "start all nodes again"))
+        if outcome.asked() and outcome.told().error is None:
+            raise Stopped(
+                "a signal came while no trainer ran; the last checkpoint is whole, if there is one",
+                "start this node again with the same command",
+            ) from signalled
         return 128 + signalled.sigval
+    except RendezvousTimeoutError as error:
+        least = nodes.least or nodes.count
+        raise HostError(
+            f"fewer than {least} of {nodes.count} nodes came together in {nodes.wait} s",
+            "start the others; NODE_WAIT= waits longer",
+        ) from error
     except (RendezvousError, RuntimeError) as error:  # node 0 is gone, and torchrun asks it
+        if watch.finished():  # it came back in the last moments
+            return 0
         if outcome.told().known:
             return 1
         raise HostError(
@@ -136,8 +149,8 @@ def _cause(watch: Watch, failed: ChildFailedError) -> LockstepError | None:
     if failure.exitcode < 0:
         error = HostError(
             f"process {rank} was killed by {failure.signal_name()}",
-            "look for lack of memory there (dmesg); then start all nodes again, with the same RUN="
-            " and ARGS=--resume",
+            "look for lack of memory there (dmesg); then start all nodes again with the same words,"
+            " RUN= and --resume",
         )
         watch.told(error)
         return error

@@ -4,17 +4,36 @@ import socket
 
 import psutil
 
+from host.errors import HostError
+
 
 def own(address: str, port: int) -> str:
     """The address under which this machine talks to `address`; nothing is sent.
 
-    By name, gloo and torchrun would find 127.0.1.1 where /etc/hosts says so, as Debian's does.
+    Where that is this machine's own name, /etc/hosts may call it 127.0.1.1, as Debian's does: which
+    nobody else reaches.
+
+    Raises:
+        HostError: it has several others, and none is the one.
     """
     family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(place)
         found: str = probe.getsockname()[0]
-    return found
+    if not _inner(found) or _inner(address):
+        return found
+    others = [each for each in all_own() if ":" not in each]
+    if len(others) != 1:
+        raise HostError(
+            f"MASTER_ADDR={address} is {found} on this machine, which no other one reaches",
+            f"set its address on all nodes: {' or '.join(others) or 'it has none'}",
+        )
+    return others[0]
+
+
+def _inner(address: str) -> bool:
+    """Whether an address is a machine's own, within itself."""
+    return address.startswith("127.") or address in ("::1", "localhost")
 
 
 def interface(address: str) -> str | None:

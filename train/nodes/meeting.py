@@ -21,6 +21,8 @@ _FAREWELL = 3.0
 # torchrun takes a machine for lost whose clock is 15 s behind: it compares their times of day.
 _CLOCK = 5.0
 _KEY = "lockstep/node"
+ASKED = "lockstep/time"
+"""With its number behind, what a machine writes when it asks node 0 for the time of day."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Word:
 
     Attributes:
         host, address: its name, and the address at which the others reach it.
-        count: how many machines it was told of.
+        count, least: how many machines it was told of, and how many are enough.
         processes: how many it starts.
         device, precision: of those.
         manifest: what a run's record would say of it, as far as it is known before trainers start.
@@ -38,6 +40,7 @@ class Word:
     host: str
     address: str
     count: int
+    least: int | None
     processes: int
     device: str
     precision: str
@@ -102,13 +105,16 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
     """
     store = stores.opened(nodes)
     own = addresses.own(nodes.address, nodes.port)
-    word = Word(socket.gethostname(), own, nodes.count, **planned, manifest=manifest)
+    counts = (nodes.count, nodes.least)
+    word = Word(socket.gethostname(), own, *counts, **planned, manifest=manifest)
     try:
         try:
             meeting = Meeting(nodes, store, _arrive(nodes, store, word))
             _check_words(meeting)
             if nodes.least is None:
                 _check_clocks(meeting)
+            else:
+                _check_clock(meeting)
             yield meeting
         except LockstepError as error:
             if nodes.least is not None:
@@ -138,6 +144,7 @@ def _arrive(nodes: Nodes, store: Any, word: Word) -> dict[int, Word]:
             f" and {word.host} ({word.address})",
             f"number them from 0 to {nodes.count - 1}: NODE_RANK=",
         )
+    store.delete_key(f"{_KEY}/left/{nodes.rank}")
     began, said, wait = time.monotonic(), 0.0, nodes.wait
     keys = [f"{_KEY}/word/{rank}" for rank in range(nodes.count)]
     while True:
@@ -171,6 +178,7 @@ def _check_words(meeting: Meeting) -> None:
     for rank, word in ((rank, meeting.words[rank]) for rank in ranks):
         for name, ours, theirs in (
             ("NODES", first.count, word.count),
+            ("MIN of NODES", first.least, word.least),
             ("processes a node", first.processes, word.processes),
             ("device", first.device, word.device),
             ("PRECISION", first.precision, word.precision),
@@ -190,19 +198,40 @@ def _check_clocks(meeting: Meeting) -> None:
     # All write within a moment of each other.
     times = meeting.gathered("clock", time.time(), 30)
     for rank, there in enumerate(times):
-        ahead = there - times[0]
-        if abs(ahead) > _CLOCK:
-            raise HostError(
-                f"the clock of {meeting.name(rank)} is {abs(ahead):,.0f} s"
-                f" {'ahead of' if ahead > 0 else 'behind'} node 0's",
-                "set it, as with `timedatectl set-ntp true`",
-            )
+        _compare_clock(meeting, rank, there - times[0])
+
+
+def _compare_clock(meeting: Meeting, rank: int, ahead: float) -> None:
+    if abs(ahead) > _CLOCK:
+        raise HostError(
+            f"the clock of {meeting.name(rank)} is {abs(ahead):,.0f} s"
+            f" {'ahead of' if ahead > 0 else 'behind'} node 0's",
+            "set it, as with `timedatectl set-ntp true`",
+        )
 
 
 def _raise_refused(store: Any) -> None:
     """Raise what another machine could not go on for, if one could not."""
     if store.check([f"{_KEY}/refused"]):
         raise from_fields(json.loads(store.get(f"{_KEY}/refused")))
+
+
+def _check_clock(meeting: Meeting) -> None:
+    """See that this one agrees with node 0's, whose agent answers for as long as it is there."""
+    if meeting.nodes.rank == 0:
+        return
+    question = f"{ASKED}/{meeting.nodes.rank}"
+    meeting.store.delete_key(f"{question}/answer")
+    meeting.store.set(question, "?")
+    deadline = time.monotonic() + 30
+    while not meeting.store.check([f"{question}/answer"]):
+        if time.monotonic() > deadline:
+            raise HostError(
+                f"{meeting.name(0)} does not tell its time", "look there what became of it"
+            )
+        time.sleep(EACH / 4)
+    there = float(meeting.store.get(f"{question}/answer"))
+    _compare_clock(meeting, meeting.nodes.rank, time.time() - there)
 
 
 def _leave(nodes: Nodes, store: Any) -> None:

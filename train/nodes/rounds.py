@@ -5,6 +5,7 @@ round to round it keeps the store that the trainers of the last round have fille
 """
 
 import os
+import time
 from typing import Any
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
@@ -18,11 +19,14 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
+from host.errors import HostError, LostPeers, Stopped
 from train.nodes.stores import say
 from train.nodes.watching import Watch
 from train.process import outcome
 
 BACKEND = "lockstep"
+_FAILURES = 5  # of a machine's own trainers, until it is left out
+_ANSWER = 25.0  # seconds: for torchrun a machine is there until 15 s after its last word
 
 
 class Rounds(RendezvousHandler):
@@ -34,15 +38,22 @@ class Rounds(RendezvousHandler):
         self._rank, self._elastic = nodes.rank, nodes.least is not None
         self._address = watch.meeting.words[nodes.rank].address
         self._server: Any = None
+        self._failures = 0
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for the machines of a round."""
         if self._elastic:
-            outcome.again()  # what ended the last round is no longer how it ends
-        info = self._inner.next_rendezvous()
-        store, count = info.store, info.world_size
-        store.set(f"lockstep/number/{info.rank}", str(self._rank))
-        numbers = sorted(int(store.get(f"lockstep/number/{each}")) for each in range(count))
+            self._check_last()
+        numbers: list[int] | None = None
+        while numbers is None:  # again where one has gone since
+            info = self._inner.next_rendezvous()
+            store, count = info.store, info.world_size
+            numbers = self._numbers(info)
+        if 0 not in numbers:  # a clock that is off, or node 0 was stopped for a while
+            raise HostError(
+                f"node 0 is not among the nodes that torchrun finds here: {numbers}",
+                "see that it runs, and that the clocks agree; then start this node again",
+            )
         rank = numbers.index(self._rank)
         self._watch.members = {*numbers}
         if self._elastic and rank == 0:
@@ -56,6 +67,40 @@ class Rounds(RendezvousHandler):
         own = PrefixStore("lockstep/agents", store)
         place = RendezvousStoreInfo.build(rank, own, self._address, port)
         return RendezvousInfo(own, rank, count, place)
+
+    def _check_last(self) -> None:
+        """See how the last round ended: whether another one is of use.
+
+        Raises:
+            LockstepError: it would end in the same way, or was asked to.
+        """
+        error = outcome.told().error
+        if self._watch.lost is not None:
+            raise self._watch.lost
+        if outcome.asked():
+            if isinstance(error, Stopped):
+                raise error
+            raise Stopped(
+                "a signal came between two rounds; the last checkpoint is whole",
+                "start this node again with the same command",
+            )
+        if error is not None and not isinstance(error, (LostPeers, Stopped)):
+            self._failures += 1
+            if not isinstance(error, HostError) or self._failures > _FAILURES:
+                self._watch.told(error)
+                raise error
+        outcome.again()  # what ended the last round is no longer how it ends
+
+    def _numbers(self, info: RendezvousInfo) -> list[int] | None:
+        """The machines of a round by their numbers; None where one does not say its own."""
+        info.store.set(f"lockstep/number/{info.rank}", str(self._rank))
+        keys = [f"lockstep/number/{each}" for each in range(info.world_size)]
+        deadline = time.monotonic() + _ANSWER
+        while not info.store.check(keys):
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.1)
+        return sorted(int(info.store.get(key)) for key in keys)
 
     @property
     def use_agent_store(self) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from host.errors import HostError, LockstepError, Stopped, from_fields
-from train.nodes.meeting import Meeting
+from host.errors import HostError, LockstepError, from_fields
+from train.nodes.meeting import ASKED, Meeting
 from train.nodes.stores import say
 from train.process import outcome
 
@@ -74,20 +74,28 @@ class Watch:
         """Why another machine ended, or that one does not answer; None where all seem well."""
         for rank, (_, error) in self._ended.copy().items():
             if error is not None:
-                who = self.meeting.name(rank)
-                return type(error)(f"{who} ended: {error.problem}", error.fix)
+                return self._of_other(rank, error)
         now = time.monotonic()
         for rank in self._quiet():
             if now - self._heard[rank] > 4 * _EACH:
                 return self._silent(rank, now)
         return None
 
+    def finished(self) -> bool:
+        """Whether node 0 has come to the end of the training."""
+        return self._ended.get(0, (0.0, True))[1] is None
+
+    def _of_other(self, rank: int, error: LockstepError) -> LockstepError:
+        """What another machine ended with, and its name."""
+        who = self.meeting.name(rank)
+        return type(error)(f"{who} ended: {error.problem}", error.fix)
+
     def _silent(self, rank: int, now: float) -> HostError:
         silence = now - self._heard[rank]
         return HostError(
             f"{self.meeting.name(rank)} has not been heard of for {silence:.0f} s: it is off, or"
             " cut off, or stopped",
-            "look there; then start all nodes again, with the same RUN= and ARGS=--resume",
+            "look there; then start all nodes again with the same words, RUN= and --resume",
         )
 
     def _watch(self) -> None:
@@ -98,7 +106,6 @@ class Watch:
             if now - last > self._soon:  # this machine was paused meanwhile
                 self._heard = dict.fromkeys(self._others, now)
             last = now
-            self._look_at_own()
             silent = [rank for rank in self._quiet() if now - self._heard[rank] > self._soon]
             if silent and not said:
                 then = "it is done without" if self._elastic and silent[0] else "the run ends"
@@ -108,24 +115,21 @@ class Watch:
                 )
             said = bool(silent)
             over = [rank for rank in silent if now - self._heard[rank] > self._limit]
-            ended = [e for when, e in self._ended.copy().values() if e and now - when > _GRACE]
-            if self._elastic:
-                ended = [e for e in ended if not isinstance(e, HostError)]
+            ended = [
+                self._of_other(rank, error)
+                for rank, (when, error) in self._ended.copy().items()
+                if error is not None
+                and now - when > _GRACE
+                and not (self._elastic and isinstance(error, HostError))
+            ]
             if self._elastic and over and 0 not in over:
                 self._absent |= {*over}
                 if self.members & {*over}:
                     say(f"going on without {self.meeting.name(over[0])}")
                     self._kill()  # torchrun's agent starts them again, with those that are there
             elif over or ended:
-                self._end(self._silent(over[0], now) if over else self.cause() or ended[0])
+                self._end(self._silent(over[0], now) if over else ended[0])
                 return
-
-    def _look_at_own(self) -> None:
-        """Where machines may go, trainers are started again: not those that nothing will help."""
-        error = outcome.told().error
-        if self._elastic and error and not isinstance(error, (HostError, Stopped)):
-            self.told(error)
-            self._end(error)
 
     def _quiet(self) -> list[int]:
         """The machines that are to be heard, and have not ended."""
@@ -144,7 +148,8 @@ class Watch:
             self._began, self._alone = True, 0
             return
         if self._elastic:  # trainers may be about to be started again
-            over = self._ended.get(0, (0, True))[1] is None
+            own = self.meeting.nodes.rank == 0
+            over = bool(self.members & self._absent) if own else self.finished()
         else:
             over = self.cause() is not None
         self._alone += self._began and (over or outcome.asked())
@@ -166,6 +171,11 @@ class Watch:
 
     def _say_and_hear(self, count: int) -> None:
         self._store.set(f"{_KEY}/{self.meeting.nodes.rank}", str(count))
+        if self._elastic and self.meeting.nodes.rank == 0:
+            for question in (f"{ASKED}/{rank}" for rank in self._others):
+                if self._store.check([question]):
+                    self._store.delete_key(question)
+                    self._store.set(f"{question}/answer", str(time.time()))
         for rank in self._others:
             if self._store.check([f"{_KEY}/{rank}"]):
                 word = self._store.get(f"{_KEY}/{rank}")

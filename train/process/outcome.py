@@ -37,10 +37,12 @@ class Outcome:
 
 def handed() -> bool:
     """Whether the supervisor of several processes was told of a stop, whose exit code it gives."""
-    if VARIABLE not in os.environ or (launcher.world() or 1) == 1:
+    if VARIABLE not in os.environ:
         return False
-    if launcher.elastic() and not asked():
-        return False  # another machine goes: this one's are to be started again
+    if launcher.elastic():  # else another machine goes, and this one's are to be started again
+        return asked()
+    if (launcher.world() or 1) == 1:
+        return False
     stopped = isinstance(told().error, Stopped)
     return stopped or launcher.local_rank() != 0  # the first one tells
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 
 from host import limits, plan
+from host.errors import UsageError
 from host.lanes import share, sharing
 from host.nodes import Nodes
 from host.plan import Plan
@@ -26,8 +27,14 @@ def of(
         UsageError: the processes cannot share the lanes, or a variable has no sense.
         HostError: the machine has not what is asked for.
     """
+    elastic = nodes is not None and nodes.least is not None
+    if elastic and config.reproducibility == "deterministic":
+        raise UsageError(
+            "NODES=MIN:MAX goes on with another number of processes, which at deterministic gives"
+            " other bits",
+            "use --reproducibility lockstep, or NODES= a number",
+        )
     found = plan.for_machine(environ, lanes, portable=config.portable, nodes=nodes)
-    elastic = nodes is not None and nodes.least is not None  # the rest of them wait
     if lanes is not None and not elastic:  # each of them would say so, after seconds
         share(lanes, 0, found.processes, batch=config.batch_size, lockstep=config.lockstep)
     cpus = limits.cpus()

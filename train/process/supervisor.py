@@ -188,7 +188,7 @@ def _wait(child: subprocess.Popen[bytes], asked: list[int], note: Path) -> int:
             code = child.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
             patience -= bool(asked) and not note.exists()
-            farewell -= outcome.read(note).error is not None
+            farewell = farewell - 1 if outcome.read(note).error is not None else 180
         else:
             # A signal to every process ends the launcher at once, while trainers still save.
             psutil.wait_procs(trainers, timeout=30)
