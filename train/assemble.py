@@ -1,13 +1,12 @@
 """From an experiment to the parts that train it: each thing is built here, once."""
 
-import platform
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from host.errors import DataError, UsageError
+from host.errors import UsageError
 from host.text import printable
 from train import learner
 from train.config import Config
@@ -51,14 +50,9 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
     # A download, or a look at all pictures, may take hours on one machine and none on another.
     with runtime.together(), all_done("data", runtime.rank, runtime.world), stop.breaks():
         images = load(config.data, config.augment, config.eval)
-    mark = runtime.from_main(images.mark())
     with runtime.together():
-        if images.mark() != mark:
-            raise DataError(
-                f"process {runtime.rank} on {platform.node()} has other data than process 0",
-                "copy the same data to all machines, or name a place that all of them see",
-                one_rank=True,
-            )
+        comparison.agree_on_data(runtime, images.mark())
+    with runtime.together():
         return images.placed(config.data, runtime.device)
 
 

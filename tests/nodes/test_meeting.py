@@ -149,7 +149,7 @@ def test_two_machines_of_one_number(tmp_path) -> None:
         trained.start(2, NODE_RANK="1")
         trained.start(3, NODE_RANK="0")
         assert trained.net.nodes[3].code(60) == 6, trained.said()
-        other = "MASTER_ADDR=10.77.0.1 does not lead to this machine, which is node 0: another one"
+        other = "MASTER_ADDR=10.77.0.1 does not lead to this machine, which is node 0: "
         assert other in trained.net.nodes[3].error()
         assert "or another NODE_RANK here" in trained.net.nodes[3].error()
         codes = {trained.net.nodes[number].code(60) for number in (0, 1, 2)}

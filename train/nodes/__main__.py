@@ -162,4 +162,8 @@ def _cause(watch: Watch, failed: ChildFailedError) -> LockstepError | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # At once: where Python ends by itself, a thread that waits for the store aborts the process.
+    os._exit(ended)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from host.errors import HostError, UsageError
+from host.errors import DataError, HostError, UsageError
 from train.config import Config
 from train.experiment import differences as differences_of
 from train.lanes.runtime import Runtime
@@ -118,6 +118,25 @@ def other_knobs(first: Config, other: Config) -> str:
     unlike = differences_of(first, other)
     said = [f"{name} is {there}, and {here} on the first" for name, here, there in unlike[:SHOWN]]
     return "; ".join(said)
+
+
+def agree_on_data(runtime: Runtime, mark: Any) -> None:
+    """See that all processes have the same data. All of them call this together.
+
+    Args:
+        mark: what tells data from other data.
+
+    Raises:
+        DataError: on every process, naming one that has others than the first.
+    """
+    every = runtime.gathered((platform.node(), mark))
+    for rank, (there, other) in enumerate(every):
+        if other != every[0][1]:
+            where = "" if there == every[0][0] else f" on {there}"
+            raise DataError(
+                f"process {rank}{where} has other data than process 0",
+                "copy the same data to all machines, or name a place that all of them see",
+            )
 
 
 def agree_on_pass(runtime: Runtime, first_pass: str | None) -> None:
