@@ -44,6 +44,7 @@ class Rounds(RendezvousHandler):
         """Wait for the machines of a round."""
         if self._elastic:
             self._check_last()
+        self._watch.members = set()  # nobody is missed while a round forms
         numbers: list[int] | None = None
         while numbers is None:  # again where one has gone since
             info = self._inner.next_rendezvous()
