@@ -71,9 +71,13 @@ def _store() -> Any:
 
 def known() -> Path | None:
     """The run that this launch has begun, where it was started again."""
-    with suppress(OSError, TypeError):
-        return Path(Path(launcher.elastic()).read_text())  # type: ignore[arg-type]
-    return None
+    note = launcher.elastic()
+    if note is None:
+        return None
+    try:
+        return Path(Path(note).read_text())
+    except OSError:  # the first round: nothing is chosen yet
+        return None
 
 
 def chosen(run: Path) -> None:
