@@ -40,12 +40,6 @@ def test_what_is_said_of_figures(figures, workers, said) -> None:
         assert words in found[kind]
 
 
-def test_a_complaint_is_made_once() -> None:
-    watch = Health(torch.device("cpu"))
-    assert watch.complaint({"data_share": 0.9}, Config()) is not None
-    assert watch.complaint({"data_share": 0.8}, Config()) is None
-
-
 def test_spans_add_up_and_start_anew() -> None:
     watch = Stopwatch(torch.device("cpu"))
     for _ in range(2):

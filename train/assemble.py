@@ -186,7 +186,7 @@ def parts(
         stop=stop,
         samples=count,
         first_pass=first_pass,
-        watch=Stopwatch(runtime.device, running=runtime.main),
+        watch=Stopwatch(runtime.device),
         health=None,
     )
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import NoReturn
@@ -10,10 +10,13 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from host import limits
 from host.errors import DivergedError, Stopped
 from train.measure import Metrics
 from train.parts import Parts
-from train.process.health import Health
+from train.process import pace
+from train.process.health import Health, complaints
+from train.process.pace import Member
 from train.record import rundir
 from train.record.resume import State
 
@@ -37,6 +40,7 @@ class Journal:
         self._unread: list[Tensor] = []
         # The first steps start workers and choose kernels: looks begin after them.
         self._sampled: tuple[int, float] | None = None
+        self._said: set[str] = set()  # kinds of complaints: each is made once
         # An overflowing gradient is no harm under FP16: the scaler skips the step.
         self._scaled = parts.runtime.accelerator.mixed_precision == "fp16"
 
@@ -68,21 +72,30 @@ class Journal:
                 )
 
     def health(self, health: Health) -> None:
-        """Write down how the machine fares, now and then, and say what is wrong with it."""
-        parts, state = self.parts, self.state
+        """Write down how each process fares, now and then, and say what is wrong with it."""
+        parts, state, runtime = self.parts, self.state, self.parts.runtime
         now, last = (state.step, state.seconds), state.step == parts.steps
         if self._sampled is None:
             self._sampled = now
             parts.watch.read()
             return
         steps, seconds = now[0] - self._sampled[0], now[1] - self._sampled[1]
-        if parts.recorder and (last or (seconds > _PERIOD and steps >= _STEPS)):
-            self._sampled = now
-            figures = health.take(seconds, parts.watch.read())
-            parts.recorder.health(state.step, figures)
-            judged = seconds > _PERIOD / 2 and steps >= _STEPS
-            text = health.complaint(figures, parts.config) if judged else None
-            if text:
+        # The main process's clock decides, for all are to look at the same steps.
+        if not last and not runtime.any(runtime.main and seconds > _PERIOD and steps >= _STEPS):
+            return
+        self._sampled = now
+        figures = health.take(seconds, parts.watch.read())
+        judged = seconds > _PERIOD / 2 and steps >= _STEPS
+        wrong = complaints(figures, parts.config, limits.cpus_each()) if judged else {}
+        each = seconds / max(steps, 1)
+        own = pace.member(runtime.rank, runtime.device, each, figures, wrong)
+        members = runtime.gathered(own)
+        if parts.recorder is None:
+            return
+        parts.recorder.health(state.step, figures, [m.row() for m in members if len(members) > 1])
+        for kind, text in _wrong(members, judged=judged):
+            if kind not in self._said:
+                self._said.add(kind)
                 parts.recorder.warn(state.step, text)
 
     def compare(self) -> None:
@@ -147,6 +160,16 @@ class Journal:
             f"a signal came; step {self.state.step} is saved",
             rundir.go_on(self.parts.saver.root.parent),
         )
+
+
+def _wrong(members: Sequence[Member], *, judged: bool) -> Iterator[tuple[str, str]]:
+    """What is wrong with the processes, and of which kind that is."""
+    for member in members:
+        for kind, text in member.complaints.items():
+            yield kind, text if member.rank == 0 else f"{member.name}: {text}"
+    slow = pace.complaint(members) if judged and len(members) > 1 else None
+    if slow:
+        yield "slow", slow
 
 
 class Clock:

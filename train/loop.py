@@ -38,10 +38,13 @@ def train(parts: Parts, state: State) -> Metrics | None:
     batches = parts.batches(state.step)
     with closing(batches):
         for step in range(state.step, steps):
+            runtime.pulse.step = step + 1
             if _spent(config, state, eval_every):
                 journal.say_spent()
                 break
-            if runtime.any(bool(parts.stop)):
+            with parts.watch.span("communication"):  # the others may not have come so far yet
+                asked = runtime.any(bool(parts.stop))
+            if asked:
                 journal.stop()
             lr = optim.lr_at(config.optim, step, steps, epoch)
             report, norm = update(parts, batches, step, lr)
@@ -119,5 +122,5 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
                 hits = (logits.detach().argmax(1) == batch.prevailing).sum()
                 report = torch.stack([loss.detach(), hits.float()])
         reducer.add(len(batch) / size, report)
-    with parts.watch.span("communication"):
+    with parts.watch.span("communication"), runtime.pulse.together("the sum of gradients"):
         return reducer.total() / size

@@ -42,7 +42,7 @@ class Parts:
         average: of the weights over steps; None where none is asked for.
         recorder: writes figures over time; None on processes that do not write.
         watch: counts where the time of steps goes.
-        health: samples the machine; None on processes that do not write.
+        health: samples the machine; None where nobody reads it.
     """
 
     config: Config

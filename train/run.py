@@ -55,7 +55,7 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
             if not claim.finished:
                 with (
                     manifest.ending(claim.path, main=runtime.main),
-                    explained(config, claim.checkpoints),
+                    explained(config, claim.checkpoints, runtime.pulse),
                 ):
                     _train(config, claim, runtime, stop)
             elif runtime.main:
@@ -124,11 +124,12 @@ def _recorded(parts: Parts, state: State, path: Path, kept: ExitStack) -> Iterat
                 config, runtime, parts.data.described(), parts.first_pass
             )
             run = manifest.start(config, described, path, state.step)
-    if run is None:
-        yield parts
-        return
     epoch = len(parts.data.train)
     with ExitStack() as stack:
+        parts = replace(parts, health=stack.enter_context(Health(runtime.device)))
+        if run is None:
+            yield parts
+            return
         online = kept.enter_context(started(path, run.id, config))
         display = stack.enter_context(
             Display(
@@ -137,7 +138,6 @@ def _recorded(parts: Parts, state: State, path: Path, kept: ExitStack) -> Iterat
                 state.best_top1,
             )
         )
-        health = stack.enter_context(Health(runtime.device))
         recorder = stack.enter_context(
             Recorder(
                 path,
@@ -159,4 +159,4 @@ def _recorded(parts: Parts, state: State, path: Path, kept: ExitStack) -> Iterat
             with _picturing(recorder, 0):
                 recorder.picture("inputs", mosaic.draw(config, parts.data), 0)
         display.say(summary.opening(parts, path, state.step))
-        yield replace(parts, recorder=recorder, health=health)
+        yield replace(parts, recorder=recorder)

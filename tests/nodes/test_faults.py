@@ -3,8 +3,10 @@
 FAULTS=60 of them in `make test-nodes`, 24 in CI: several in a run, each while it trains.
 """
 
+import json
 import os
 import random
+import re
 import signal
 import time
 from contextlib import suppress
@@ -142,7 +144,27 @@ def test_who_is_lost_is_named_where_all_are_needed(tmp_path, kind) -> None:
             assert code == 75, trained.said()
         else:
             assert code == 6, trained.said()
-            assert "node 1 (node1, 10.77.0.2) " in error, trained.said()
+            assert "node 1 (node1, 10.77.0.2)" in error, trained.said()
+        if kind in ("machine", "cut", "paused"):
+            assert re.search(r"\), process 1, has not .* wait at step \d+, in (the sum|an)", error)
+
+
+def test_a_slow_machine_is_named(tmp_path) -> None:
+    """It stands still for more than half of the time, as under another program's load."""
+    with training(2, tmp_path, words=("--epochs", 100, "--log.every", 5)) as trained:
+        trained.start_all()
+        assert trained.reaches(20), trained.said()
+        slow, begun = trainer(trained.net.nodes[1]), time.monotonic()
+        while "all wait for it" not in trained.said() and time.monotonic() - begun < 100:
+            slow.suspend()
+            time.sleep(0.05)
+            slow.resume()
+            time.sleep(0.03)
+        said = trained.said()
+        assert re.search(r"warning: process 1 of node1 takes \d+ % longer for its part", said), said
+        rows = [json.loads(row) for row in (trained.run / "metrics.jsonl").read_text().splitlines()]
+        last = [row["processes"] for row in rows if row["kind"] == "health"][-1]
+        assert [row["host"] for row in last] == ["node0", "node1"]
 
 
 def test_a_full_disk_on_one_machine_is_named(tmp_path) -> None:

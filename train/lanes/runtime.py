@@ -23,18 +23,13 @@ from host import launcher, plan
 from host.errors import HostError, LockstepError
 from host.lanes import share
 from train.config import Config
+from train.lanes.pulse import Pulse
 from train.lanes.settings import pin, settings
 from train.numerics.probes import fingerprint
 
 T = TypeVar("T")
 _FOREVER = timedelta(days=365)
-
-
-@dataclass
-class Pulse:
-    """Counts lanes, and what processes have agreed on: while it grows, a process gets on."""
-
-    count: int = 0
+_AGREEMENT = "an agreement of all processes"
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class Runtime:
         lanes: the lane numbers this process works through at each step.
         control: a CPU process group for small decisions; None when alone.
         settings: those of torch that are pinned.
-        pulse: grows with each lane and each agreement, on one process as well.
+        pulse: where it is in the training.
     """
 
     accelerator: Accelerator
@@ -79,11 +74,11 @@ class Runtime:
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` holds on any process; each process gets the same answer."""
-        if self.control is not None:
-            vote = torch.tensor(int(flag))
-            dist.all_reduce(vote, dist.ReduceOp.MAX, group=self.control)
-            flag = bool(vote)
-        self.pulse.count += 1
+        with self.pulse.together(_AGREEMENT):
+            if self.control is not None:
+                vote = torch.tensor(int(flag))
+                dist.all_reduce(vote, dist.ReduceOp.MAX, group=self.control)
+                flag = bool(vote)
         return flag
 
     @contextmanager
@@ -94,11 +89,11 @@ class Runtime:
             yield
         except LockstepError as raised:
             error = raised
-        if self.control is not None:
-            errors: list[LockstepError | None] = [None] * self.world
-            dist.all_gather_object(errors, error, group=self.control)
-            error = next((e for e in errors if e is not None), None)
-        self.pulse.count += 1
+        with self.pulse.together(_AGREEMENT):
+            if self.control is not None:
+                errors: list[LockstepError | None] = [None] * self.world
+                dist.all_gather_object(errors, error, group=self.control)
+                error = next((e for e in errors if e is not None), None)
         if error is not None:
             error.one_rank = False  # now all know: the main process says it for all
             raise error
@@ -106,17 +101,18 @@ class Runtime:
     def from_main(self, value: T) -> T:
         """The main process's `value`, on every process."""
         held = [value]
-        if self.control is not None:
-            dist.broadcast_object_list(held, src=0, group=self.control)
+        with self.pulse.together(_AGREEMENT):
+            if self.control is not None:
+                dist.broadcast_object_list(held, src=0, group=self.control)
         return held[0]
 
     def gathered(self, value: T) -> list[T]:
         """Each process's `value`, in their order, on every process."""
         found = [value]
-        if self.control is not None:
-            found = [value] * self.world
-            dist.all_gather_object(found, value, group=self.control)
-        self.pulse.count += 1
+        with self.pulse.together(_AGREEMENT):
+            if self.control is not None:
+                found = [value] * self.world
+                dist.all_gather_object(found, value, group=self.control)
         return found
 
     def sum(self, values: Tensor) -> Tensor:
@@ -126,7 +122,8 @@ class Runtime:
         depend on the number of processes.
         """
         if self.world > 1:
-            dist.all_reduce(values)
+            with self.pulse.together("the sums of an evaluation"):
+                dist.all_reduce(values)
         return values
 
 

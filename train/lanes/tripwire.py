@@ -69,7 +69,8 @@ class Tripwire:
         tensors = self._tensors()
         mine = torch.cat([digests(tensors.values()), self._changed[None]]).cpu()
         every = [torch.empty_like(mine) for _ in range(self.runtime.world)]
-        dist.all_gather(every, mine, group=self.runtime.control)
+        with self.runtime.pulse.together("the comparison of weights"):
+            dist.all_gather(every, mine, group=self.runtime.control)
         rows, changed = [tuple(row[:-1].tolist()) for row in every], [int(row[-1]) for row in every]
         usual, votes = Counter(rows).most_common(1)[0]
         if votes == len(rows):

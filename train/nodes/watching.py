@@ -91,12 +91,21 @@ class Watch:
         return type(error)(f"{who} ended: {error.problem}", error.fix)
 
     def _silent(self, rank: int, now: float) -> HostError:
-        silence = now - self._heard[rank]
+        silence, place = now - self._heard[rank], outcome.stood()
+        waits = f"; the others wait {place}" if place else ""
         return HostError(
-            f"{self.meeting.name(rank)} has not been heard of for {silence:.0f} s: it is off, or"
-            " cut off, or stopped",
+            f"{self.meeting.name(rank)}{self._ranks(rank)} has not been heard of for"
+            f" {silence:.0f} s: it is off, or cut off, or stopped{waits}",
             "look there; then start all nodes again with the same words, RUN= and --resume",
         )
+
+    def _ranks(self, rank: int) -> str:
+        """Its processes, where their numbers are the same from the beginning to the end."""
+        if self._elastic:
+            return ""
+        each = self.meeting.words[rank].processes
+        numbers = f" {each * rank}" if each == 1 else f"es {each * rank} to {each * (rank + 1) - 1}"
+        return f", process{numbers},"
 
     def _watch(self) -> None:
         said, last = False, time.monotonic()

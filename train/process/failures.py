@@ -11,6 +11,7 @@ import torch
 from host import kernel, launcher
 from host.errors import HostError, LockstepError, LostPeers, OutOfMemory, UsageError
 from train.config import Config
+from train.lanes.pulse import Pulse
 
 # How gloo and NCCL say that a process is gone.
 _GONE = ("closed by peer", "Connection reset", "Broken pipe", "Timed out waiting")
@@ -38,11 +39,14 @@ _COMPILER = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "torc
 
 
 @contextmanager
-def explained(config: Config, checkpoints: Path | None = None) -> Iterator[None]:
+def explained(
+    config: Config, checkpoints: Path | None = None, pulse: Pulse | None = None
+) -> Iterator[None]:
     """In the block, errors of libraries become ours where they mean something for the user.
 
     Args:
         checkpoints: where the newest one is looked for, to be named.
+        pulse: where the process is, to be said where it lost the others.
     """
     try:
         yield
@@ -51,14 +55,16 @@ def explained(config: Config, checkpoints: Path | None = None) -> Iterator[None]
     except Exception as error:
         known: LockstepError | None = out_of_memory(error, config, checkpoints)
         if isinstance(error, RuntimeError):  # a broken pipe may be a logger's
-            known = known or lost(error) or unused(error)
+            known = known or lost(error, pulse, checkpoints) or unused(error)
         known = known or uncompiled(error, config) or gpu_failed(error, checkpoints)
         if known is None:
             raise
         raise known from error
 
 
-def lost(error: BaseException) -> LockstepError | None:
+def lost(
+    error: BaseException, pulse: Pulse | None = None, checkpoints: Path | None = None
+) -> LockstepError | None:
     """What an error says that means that another process is gone; None for other errors."""
     text, rank = str(error), launcher.rank()
     # DataLoader notices its workers' deaths in a signal handler, so wherever we are.
@@ -69,7 +75,12 @@ def lost(error: BaseException) -> LockstepError | None:
             one_rank=True,
         )
     if any(sign in text for sign in _GONE):
-        return LostPeers(f"process {rank} lost the others", "see what they say", one_rank=True)
+        where = pulse.place() if pulse else ""
+        return LostPeers(
+            f"process {rank} lost the others{f' {where}' * bool(where)}",
+            f"read above which process ended, and how{_resume(checkpoints)}",
+            one_rank=True,
+        )
     return None
 
 

@@ -47,7 +47,6 @@ class Health:
     _means: dict[str, _Mean] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _over: threading.Event = field(default_factory=threading.Event)
-    _said: set[str] = field(default_factory=set)
 
     def __enter__(self) -> "Health":
         self._process = psutil.Process()
@@ -91,14 +90,6 @@ class Health:
                 "memory_total": torch.cuda.get_device_properties(self.device).total_memory,
             }
         return {**shares, **figures}
-
-    def complaint(self, figures: Mapping[str, float], config: Config) -> str | None:
-        """What is wrong, once for each kind; None where nothing is, or it was said."""
-        for kind, text in complaints(figures, config, limits.cpus_each()).items():
-            if kind not in self._said:
-                self._said.add(kind)
-                return text
-        return None
 
     def _watch(self) -> None:
         while not self._over.wait(_PERIOD):

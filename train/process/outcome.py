@@ -71,6 +71,26 @@ def _marker(path: Path) -> Path:
     return path.with_name(f"{path.name}.asked")
 
 
+def stands(place: str) -> None:
+    """Say where the training stands, for whoever ends it."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        with suppress(OSError):
+            _place(Path(path)).write_text(place)
+
+
+def stood() -> str:
+    """Where the training stood when it last got no further; empty where nobody said."""
+    path = os.environ.get(VARIABLE)
+    with suppress(OSError):
+        return _place(Path(path)).read_text() if path else ""
+    return ""
+
+
+def _place(path: Path) -> Path:
+    return path.with_name(f"{path.name}.place")
+
+
 def begun() -> None:
     """Say that there is something to save from now on."""
     if launcher.local_rank() == 0:

@@ -3,8 +3,10 @@
 import math
 import os
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -78,20 +80,13 @@ class Recorder:
         before, self._last = self._last, (samples, seconds)
         speed = (samples - before[0]) / max(seconds - before[1], 1e-9)
         loss, accuracy = report
-        self._write(
-            "train",
-            step,
-            loss=loss,
-            accuracy=accuracy,
-            lr=lr,
-            grad_norm=grad_norm,
-            samples_per_second=speed,
-        )
+        figures = {"loss": loss, "accuracy": accuracy, "lr": lr, "grad_norm": grad_norm}
+        self._write("train", step, {**figures, "samples_per_second": speed})
         self.display.train(step, epoch, loss, accuracy, speed)
 
-    def health(self, step: int, figures: dict[str, float]) -> None:
-        """Record how the machine fared until step `step`."""
-        self._write("health", step, **figures)
+    def health(self, step: int, figures: dict[str, float], processes: list[dict[str, Any]]) -> None:
+        """Record how the main process fared until step `step`, and, of several, each of them."""
+        self._write("health", step, figures, **({"processes": processes} if processes else {}))
 
     def warn(self, step: int, text: str) -> None:
         """Say it, and record it as of step `step`."""
@@ -119,7 +114,7 @@ class Recorder:
 
     def evaluation(self, step: int, figures: dict[str, float | None], *, best: bool) -> None:
         """Record the validation figures after `step` updates."""
-        self._write("eval", step, **figures)
+        self._write("eval", step, figures)
         self.display.evaluation(step, self._place(step)[1], figures, best=best)
 
     def picture(self, name: str, picture: Image.Image, step: int) -> None:
@@ -135,9 +130,16 @@ class Recorder:
         samples = consumed(step, self.config.batch_size, self.samples)
         return samples, samples / self.per_epoch
 
-    def _write(self, kind: str, step: int, **figures: float | None) -> None:
-        """Figures of `kind` train, eval or health, wherever they are kept."""
-        self._keep(kind, step, **{name: _finite(value) for name, value in figures.items()})
+    def _write(
+        self, kind: str, step: int, figures: Mapping[str, float | None], **more: Any
+    ) -> None:
+        """Figures of `kind` train, eval or health, wherever they are kept.
+
+        Args:
+            more: what the file alone has.
+        """
+        finite = {name: _finite(value) for name, value in figures.items()}
+        self._keep(kind, step, **finite, **more)
         points = {f"{kind}/{name}": value for name, value in figures.items() if value is not None}
         try:
             self._board.add(kind, step, figures)
@@ -146,7 +148,7 @@ class Recorder:
         if self.online is not None:
             self.online.log({**points, "epoch": self._place(step)[1]}, step)
 
-    def _keep(self, kind: str, step: int, **said: float | str | None) -> None:
+    def _keep(self, kind: str, step: int, **said: Any) -> None:
         """A line of metrics.jsonl; `time` is seconds since 1970."""
         samples, epoch = self._place(step)
         about = {"kind": kind, "step": step, "epoch": epoch, "samples": samples}

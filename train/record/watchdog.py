@@ -43,19 +43,26 @@ _PREFIX = "lockstep/watchdog"
 
 @dataclass(frozen=True)
 class _Word:
-    """What a process says of itself: a count that shows that it lives, and what it waits for."""
+    """What a process says of itself.
+
+    Attributes:
+        count: shows that it lives.
+        place: where in the training it is.
+        waits: what for.
+    """
 
     count: int
     host: str
+    place: str
     waits: str
 
     def packed(self) -> str:
-        return f"{self.count}|{self.host}|{self.waits}"
+        return f"{self.count}|{self.host}|{self.place}|{self.waits}"
 
     @staticmethod
     def unpacked(text: str) -> "_Word":
-        count, host, waits = text.split("|", 2)
-        return _Word(int(count), host, waits)
+        count, host, place, waits = text.split("|", 3)
+        return _Word(int(count), host, place, waits)
 
 
 class Watchdog:
@@ -72,7 +79,7 @@ class Watchdog:
         self._period = min(5.0, limit / _SHARE / 4)
         self._done = threading.Event()
         ranks, now = range(runtime.world), time.monotonic()
-        self._words = {rank: _Word(-1, "", _ELSE) for rank in ranks}
+        self._words = {rank: _Word(-1, "", "", _ELSE) for rank in ranks}
         self._heard = dict.fromkeys(ranks, now)  # when each process last said something new
         self._threads = [threading.Thread(target=self._watch, daemon=True)]
         if runtime.world > 1:
@@ -103,6 +110,8 @@ class Watchdog:
                 seen, since = self.runtime.pulse.count, now
                 said = said if said.endswith(_ELSE) else ""  # what computes long does so again
             idle, rank = now - since, self.runtime.rank
+            if idle >= self._period and launcher.local_rank() == 0:
+                outcome.stands(self.runtime.pulse.place())
             if idle < self.limit / _SHARE:
                 continue
             self._words[rank], self._heard[rank] = self._word(0), now
@@ -136,7 +145,7 @@ class Watchdog:
         return now - self._heard[rank] > 4 * self._period
 
     def _word(self, count: int) -> _Word:
-        return _Word(count, platform.node(), self._waits())
+        return _Word(count, platform.node(), self.runtime.pulse.place(), self._waits())
 
     def _waits(self) -> str:
         # Names alone: what `traceback` makes of a stack reads the files, of a disk that may hang.
@@ -162,15 +171,24 @@ class Watchdog:
         return f" ({'; '.join(stuck)})" if stuck else ""
 
     def _cause(self, now: float) -> str:
-        """Whom or what the run waits for."""
-        found = []
+        """Whom or what the run waits for, and in what the others stand meanwhile."""
+        found, places = [], dict[str, list[str]]()
         for rank, word in sorted(self._words.copy().items()):
             who = f"process {rank}{f' on {word.host}' * bool(word.host)}"
             if self._silent(rank, now):
                 found.append(f"{who} does not answer: it is stopped, or its machine is gone")
             elif word.waits != _OTHERS:
                 found.append(f"{who} waits for {word.waits}")
-        return "; ".join(found) or "all processes wait for each other"
+            else:
+                places.setdefault(word.place, []).append(who)
+        if found:
+            place = min(places, default="")
+            return "; ".join([*found, *[f"the others wait {place}"] * bool(place)])
+        if len(places) == 1:
+            return f"all processes wait for each other {min(places)}".rstrip()
+        # Such as a model that has its own collectives, or another number of batches.
+        stand = "; ".join(f"{_few(each)} {place}" for place, each in sorted(places.items()))
+        return f"processes wait for each other in different places: {stand}"
 
     def _end(self, idle: float, now: float, *, speaks: bool) -> None:
         """End this process, whatever its main thread hangs in."""
@@ -195,6 +213,11 @@ class Watchdog:
             if self.runtime.main:
                 manifest.close(self.run, error)
         os._exit(error.code)
+
+
+def _few(names: list[str]) -> str:
+    """The first of them."""
+    return names[0] + f" and {len(names) - 1} more" * (len(names) > 1)
 
 
 @contextmanager
