@@ -36,8 +36,8 @@ endif
 
 # A word that is no target would be "up to date" where a folder has that name.
 # A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
-verbs   := $(filter-out __init__ data fit evaluate knobs tune reproduce predict export report runs compare sweep,$(notdir $(basename $(wildcard train/verbs/*.py))))
-targets := help doctor train data tune eval predict export reproduce report runs compare sweep seeds knobs $(verbs) tensorboard test test-slow test-crowd test-alone \
+verbs   := $(filter-out __init__ data fit evaluate knobs tune reproduce predict export report runs compare scaling sweep,$(notdir $(basename $(wildcard train/verbs/*.py))))
+targets := help doctor train data tune eval predict export reproduce report runs compare scaling sweep seeds knobs $(verbs) tensorboard test test-slow test-crowd test-alone \
            test-fault test-gpu test-portable test-nodes test-container bench conformance coverage ready lint format schema lock \
            shell image image-twice pin-images clean
 strange := $(firstword $(filter-out $(targets),$(MAKECMDGOALS)))
@@ -122,14 +122,14 @@ args   := $(if $(value ARGS),$(if $(found),$(shell ARGS=$(call quoted,ARGS) $(PY
 
 # What is about containers does nothing without one.
 elsewhere := $(if $(filter DATA,$(told)),; data that is elsewhere: ARGS="--data.root DIR")
-runs   := $(filter train data tune eval predict export reproduce report runs compare sweep seeds tensorboard $(verbs),$(goals))
+runs   := $(filter train data tune eval predict export reproduce report runs compare scaling sweep seeds tensorboard $(verbs),$(goals))
 idle   := $(filter-out $(if $(filter tensorboard,$(goals)),TENSORBOARD_PORT),$(filter $(compose),$(told)))
 ifneq ($(and $(filter local,$(engine)),$(runs),$(idle)),)
 $(error $(firstword $(idle)) is about containers, and this is ENGINE=local → take it away$(elsewhere))
 endif
 
 # A run has an experiment of its own.
-past   := eval predict export reproduce report runs compare
+past   := eval predict export reproduce report runs compare scaling
 ifneq ($(and $(filter CONFIG,$(told)),$(filter $(past),$(goals))),)
 ifeq ($(filter-out $(past),$(goals)),)
 $(error CONFIG does nothing with make $(firstword $(goals)), since a run has an experiment of its own → take it away)
@@ -218,6 +218,9 @@ runs: $(ENV)  ##2 list the runs in runs/: status, accuracy, weights; ARGS="--sor
 
 compare: $(ENV)  ##2 say what differs between runs, and the first step that does: ARGS="runs/a runs/b"
 	$(VERB) compare $(if $(RUN),$(call quoted,RUN)) $(args)
+
+scaling: $(ENV)  ##2 say what a step of RUN would take on more machines: a model, beside what was measured
+	$(VERB) scaling $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 $(verbs): $(ENV)
 	$(VERB) $@ $(if $(RUN),--run $(call quoted,RUN)) $(if $(and $(usual),$(filter configs/digits.yaml,$(CONFIG))),,--config $(call quoted,CONFIG)) $(args)

@@ -257,7 +257,7 @@ def health(dry: bool) -> None:
         for _ in range(50):
             watch._sample()
         each = (time.perf_counter() - begun) / 50
-        figures = watch.take(1.0, {})
+        figures = watch.take(1.0, 1, {})
     say("a sample, once a second", f"{1e3 * each:.2f} ms", "…gpu_parts.py health")
     known = ", ".join(sorted(figures))
     good = dry or {"gpu_utilisation", "gpu_power", "gpu_temperature"} <= figures.keys()

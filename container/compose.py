@@ -30,7 +30,7 @@ _TRAINING = ("PRECISION", "ACCELERATE")
 _SERVICES = ("train", "evaluate", "predict", "tensorboard", "dev")
 _COMPUTING = ("train", "evaluate", "predict")
 # Verbs that have something to tell of runs: on the standard output it stands alone.
-_TELLING = ("evaluate", "predict", "runs", "compare")
+_TELLING = ("evaluate", "predict", "runs", "compare", "scaling")
 
 
 def variables(environ: Mapping[str, str], line: table.Line) -> dict[str, str]:

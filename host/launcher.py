@@ -5,6 +5,7 @@ https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
 
 from __future__ import annotations
 
+import json
 import os
 
 from host import nodes
@@ -25,6 +26,9 @@ _BARE = (
 )
 ELASTIC = "LOCKSTEP_ELASTIC"
 """Set where machines may go and come: a file that says which run this launch trains."""
+
+NETWORK = "LOCKSTEP_NETWORK"
+"""Set where several machines train: what they have measured of the links between them, JSON."""
 
 
 def rank() -> int:
@@ -51,6 +55,17 @@ def world() -> int | None:
 def elastic() -> str | None:
     """The file of `ELASTIC`; None where all machines stay."""
     return os.environ.get(ELASTIC)
+
+
+def network() -> dict[str, float] | None:
+    """The links between the machines, as `train.nodes` measured them; None on one machine.
+
+    Returns:
+        `machines`, how many; `rate`, bytes a second over the slowest link; `delay`, seconds there
+        and back over the slowest.
+    """
+    told = os.environ.get(NETWORK)
+    return json.loads(told) if told else None
 
 
 def adopt() -> None:

@@ -57,7 +57,7 @@ def test_samples_are_of_this_process(monkeypatch) -> None:
     monkeypatch.setattr(health, "_PERIOD", 0.01)
     with Health(torch.device("cpu")) as watch:
         time.sleep(0.2)
-        figures = watch.take(2.0, {"data": 0.5, "communication": 0.5})
+        figures = watch.take(2.0, 4, {"data": 0.5, "communication": 0.5})
     assert figures["data_share"] == figures["communication_share"] == 0.25
     assert figures["compute_share"] == 0.5
     assert 50e6 < figures["rss"] < 20e9

@@ -1,5 +1,7 @@
 """Of several processes, the one that the others wait for."""
 
+from dataclasses import replace
+
 import torch
 
 from train.process import pace
@@ -16,8 +18,8 @@ def company(*own: float, data: float = 0.0, gpu: bool = False, **figures: float)
             rank,
             f"host{rank // 4}",
             rank % 4 if gpu else None,
-            step,
             {
+                "step_seconds": step,
                 "communication_share": 1 - seconds / step,
                 "data_share": data / step if rank == len(own) - 1 else 0.0,
                 **(figures if rank == len(own) - 1 else {}),
@@ -64,14 +66,17 @@ def test_who_waits_for_data_is_no_slow_computer() -> None:
 def test_what_costs_little_is_not_said() -> None:
     # All wait for the network most of the time.
     slow = company(0.01, 0.013)
-    figures = [{**m.figures, "communication_share": 1 - m.own / 0.2} for m in slow]
-    members = [Member(m.rank, m.host, None, 0.2, f, {}) for m, f in zip(slow, figures, strict=True)]
+    waiting = [{"step_seconds": 0.2, "communication_share": 1 - each.own / 0.2} for each in slow]
+    members = [
+        replace(each, figures={**each.figures, **more})
+        for each, more in zip(slow, waiting, strict=True)
+    ]
     assert pace.complaint(members) is None
 
 
 def test_a_row_says_who_it_is(monkeypatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "2")
     figures = {"communication_share": 0.5, "data_share": 0.0}
-    own = pace.member(6, torch.device("cuda", 2), 0.1, figures, {})
+    own = pace.member(6, torch.device("cuda", 2), figures, {})
     assert own.row().items() >= {"rank": 6, "gpu": 2, **figures}.items()
-    assert pace.member(6, torch.device("cpu"), 0.1, figures, {}).gpu is None
+    assert pace.member(6, torch.device("cpu"), figures, {}).gpu is None

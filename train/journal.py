@@ -84,12 +84,10 @@ class Journal:
         if not last and not runtime.any(runtime.main and seconds > _PERIOD and steps >= _STEPS):
             return
         self._sampled = now
-        figures = health.take(seconds, parts.watch.read())
+        figures = health.take(seconds, steps, parts.watch.read())
         judged = seconds > _PERIOD / 2 and steps >= _STEPS
         wrong = complaints(figures, parts.config, limits.cpus_each()) if judged else {}
-        each = seconds / max(steps, 1)
-        own = pace.member(runtime.rank, runtime.device, each, figures, wrong)
-        members = runtime.gathered(own)
+        members = runtime.gathered(pace.member(runtime.rank, runtime.device, figures, wrong))
         if parts.recorder is None:
             return
         parts.recorder.health(state.step, figures, [m.row() for m in members if len(members) > 1])

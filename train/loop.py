@@ -36,6 +36,7 @@ def train(parts: Parts, state: State) -> Metrics | None:
     if state.step > state.measured and is_due(state.step, eval_every, steps):
         metrics = journal.measure()
     batches = parts.batches(state.step)
+    paused = True  # whether a signal may have come since the step asked for one
     with closing(batches):
         for step in range(state.step, steps):
             runtime.pulse.step = step + 1
@@ -43,7 +44,7 @@ def train(parts: Parts, state: State) -> Metrics | None:
                 journal.say_spent()
                 break
             with parts.watch.span("communication"):  # the others may not have come so far yet
-                asked = runtime.any(bool(parts.stop))
+                asked = runtime.vote.answer() or (paused and runtime.any(bool(parts.stop)))
             if asked:
                 journal.stop()
             lr = optim.lr_at(config.optim, step, steps, epoch)
@@ -67,6 +68,7 @@ def train(parts: Parts, state: State) -> Metrics | None:
             best = state.best_step == state.step
             if save_due or best or (eval_due and _spent(config, state, eval_every)):
                 journal.save()
+            paused = eval_due or save_due
     return metrics
 
 
@@ -122,5 +124,6 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
                 hits = (logits.detach().argmax(1) == batch.prevailing).sum()
                 report = torch.stack([loss.detach(), hits.float()])
         reducer.add(len(batch) / size, report)
+    runtime.vote.ask(bool(parts.stop))
     with parts.watch.span("communication"), runtime.pulse.together("the sum of gradients"):
         return reducer.total() / size

@@ -121,7 +121,11 @@ def _recorded(parts: Parts, state: State, path: Path, kept: ExitStack) -> Iterat
     with runtime.together():
         if runtime.main:
             described = provenance.describe(
-                config, runtime, parts.data.described(), parts.first_pass
+                config,
+                runtime,
+                parts.data.described(),
+                parts.first_pass,
+                parts.reducer.exchanged,
             )
             run = manifest.start(config, described, path, state.step)
     epoch = len(parts.data.train)

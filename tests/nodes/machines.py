@@ -105,9 +105,9 @@ class Training:
 
 
 @contextmanager
-def training(count: int, folder: Path, **how: Any) -> Iterator[Training]:
-    """A training on so many machines, not started yet."""
-    with network(count) as net:
+def training(count: int, folder: Path, *, delay: float = 0.0, **how: Any) -> Iterator[Training]:
+    """A training on so many machines, not started yet; `delay` as `network` has it."""
+    with network(count, delay) as net:
         yield Training(net, folder, **how)
 
 

@@ -8,9 +8,10 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,40 +161,57 @@ class Net:
 
 
 @contextmanager
-def network(count: int) -> Iterator[Net]:
-    """So many machines for as long as the block lasts."""
+def network(count: int, delay: float = 0.0) -> Iterator[Net]:
+    """So many machines for as long as the block lasts.
+
+    Args:
+        delay: seconds that each frame stays on its way to another machine.
+    """
     net = Net(f"lockstep{os.getpid()}", count)
+    names = [f"{net.name}-{number}" for number in range(count)]
+    with ExitStack() as stack:
+        for name in names:
+            _do("ip", "netns", "add", name)
+            stack.callback(_delete, name)
+        stack.callback(net.end)
+        stack.enter_context(_relayed(net, delay) if delay else _switched(net))
+        for number, name in enumerate(names):
+            _do("ip", "-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _do("ip", "-n", name, "link", "set", device, "up")
+        yield net
+
+
+@contextmanager
+def _switched(net: Net) -> Iterator[None]:
+    """Cables to a switch of the kernel's."""
     switch = f"{net.name}-s"
+    _do("ip", "netns", "add", switch)
     try:
-        _do("ip", "netns", "add", switch)
         _do("ip", "-n", switch, "link", "add", "switch", "type", "bridge")
         _do("ip", "-n", switch, "link", "set", "switch", "up")
-        for number in range(count):
-            own = f"{net.name}-{number}"
-            _do("ip", "netns", "add", own)
-            _do(
-                "ip",
-                "-n",
-                switch,
-                "link",
-                "add",
-                f"port{number}",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                own,
-            )
-            _do("ip", "-n", switch, "link", "set", f"port{number}", "master", "switch", "up")
-            _do("ip", "-n", own, "addr", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
-            for name in ("lo", "eth0"):
-                _do("ip", "-n", own, "link", "set", name, "up")
-        yield net
+        for number in range(net.count):
+            port, own = f"port{number}", f"{net.name}-{number}"
+            pair = ("type", "veth", "peer", "name", "eth0", "netns", own)
+            _do("ip", "-n", switch, "link", "add", port, *pair)
+            _do("ip", "-n", switch, "link", "set", port, "master", "switch", "up")
+        yield
     finally:
-        net.end()
-        for each in [*map(str, range(count)), "s"]:
-            subprocess.run(
-                ["ip", "netns", "del", f"{net.name}-{each}"], check=False, capture_output=True
-            )
+        _delete(switch)
+
+
+@contextmanager
+def _relayed(net: Net, delay: float) -> Iterator[None]:
+    """Cables to a switch that takes its time."""
+    words = [sys.executable, Path(__file__).with_name("relay.py"), net.name, net.count, delay]
+    with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield
+        finally:
+            process.kill()
+
+
+def _delete(name: str) -> None:
+    subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)

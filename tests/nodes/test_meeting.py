@@ -1,13 +1,18 @@
 """Machines that meet: the same bits as one, or one line of who is missing or what differs."""
 
+import json
 import os
 import shutil
+import subprocess
 import time
 
 import pytest
-from conftest import ROOT, stated_hash
-from nodes.machines import Training, needs_network, shifted_clock, training
+from conftest import DIGITS, ROOT, stated_hash
+from nodes.machines import PYTHON, Training, needs_network, shifted_clock, training
 
+from train.runs import scaling
+
+RESNET = ("--model.name", "resnet18", "--data.channels", 3)
 FAST = ("--reproducibility", "fast")
 pytestmark = [pytest.mark.slow, needs_network]
 
@@ -76,6 +81,38 @@ def test_another_machine_is_refused_by_name(tmp_path, what) -> None:
         trained.start(0)
         trained.start(1, *words, cwd=cwd, **environ)
         refused(trained, "node 1 (node1, 10.77.0.2)", says, code=code)
+
+
+NETWORKS = {
+    "1gbit": ("--max_steps", 12, "--log.every", 2, "--numerics", "native", *RESNET),
+    "50 ms": ("--max_steps", 40, "--log.every", 5),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_slow_networks_and_what_the_model_says(tmp_path, name) -> None:
+    """The bits of one machine, and how long the machines wait for each other is foretold."""
+    far, words = name == "50 ms", NETWORKS[name]
+    line = [*DIGITS, *words, "--log.report", "false", "--run", tmp_path / "one"]
+    subprocess.run([PYTHON, "-m", "train", "fit", *map(str, line)], cwd=ROOT, check=True)
+    one = json.loads((tmp_path / "one/result.json").read_text())["weights_sha256"]
+    with training(2, tmp_path, delay=0.025 if far else 0.0, words=words) as trained:
+        for number in range(0 if far else 2):
+            trained.net.slow(number, name)
+        trained.start_all()
+        assert trained.codes() == [0, 0], trained.said()
+        assert trained.weights() == one
+        run = scaling.measured(trained.run)
+        assert run.link is not None
+        foretold = run.work.communication(2, run.link)
+        print(f"{name}: {run.link}: a step takes {run.step:.4f} s")
+        print(f"of it {run.communication:.4f} s wait; foretold {foretold:.4f} s")
+        if far:
+            assert 0.05 < run.link.delay < 0.06
+        else:
+            assert 1.1e8 < run.link.rate < 1.3e8
+        # Two busy cores add a little; that a way is taken twice would add as much again.
+        assert 0.6 < foretold / run.communication < 1.5
 
 
 def test_other_data_is_refused_by_name(tmp_path) -> None:

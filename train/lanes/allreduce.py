@@ -32,6 +32,7 @@ class AllReduce:
         self._shared = [s for s in every if not s.is_parameter or s.name in traits.moving]
         # DDP divides by the number of processes.
         self.scale = float(world)
+        self.exchanged: list[int] = []
         self._report: Tensor | None = None
         self._first, self._synced = True, False
 

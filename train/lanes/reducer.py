@@ -13,9 +13,11 @@ class Reducer(Protocol):
 
     Attributes:
         scale: factor to give each lane's loss, so that gradients come out as sums.
+        exchanged: bytes of each sum over processes, in their order; empty where DDP sums.
     """
 
     scale: float
+    exchanged: list[int]
 
     def lane(self, *, sync: bool) -> AbstractContextManager[Any]:
         """Around one lane's passes; `sync` on the last lane of a full batch."""

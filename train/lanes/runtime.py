@@ -25,6 +25,7 @@ from host.lanes import share
 from train.config import Config
 from train.lanes.pulse import Pulse
 from train.lanes.settings import pin, settings
+from train.lanes.vote import Vote
 from train.numerics.probes import fingerprint
 
 T = TypeVar("T")
@@ -66,6 +67,11 @@ class Runtime:
         """What the probes give on this process, by their names."""
         return fingerprint(self.device, self.accelerator.autocast, portable=self.portable)
 
+    @cached_property
+    def vote(self) -> Vote:
+        """What is asked while processes compute."""
+        return Vote(self.control, self.pulse)
+
     @property
     def device(self) -> torch.device:
         """Where this process's tensors live."""
@@ -74,12 +80,9 @@ class Runtime:
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` holds on any process; each process gets the same answer."""
-        with self.pulse.together(_AGREEMENT):
-            if self.control is not None:
-                vote = torch.tensor(int(flag))
-                dist.all_reduce(vote, dist.ReduceOp.MAX, group=self.control)
-                flag = bool(vote)
-        return flag
+        vote = Vote(self.control, self.pulse)
+        vote.ask(flag)
+        return vote.answer()
 
     @contextmanager
     def together(self) -> Iterator[None]:

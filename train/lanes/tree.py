@@ -31,6 +31,9 @@ class LaneTree:
         lanes: how many of a step's lanes this process runs, a power of two.
         traits: what the model does that others do not.
         bucket: bytes of gradients that are exchanged at once.
+
+    Attributes:
+        exchanged: bytes of each bucket, in the order in which they go.
     """
 
     scale = 1.0
@@ -61,34 +64,19 @@ class LaneTree:
         # is a list: a gradient for each parameter, then the averages, then the report.
         self._partial: list[tuple[int, list[Tensor]]] = []
         self._last = False
-        self._buckets: list[list[int]] = []  # numbers in that list
         self._started = 0
-        self._missing: list[set[int]] = []
         self._exchange: Exchange | None = None
+        report = torch.zeros(2, device=self.parameters[0].device)
+        like = [*self.parameters, *self.buffers.averages, report]
+        self._buckets = _split(bucket, like, len(early))
+        self.exchanged = [sum(like[n].nbytes for n in numbers) for numbers in self._buckets]
         if world > 1:
-            report = torch.zeros(2, device=self.parameters[0].device)
-            like = [*self.parameters, *self.buffers.averages, report]
-            self._split(bucket, like, len(early))
+            for place, numbers in enumerate(self._buckets):
+                for number in (n for n in numbers if n < len(early)):
+                    hook = partial(self._ready, place, number)
+                    self.parameters[number].register_post_accumulate_grad_hook(hook)
             self._exchange = Exchange([[like[n] for n in b] for b in self._buckets], rank, world)
-
-    def _split(self, size: int, like: Sequence[Tensor], early: int) -> None:
-        """Cut what is exchanged into buckets of one type, of at most `size` bytes or one tensor.
-
-        Args:
-            early: how many of `like` are exchanged as soon as they are there.
-        """
-        held, last = 0, None
-        for number, tensor in enumerate(like):
-            held += tensor.nbytes
-            kind = tensor.dtype, number < early
-            if held > size or kind != last:
-                self._buckets.append([])
-                held, last = tensor.nbytes, kind
-            self._buckets[-1].append(number)
-            if number < early:
-                hook = partial(self._ready, len(self._buckets) - 1, number)
-                self.parameters[number].register_post_accumulate_grad_hook(hook)
-        self._early = [set(bucket) for bucket in self._buckets if bucket[0] < early]
+        self._early = [set(bucket) for bucket in self._buckets if bucket[0] < len(early)]
         self._missing = [set(bucket) for bucket in self._early]
 
     def lane(self, *, sync: bool) -> AbstractContextManager[Any]:
@@ -202,6 +190,27 @@ class LaneTree:
         """End the exchange between processes."""
         if self._exchange is not None:
             self._exchange.close()
+
+
+def _split(size: int, like: Sequence[Tensor], early: int) -> list[list[int]]:
+    """Cut what is exchanged into buckets of one type, of at most `size` bytes or one tensor.
+
+    Args:
+        early: how many of `like` are exchanged as soon as they are there.
+
+    Returns:
+        Of each bucket the numbers in `like`.
+    """
+    buckets: list[list[int]] = []
+    held, last = 0, None
+    for number, tensor in enumerate(like):
+        held += tensor.nbytes
+        kind = tensor.dtype, number < early
+        if held > size or kind != last:
+            buckets.append([])
+            held, last = tensor.nbytes, kind
+        buckets[-1].append(number)
+    return buckets
 
 
 def _apart(parameter: Tensor) -> Tensor:

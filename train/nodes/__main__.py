@@ -6,6 +6,7 @@
 """
 
 import argparse
+import json
 import logging
 import os
 import sys
@@ -52,7 +53,8 @@ def main(argv: list[str] | None = None) -> int:
         config = cast(Launched, command.verb).experiment(command.options, command.knobs)
         with meeting.met(nodes, planned, alike.manifest(config)) as found:
             if nodes.least is None:  # else some may not be there yet
-                links.measured(found)
+                network = links.network(links.measured(found), nodes.count)
+                os.environ[launcher.NETWORK] = json.dumps(network)
             if nodes.rank != 0:
                 say(f"{found.name(0)} shows how the training goes")
             with watching.watched(found) as watch:

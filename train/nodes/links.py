@@ -19,7 +19,7 @@ from train.nodes.meeting import Meeting
 from train.nodes.stores import say
 
 _CONNECT = 5.0  # seconds
-_SENDING = 0.3  # seconds of sending to measure by
+_SENDING, _TRIPS, _MOST = 0.3, 20, 2.0  # seconds of sending to measure by, and ways more
 _PINGS = 5
 _BLOCK = 1 << 18
 _FEW = 8  # machines that all talk to all
@@ -74,6 +74,12 @@ def measured(meeting: Meeting) -> list[Link]:
     return found
 
 
+def network(links: list[Link], machines: int) -> dict[str, float]:
+    """The links in a few numbers, as `launcher.network` has them."""
+    rate, delay = min(link.rate for link in links), max(link.delay for link in links)
+    return {"machines": machines, "rate": rate, "delay": delay}
+
+
 def _distances(count: int) -> list[int]:
     """To all others where they are few; else to those that the sums go to and come from."""
     if count <= _FEW:
@@ -110,7 +116,7 @@ def _tried(meeting: Meeting, target: int, port: int, token: str) -> Link:
                 if peer.recv(1) != b"p":
                     raise ConnectionResetError
                 delays.append(time.monotonic() - began)
-            rate = _sent(peer)
+            rate = _sent(peer, _SENDING + min(_MOST, _TRIPS * min(delays)))
     except TimeoutError:
         return Link(source, target, "no answer")
     except OSError as error:
@@ -118,16 +124,16 @@ def _tried(meeting: Meeting, target: int, port: int, token: str) -> Link:
     return Link(source, target, None, rate, min(delays))
 
 
-def _sent(peer: socket.socket) -> float:
-    """Bytes a second that arrive there."""
+def _sent(peer: socket.socket, seconds: float) -> float:
+    """Send for so long; returns the bytes a second that arrive there towards the end."""
     block, began, sent = memoryview(bytes(_BLOCK)), time.monotonic(), 0
-    while time.monotonic() - began < _SENDING:
+    while time.monotonic() - began < seconds:
         sent += peer.send(block)
     peer.shutdown(socket.SHUT_WR)
-    arrived = int(peer.makefile().readline() or "0")
-    if arrived != sent:
+    arrived, rate = (peer.makefile().readline() or "0 0").split()
+    if int(arrived) != sent:
         raise ConnectionResetError
-    return sent / (time.monotonic() - began)
+    return float(rate)
 
 
 class _Listener:
@@ -158,7 +164,22 @@ class _Listener:
                 return
             for _ in range(_PINGS):
                 peer.sendall(peer.recv(1))
-            arrived, block = 0, bytearray(_BLOCK)
+            arrived, block, course = 0, bytearray(_BLOCK), list[tuple[float, int]]()
             while got := peer.recv_into(block):
                 arrived += got
-            peer.sendall(f"{arrived}\n".encode())
+                course.append((time.monotonic(), arrived))
+            peer.sendall(f"{arrived} {_late_rate(course)}\n".encode())
+
+
+def _late_rate(course: list[tuple[float, int]]) -> float:
+    """Bytes a second in the second half of the time: TCP begins slowly where the way is long.
+
+    Args:
+        course: when how many bytes had arrived in all.
+    """
+    if len(course) < 3:
+        return float(course[-1][1]) if course else 0.0
+    middle = (course[0][0] + course[-1][0]) / 2
+    then, before = next((when, count) for when, count in course if when >= middle)
+    when, count = course[-1]
+    return (count - before) / max(when - then, 1e-6)

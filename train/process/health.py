@@ -64,15 +64,16 @@ class Health:
         self._over.set()
         self._thread.join(timeout=5)  # NVML may hang on a GPU that is lost
 
-    def take(self, seconds: float, spans: Mapping[str, float]) -> dict[str, float]:
+    def take(self, seconds: float, steps: int, spans: Mapping[str, float]) -> dict[str, float]:
         """Figures since the last call.
 
         Args:
-            seconds: of training in that time.
+            seconds, steps: of training in that time.
             spans: seconds of it in `data` and `communication`.
 
         Returns:
-            Shares from 0 to 1, bytes, bytes per second, W and °C; GPU figures where there is one.
+            Seconds, shares from 0 to 1, bytes, bytes per second, W and °C; those of a GPU where
+            there is one.
         """
         with self._lock:
             figures = {name: mean.take() for name, mean in self._means.items() if mean.count}
@@ -89,7 +90,7 @@ class Health:
                 "memory_peak": torch.cuda.max_memory_allocated(self.device),
                 "memory_total": torch.cuda.get_device_properties(self.device).total_memory,
             }
-        return {**shares, **figures}
+        return {"step_seconds": seconds / max(steps, 1), **shares, **figures}
 
     def _watch(self) -> None:
         while not self._over.wait(_PERIOD):

@@ -25,7 +25,6 @@ class Member:
     Attributes:
         host: its machine's name.
         gpu: the number of its GPU there; None on the CPU.
-        step: seconds that a step took, with all that it waited for.
         figures: as `Health.take` returns them.
         complaints: what is wrong with it, by kind.
     """
@@ -33,9 +32,13 @@ class Member:
     rank: int
     host: str
     gpu: int | None
-    step: float
     figures: Mapping[str, float]
     complaints: Mapping[str, str]
+
+    @property
+    def step(self) -> float:
+        """Seconds that a step took, with all that it waited for."""
+        return self.figures["step_seconds"]
 
     @property
     def own(self) -> float:
@@ -55,15 +58,11 @@ class Member:
 
 
 def member(
-    rank: int,
-    device: torch.device,
-    step: float,
-    figures: Mapping[str, float],
-    complaints: Mapping[str, str],
+    rank: int, device: torch.device, figures: Mapping[str, float], complaints: Mapping[str, str]
 ) -> Member:
     """This process."""
     gpu = launcher.local_rank() if device.type == "cuda" else None
-    return Member(rank, platform.node(), gpu, step, figures, complaints)
+    return Member(rank, platform.node(), gpu, figures, complaints)
 
 
 def slowest(members: Sequence[Member]) -> tuple[Member, float]:

@@ -44,6 +44,8 @@ class _Record(_Part):
     id: str = ""
     seed: int = 0
     world_size: Annotated[int, Field(ge=1)] = 1
+    exchanged: list[int] = []
+    network: dict[str, float] | None = None
     config: dict[str, Any] = {}
     hardware: _Hardware = _Hardware(type="cpu", mixed_precision="no")
     fingerprint: dict[str, str] = {}

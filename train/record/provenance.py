@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from host import HOME, INSIDE, dotted, git, limits
+from host import HOME, INSIDE, dotted, git, launcher, limits
 from host.text import without_secrets
 from train.config import Config
 from train.lanes.runtime import Runtime
@@ -28,8 +28,13 @@ def describe(
     runtime: Runtime,
     data: dict[str, Any] | None = None,
     first_pass: str | None = None,
+    exchanged: list[int] | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a run that is about to start, ready for JSON. Holds no secrets."""
+    """The manifest of a run that is about to start, ready for JSON. Holds no secrets.
+
+    Args:
+        exchanged: as `Reducer` has it.
+    """
     commit, different = git.state()
     return {
         "command": ["python", "-m", "train", *map(without_secrets, sys.argv[1:])],
@@ -38,6 +43,8 @@ def describe(
         "lanes": config.lanes,
         "micro_batch": config.micro_batch,
         "accumulation": len(runtime.lanes),
+        "exchanged": exchanged or [],
+        "network": launcher.network(),
         "reproducibility": config.reproducibility,
         "numerics": config.numerics,
         "config": config.model_dump(mode="json"),
