@@ -120,6 +120,10 @@ SETTINGS += $(chosen)
 # ARGS as words that a shell takes for words. Without a Python to split them they must be plain ones.
 args   := $(if $(value ARGS),$(if $(found),$(shell ARGS=$(call quoted,ARGS) $(PYTHON) -m host.words || echo refused:$$?),$(plain)))
 
+ifneq ($(filter-out 0 1,$(DOCTOR)),)
+$(error DOCTOR=$(DOCTOR) is neither 0 nor 1 → DOCTOR=0 trains without looking at the machine first)
+endif
+
 # What is about containers does nothing without one.
 elsewhere := $(if $(filter DATA,$(told)),; data that is elsewhere: ARGS="--data.root DIR")
 runs   := $(filter train data tune eval predict export reproduce report runs compare scaling sweep seeds tensorboard $(verbs),$(goals))

@@ -41,7 +41,8 @@ def main() -> int:
     try:
         environ = settings.read()
         environ.update(selection.resolve(environ))
-        plan.on_cpu(environ)
+        if not plan.on_cpu(environ) and not options.quick:  # else who trains says it
+            plan.check_count(environ)
     except UsageError as error:
         print(error.line(), file=sys.stderr)
         return error.code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import pkgutil
 import re
 import sys
 import sysconfig
@@ -43,7 +44,7 @@ def load(knob: str, path: str) -> Callable[..., Any]:
         raise UsageError(
             f"{knob} {path}: {name} cannot be imported"
             f" ({type(error).__name__}: {first_line(error)})",
-            where(name.split(".")[0]) if missing else fix(error),
+            _mend(name) if missing else fix(error),
         ) from error
     found = getattr(module, wanted, None)
     if not callable(found):
@@ -54,6 +55,17 @@ def load(knob: str, path: str) -> Callable[..., Any]:
         )
     imported([path])  # its files may be edited before anybody writes down what they were
     return found  # type: ignore[no-any-return]
+
+
+def _mend(name: str) -> str:
+    """What to do about a module that is not found."""
+    package, *inner = name.split(".")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not inner:
+        return where(package)
+    places = list(spec.submodule_search_locations or [])
+    others = [f"{package}.{each.name}" for each in pkgutil.iter_modules(places)]
+    return f"{package} is {places[0] if places else 'a file'}: mend the name{nearest(name, others)}"
 
 
 def where(package: str) -> str:

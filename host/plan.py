@@ -160,6 +160,18 @@ def on_cpu(environ: Mapping[str, str]) -> bool:
     )
 
 
+def check_count(environ: Mapping[str, str]) -> None:
+    """See that there are as many GPUs as GPUS= says, where it is a number.
+
+    Raises:
+        HostError: there are not.
+    """
+    asked = environ.get("GPUS", "")
+    visible = len(nvidia.seen(Machine(environ=environ))) if asked.isdigit() else 0
+    if asked.isdigit() and int(asked) > visible:
+        raise too_few(f"GPUS={asked}", int(asked), visible)
+
+
 def is_choice(gpus: str) -> bool:
     """Whether GPUS is a list (1,3) or `free`: `host.selection` makes names of it."""
     return re.fullmatch(r"\d+(,\d+)+,?|\d+,|free(:[1-9]\d*)?", gpus) is not None

@@ -1,12 +1,26 @@
 """What tests share: the command line in this process and in real ones, and small data."""
 
+import atexit
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")  # for tests/gpu, which are not
 # The suite is about the CPU on every machine; this must be set before torch looks.
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 # And about this environment; tests/container is about the other engine.
 os.environ["ENGINE"] = "local"
+
+# What tests find out of their pictures is not kept beside what you know of yours.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    own = Path(tempfile.mkdtemp(prefix="lockstep-tests-"))
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    for each in usual.iterdir() if usual.is_dir() else []:
+        if each.name != "lockstep":
+            (own / each.name).symlink_to(each)
+    os.environ["XDG_CACHE_HOME"] = str(own)
 
 # In a container of ours, what it was started with is about that container.
 for name in [n for n in os.environ if n.startswith("LOCKSTEP_") or n.endswith("_FILE")]:
@@ -22,7 +36,6 @@ os.environ["OMP_WAIT_POLICY"] = variables.STARTED["OMP_WAIT_POLICY"]
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import hypothesis

@@ -11,6 +11,7 @@ from torch import nn
 
 from host.errors import CheckpointError
 from train.config import Config, Model, Optim
+from train.learn import weights
 from train.learn.models import build
 from train.learn.optim import build as build_optimizer
 from train.learn.optim import slots
@@ -285,3 +286,14 @@ def test_two_parts_of_one_name(tmp_path, name) -> None:
     saver.register("optimizer", state_of(optimizer))
     with pytest.raises(ValueError, match=f"a part named {name} already"):
         saver.register(name, state_of(optimizer))
+
+
+def test_the_same_weights_make_the_same_file() -> None:
+    """Its header has two entries, and the library writes them in an order that it draws."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    files = {weights.pack(model.state_dict()) for _ in range(20)}
+    assert len(files) == 1
+    tensors, versions = weights.unpack(files.pop())
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in model.state_dict().items())
+    assert versions is not None
+    assert versions["1"] == {"version": 2}

@@ -96,6 +96,17 @@ def run(line: str, where: Path) -> str:
     return said
 
 
+def test_no_two_pages_train_into_one_directory() -> None:
+    """Who reads them all runs them all."""
+    places: dict[str, set[str]] = {}
+    for page in PAGES:
+        for line in commands((ROOT / page).read_text()):
+            found = re.match(r"make (?:train|sweep|seeds) .*RUN=(\S+)", line)
+            if found:
+                places.setdefault(found.group(1), set()).add(page)
+    assert {place: pages for place, pages in places.items() if len(pages) > 1} == {}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # it waits for the others
 @pytest.mark.parametrize("page", PAGES)

@@ -164,7 +164,7 @@ def test_this_package_is_not_where_snippets_are_tested(tmp_path) -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_page_s_snippets_say_what_the_run_said(finished, exported, tmp_path, number) -> None:
-    shutil.copytree(exported, tmp_path / "runs/known/export")
+    shutil.copytree(exported, tmp_path / "runs/exported/export")
     (tmp_path / "data/new").mkdir(parents=True)
     Image.fromarray(held()[7, 0].numpy()).save(tmp_path / "data/new/1.png")
     said = table.read(finished)[7]

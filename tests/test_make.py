@@ -199,3 +199,11 @@ def test_what_is_about_containers_does_nothing_without_one(place, name) -> None:
     code, said, told = make(place, "train", f"{name}=1")
     assert (code, told) == (2, [])
     assert f"{name} is about containers, and this is ENGINE=local" in said
+
+
+@pytest.mark.parametrize("value", ["no", "false", "off", "2"])
+def test_the_doctor_is_asked_or_not(place, value) -> None:
+    words = ["make", "train", "ENGINE=local", f"DOCTOR={value}", f"PYTHON={sys.executable}"]
+    done = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"DOCTOR={value} is neither 0 nor 1 → DOCTOR=0 trains without" in done.stderr

@@ -169,7 +169,7 @@ def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
         ("model.name", "mine.nets:none", "ValueError: no such luck"),
         ("model.name", "mine.nets:borrowed", "add mmcls to requirements/common.in, then make lock"),
         ("model.name", "mine.nets:bild", "has no function bild; did you mean build?"),
-        ("model.name", "mine.netz:build", "mine.netz cannot be imported"),
+        ("model.name", "mine.netz:build", "mend the name; did you mean mine.nets?"),
         ("model.name", "nine.nets:build", "run it from the folder that holds nine"),
         ("optim.loss", "mine.losses:mean", "returned [] for 4 samples → return the loss of each"),
         ("optim.loss", "mine.losses:words", "returned str for 4 samples"),

@@ -112,6 +112,22 @@ def test_an_early_signal_ends_the_launch_and_leaves_nothing_running(tmp_path, se
     assert not [p for p in before if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("seconds", [0.5, 2])
+def test_a_command_that_does_not_train_has_nothing_to_save(finished, number, code, seconds) -> None:
+    """It reads names of pictures, and none come."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "train.launch", "predict", "--run", str(finished), "-"],
+        cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+        time.sleep(seconds)
+        child.send_signal(number)
+        child.wait(60)
+        assert child.stderr is not None
+        assert "before training began" not in child.stderr.read()
+    assert child.returncode in (code, -number)
+
+
 def test_a_second_ctrl_c_does_not_wait(tmp_path) -> None:
     run = tmp_path / "run"
     # A step that takes long: the flag alone would not end it soon.

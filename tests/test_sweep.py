@@ -533,6 +533,9 @@ def test_a_signal_stops_it_and_it_goes_on(tmp_path) -> None:
     other = start("--resume", "--over", "optim.lr=0.05,0.2", run=run)
     assert b"started with another --over" in other.communicate()[0]
     assert other.returncode == 2
+    other = start(*SHORT, "--resume", "--optim.momentum", "0.5", run=run)
+    said = other.communicate()[0].decode()
+    assert "started with another optim.momentum (0.9, and now 0.5)" in said
     last = start("--resume", run=run)
     last.communicate()
     assert last.returncode == 0

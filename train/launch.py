@@ -52,6 +52,9 @@ def main() -> int:
         words = sys.argv[1:]
         command = cli.parse(words)
         selection.apply()
+        if not command.verb.KNOBS:  # it has nothing to save
+            for number, handler in before.items():
+                signal.signal(number, handler)
         machines = _nodes(command.verb)
         if command.verb.LAUNCHED:
             verb = cast(Launched, command.verb)
@@ -66,12 +69,12 @@ def main() -> int:
             # What a verb has to tell of a run stands on the standard output, alone.
             aside = sys.stdout if command.verb.KNOBS else sys.stderr
             print(printable(shlex.join(line)), file=aside, flush=True)
-            return supervisor.supervise(line, alone=planned.single)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            return supervisor.supervise(line, alone=planned.single, trains=command.verb.KNOBS)
     except LockstepError as error:
         print(error.line(), file=sys.stderr)
         return error.code
+    except KeyboardInterrupt:
+        return 130
     return command_line.main(words)
 
 

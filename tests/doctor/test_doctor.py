@@ -54,6 +54,14 @@ def test_on_a_bare_machine_it_needs_nothing_and_takes_a_moment(tmp_path) -> None
     assert len(names) == len(set(names)) > 20
 
 
+def test_gpus_that_are_not_there_are_a_finding(tmp_path) -> None:
+    done = doctor("--json", env={"GPUS": "2", "CPUS": "", "PATH": "/usr/bin:/bin"})
+    (row,) = (row for row in json.loads(done.stdout) if row["name"] == "GPUS")
+    assert row["status"] == "fail"
+    assert "GPUS=2, and no GPUs can be seen here" in str(row)
+    assert done.returncode == 6
+
+
 def test_the_quick_half_is_silent_where_all_is_well() -> None:
     done = doctor("--quick", env={"CPUS": "1"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

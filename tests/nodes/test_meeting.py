@@ -137,6 +137,12 @@ def test_a_clock_that_is_off_is_refused(tmp_path) -> None:
         refused(trained, "the clock of node 1 (node1, 10.77.0.2) is 3,60", code=6)
 
 
+def test_of_machines_that_may_come_later_one_does_not_wait_for_long(tmp_path) -> None:
+    with training(2, tmp_path, least=1, words=("--max_steps", 10)) as trained:
+        trained.start(0, NODE_WAIT="4")
+        assert trained.net.nodes[0].code(120) == 0, trained.said()
+
+
 def test_machines_that_never_come_are_named(tmp_path) -> None:
     with training(4, tmp_path) as trained:
         trained.start(0, NODE_WAIT="12")

@@ -29,7 +29,18 @@ def contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def pack(state: Mapping[str, Tensor]) -> bytes:
     """A file of what `model.state_dict()` gave."""
     about = {"format": "pt", _KEY: json.dumps(_versions(state))}
-    return save(contiguous(state), about)
+    return _ordered(save(contiguous(state), about))
+
+
+def _ordered(data: bytes) -> bytes:
+    """The same file with its header in one order: the library draws one each time."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    about = header.pop("__metadata__")
+    ordered = {"__metadata__": dict(sorted(about.items())), **header}
+    text = json.dumps(ordered, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
+    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(data)[8 + size :]))
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], Versions | None]:

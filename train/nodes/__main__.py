@@ -97,8 +97,8 @@ def _run(met: Meeting, watch: Watch, processes: int, words: list[str]) -> int:
         rdzv_configs={
             "is_host": nodes.rank == 0,
             "read_timeout": _JOIN,
-            "join_timeout": nodes.wait if nodes.least else _JOIN,
-            "last_call_timeout": _LAST_CALL,
+            "join_timeout": nodes.wait + _JOIN if nodes.least else _JOIN,
+            "last_call_timeout": min(_LAST_CALL, nodes.wait),
         },
         max_restarts=_RESTARTS if nodes.least else 0,
         local_addr=own,

@@ -55,11 +55,12 @@ def _shown(program: Path) -> str:
     return str(program.relative_to(folder) if program.is_relative_to(folder) else program)
 
 
-def supervise(words: list[str], *, alone: bool) -> int:
+def supervise(words: list[str], *, alone: bool, trains: bool = True) -> int:
     """Run the launcher, pass signals on to the trainers, and return the trainer's exit code.
 
     Args:
         alone: whether `words` start the trainer itself, and no launcher of it.
+        trains: whether there is something to save when a signal comes.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # A sweep names its own, to know as well how it ended.
@@ -105,6 +106,8 @@ def supervise(words: list[str], *, alone: bool) -> int:
         said = outcome.read(note)
     if code != 0:
         show_cursor()  # a bar had hidden it, and who was killed did not show it again
+    if asked and not trains and said.error is None and code != 0:
+        return 128 + asked[0]
     return _code(
         code, said, killed=(limits.oom_kills() or 0) > killed, asked=bool(asked), alone=alone
     )

@@ -87,7 +87,9 @@ def _check_experiment(config: Config, path: Path) -> None:
 def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
     other = differences(now, settled(before))
     if other:
-        said = ", ".join(f"{name} ({was}, and now {value})" for name, value, was in other)
+        said = ", ".join(
+            f"{name} ({typed(was)}, and now {typed(value)})" for name, value, was in other
+        )
         words = shlex.join(word for name, _, was in other for word in (f"--{name}", typed(was)))
         if len(other) > _FEW:
             words = f"--config {run / 'config.yaml'} (with make: CONFIG=)"

@@ -12,6 +12,7 @@ from host import regular
 from host.errors import CheckpointError, UsageError
 from train import experiment
 from train.config import Config
+from train.experiment import differences, typed
 from train.record import documents
 from train.sweeps import points, space
 from train.sweeps.points import Points
@@ -153,8 +154,11 @@ def going_on(before: Spec, said: Mapping[str, Any], folder: Path) -> Spec:
     now = replace(before, **said)
     for name, flag in _FLAGS.items():
         if getattr(now, name) != getattr(before, name):
+            other = differences(before.experiment({}), now.experiment({}))
+            named = [f"{knob} ({typed(was)}, and now {typed(value)})" for knob, was, value in other]
+            what = ", ".join(named) if name in ("knobs", "given") and named else flag
             raise UsageError(
-                f"the sweep in {folder} was started with another {flag}",
+                f"the sweep in {folder} was started with another {what}",
                 f"go on with --run {folder} --resume alone, or choose another --run",
             )
     if now.trials != before.trials and (now.trials or 0) < (before.trials or math.inf):

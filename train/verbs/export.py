@@ -78,7 +78,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
             continue
         classes = f"{each.others} of another class" if each.others else "the same class for each"
         line = (
-            f"{each.file}: largest difference of a logit {each.difference:.2g} on"
+            f"{_short(each.file)}: largest difference of a logit {each.difference:.2g} on"
             f" {each.pictures} pictures, {classes}"
         )
         print(printable(line), flush=True)
@@ -92,3 +92,8 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         files = [path.name for path in exporting.exported(folder)]
         where = pushing.push(folder, files, exporting.PATTERNS, options.push)
         print(printable(f"on the hub: {where}"), flush=True)
+
+
+def _short(path: Path) -> Path:
+    """As it is found from here; in a container the rest is not the host's."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
