@@ -24,7 +24,7 @@ LABEL dev.lockstep.driver="525" dev.lockstep.capabilities="7.0 7.5 8.0 8.6 9.0 1
 ENV NVIDIA_REQUIRE_CUDA="cuda>=12.0"
 
 
-# Python, and what torch.compile needs when it runs: a C++ compiler and Python.h.
+# Python; a C++ compiler and Python.h for torch.compile; and what NCCL loads to talk over InfiniBand.
 FROM ${CUDA} AS base
 # A date such as 20261101T000000Z takes packages as they were then, where the distribution keeps them.
 ARG APT_SNAPSHOT=
@@ -34,7 +34,7 @@ COPY container/image/apt /usr/local/bin/apt-install
 COPY container/image/settle /usr/local/bin/settle
 SHELL ["/usr/local/bin/settle", "/bin/bash", "-euo", "pipefail", "-c"]
 # hadolint shell=/bin/bash
-RUN apt-install g++ libc6-dev python3 python3-dev
+RUN apt-install g++ ibverbs-providers libc6-dev libibverbs1 python3 python3-dev
 # The driver's own libcuda is the one to use: the base's forward-compatibility copy runs on data
 # centre GPUs only, and ends in error 804 elsewhere.
 RUN rm -rf /usr/local/cuda*/compat /etc/ld.so.conf.d/*compat* && ldconfig && \

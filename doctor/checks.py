@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor import driver, engine, gpus, link, system
+from doctor import driver, engine, gpus, link, network, system
 from doctor.finding import Finding
 from host import plan
 from host.machine import Machine
@@ -30,6 +30,8 @@ _ALL = (
     gpus.persistence,
     link.slots,
     link.external,
+    network.interfaces,
+    network.fabric,
     engine.engine,
     engine.toolkit,
     engine.in_container,

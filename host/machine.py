@@ -17,7 +17,10 @@ from typing import Mapping
 from host import HOME, limits
 
 # Variables that checks follow; a record holds no others, which may be secret.
-_TOLD = ("ENGINE", "CUDA", "CUDA_VISIBLE_DEVICES", "GPUS", "CPUS", "PRECISION", "ACCELERATE")
+_TOLD = (
+    *("ENGINE", "CUDA", "CUDA_VISIBLE_DEVICES", "GPUS", "CPUS", "PRECISION", "ACCELERATE"),
+    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
+)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import yaml
 from recorded import build
 from torchvision.models import resnet18
 
-from doctor import bridge, checks, finding
+from doctor import bridge, checks, finding, network
 from doctor.inside import collectives, datasheet, devices, speed, verify
 from host import pci
 from host.machine import Machine
@@ -292,3 +292,20 @@ def test_an_experiment_that_does_not_fit(tmp_path, monkeypatch) -> None:
     missing = {f.name: f for f in verify.examine(tmp_path / "none.yaml", Machine())}
     assert missing["experiment"].status == "fail"
     assert missing["data"].status == "skip"
+
+
+@pytest.mark.parametrize(
+    ("variable", "asked", "meant"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth", ["eth0", "eth1"]),
+        ("NCCL_SOCKET_IFNAME", "=eth", []),
+        ("NCCL_SOCKET_IFNAME", "=eth1,ib0", ["eth1"]),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", ["eth0", "eth1"]),
+        ("NCCL_SOCKET_IFNAME", "^=lo", ["docker0", "eth0", "eth1"]),
+        ("NCCL_SOCKET_IFNAME", "ib", []),
+        ("GLOO_SOCKET_IFNAME", "eth", []),
+        ("GLOO_SOCKET_IFNAME", "eth0,eth1", ["eth0", "eth1"]),
+    ],
+)
+def test_which_interfaces_a_variable_means(variable, asked, meant) -> None:
+    assert network._chosen(variable, asked, ["docker0", "eth0", "eth1", "lo"]) == meant

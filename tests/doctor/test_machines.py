@@ -21,5 +21,8 @@ def test_a_machine_gives_just_these_findings(path: Path, tmp_path: Path) -> None
     }, finding.table(found, colour=False)
     for name, (_, words) in expected.items():
         assert words in said[name][1]
+    for name, words in recorded.get("seen", {}).items():
+        assert said[name][0] == "ok"
+        assert words in said[name][1]
     for f in found:
         assert bool(f.fix) == bool(f.why) == (f.status in ("warn", "fail")), f

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from host.errors import LockstepError, OutOfMemory, Stopped
 from host.plan import Plan
 from host.text import show_cursor
 from train.numerics import variables
-from train.process import outcome, parent
+from train.process import notices, outcome, parent
 
 # A socket's path has 107 characters, and multiprocessing's name in TMPDIR up to 40.
 _LONG = 65
@@ -101,8 +102,12 @@ def supervise(words: list[str], *, alone: bool, trains: bool = True) -> int:
         )
         if asked:
             child.terminate()
+        over = threading.Event()
+        if trains:
+            notices.watch(over)
         killed = limits.oom_kills() or 0
         code = _wait(child, asked, note)
+        over.set()
         said = outcome.read(note)
     if code != 0:
         show_cursor()  # a bar had hidden it, and who was killed did not show it again
