@@ -14,7 +14,7 @@ from host import limits
 from host.errors import DivergedError, Stopped
 from train.measure import Metrics
 from train.parts import Parts
-from train.process import pace
+from train.process import outcome, pace
 from train.process.health import Health, complaints
 from train.process.pace import Member
 from train.record import rundir
@@ -147,6 +147,24 @@ class Journal:
             if parts.runtime.main:
                 parts.saver.save(asdict(state))
         self._saved = state.step
+
+    def rescue(self) -> None:
+        """Save the last whole step, alone, where the other processes are gone.
+
+        On the CPU: a GPU's queue waits for them too, and would go on with what is no sum. Nobody is
+        left to compare weights with; the steps since the last comparison are taken as they are.
+        """
+        parts, state = self.parts, self.state
+        here = parts.runtime.main and parts.runtime.device.type == "cpu"
+        if not here or self._saved == state.step or not parts.reducer.undo():
+            return
+        outcome.stands(outcome.SAVING)
+        self.settle()
+        if parts.recorder:
+            parts.recorder.sync()
+        parts.saver.save(asdict(state))
+        if parts.recorder:
+            parts.recorder.display.say(f"the others are gone; step {state.step} is saved")
 
     def stop(self) -> NoReturn:
         """Save what there is, and end the run."""

@@ -27,8 +27,10 @@ from train.verbs import Launched, Verb
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def _early(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise supervisor.too_early()
+def _early(number: int, _frame: FrameType | None) -> NoReturn:
+    if sys.argv[1:2] == ["fit"]:
+        raise supervisor.too_early()
+    sys.exit(128 + number)
 
 
 def _nodes(verb: Verb) -> Nodes | None:
@@ -52,9 +54,6 @@ def main() -> int:
         words = sys.argv[1:]
         command = cli.parse(words)
         selection.apply()
-        if not command.verb.KNOBS:  # it has nothing to save
-            for number, handler in before.items():
-                signal.signal(number, handler)
         machines = _nodes(command.verb)
         if command.verb.LAUNCHED:
             verb = cast(Launched, command.verb)
@@ -70,11 +69,11 @@ def main() -> int:
             aside = sys.stdout if command.verb.KNOBS else sys.stderr
             print(printable(shlex.join(line)), file=aside, flush=True)
             return supervisor.supervise(line, alone=planned.single, trains=command.verb.KNOBS)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     except LockstepError as error:
         print(error.line(), file=sys.stderr)
         return error.code
-    except KeyboardInterrupt:
-        return 130
     return command_line.main(words)
 
 

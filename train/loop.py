@@ -7,6 +7,7 @@ from contextlib import closing
 import torch
 from torch import Tensor
 
+from host.errors import LostPeers
 from train.config import Config
 from train.data import Batch
 from train.journal import Journal
@@ -16,6 +17,7 @@ from train.learn.loss import total
 from train.learn.schedule import is_due
 from train.measure import Metrics
 from train.parts import Parts
+from train.process import failures
 from train.record.resume import State
 
 
@@ -27,10 +29,20 @@ def train(parts: Parts, state: State) -> Metrics | None:
         HostError: the processes' weights are not the same any more.
         Stopped: a signal came; there is a checkpoint of this step.
     """
+    journal = Journal(parts, state)
+    try:
+        return _train(parts, state, journal)
+    except RuntimeError as error:
+        if isinstance(failures.lost(error), LostPeers):
+            journal.rescue()
+        raise
+
+
+def _train(parts: Parts, state: State, journal: Journal) -> Metrics | None:
     config, runtime, steps = parts.config, parts.runtime, parts.steps
     epoch = order.steps(len(parts.data.train), config.batch_size)
     eval_every, save_every = config.eval.every or epoch, config.checkpoint.every or epoch
-    journal, metrics = Journal(parts, state), None
+    metrics = None
     journal.compare()
     # A run that was stopped inside an evaluation goes on with it.
     if state.step > state.measured and is_due(state.step, eval_every, steps):

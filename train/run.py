@@ -20,6 +20,7 @@ from train.process import elastic, outcome
 from train.process.failures import explained
 from train.process.health import Health
 from train.process.interrupt import StopFlag
+from train.process.severing import severed_when_told
 from train.record import comparison, manifest, provenance
 from train.record.claim import Claim, claimed
 from train.record.display import Display
@@ -69,7 +70,7 @@ def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> No
     with ExitStack() as kept:
         with _recorded(parts, state, claim.path, kept) as parts:
             outcome.begun()
-            with watching(runtime, claim.path, config.watchdog):
+            with watching(runtime, claim.path, config.watchdog), severed_when_told():
                 metrics = loop.train(parts, state) or parts.measure()
             if parts.recorder and config.log.report:
                 with _picturing(parts.recorder, state.step):

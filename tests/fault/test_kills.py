@@ -152,3 +152,27 @@ def test_the_ledger_sees_what_is_lost_or_repeated(tmp_path) -> None:
     assert consumed([tmp_path / "0"]) != consumed([tmp_path / "1"])
     assert consumed([tmp_path / "2"])[5] == 2
     assert harness.expected(0, 3, 6).total() == 6
+
+
+@pytest.mark.parametrize("victim", [1, 2, 3])
+def test_what_the_main_process_holds_is_saved(tmp_path, reference, victim) -> None:
+    """Of four one dies in a step; the one before it is not lost, though no save was due."""
+    run = tmp_path / "run"
+    words = [*WORDS, "--checkpoint.every", 1000, "--run", run, "--resume"]
+    attempt = start(tmp_path / "0", 4, words)
+    deadline = time.monotonic() + 60
+    while not (run / "trace.csv").exists() or len((run / "trace.csv").read_text().split()) < 17:
+        assert time.monotonic() < deadline, attempt.output()
+        time.sleep(0.01)
+    attempt.ranks[victim].kill()
+    attempt.ranks[0].join(60)
+    assert attempt.ranks[0].exitcode == 6, attempt.output()
+    attempt.end()
+    last = int((run / "trace.csv").read_text().split()[-1].split(",")[0])
+    assert whole_checkpoint(run) == last >= 16
+    assert f"the others are gone; step {last} is saved" in attempt.said("out")
+    again = start(tmp_path / "1", 2, words)
+    assert again.wait(120) == [0, 0], again.output()
+    assert f"going on after step {last} in" in again.said("out")
+    assert_same_run(run, reference)
+    assert consumed([tmp_path / "0", tmp_path / "1"]) == expected(0, SIZE, 2 * SIZE)

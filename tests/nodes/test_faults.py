@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -115,6 +116,11 @@ def test_where_the_first_machine_is_lost_one_command_goes_on(tmp_path) -> None:
         assert trained.weights() == stated_hash()
 
 
+def steps(run: Path) -> int:
+    """How many are traced."""
+    return int((run / "trace.csv").read_text().splitlines()[-1].split(",")[0])
+
+
 @pytest.mark.parametrize("kind", ["trainer", "agent", "machine", "cut", "paused", "deaf", "asked"])
 def test_who_is_lost_is_named_where_all_are_needed(tmp_path, kind) -> None:
     with training(2, tmp_path) as trained:
@@ -145,6 +151,9 @@ def test_who_is_lost_is_named_where_all_are_needed(tmp_path, kind) -> None:
         else:
             assert code == 6, trained.said()
             assert "node 1 (node1, 10.77.0.2)" in error, trained.said()
+        if kind in ("trainer", "machine", "cut", "paused"):  # and what node 0 held is saved
+            newest = (trained.run / "checkpoints/latest").readlink().name
+            assert int(newest.removeprefix("step-")) == steps(trained.run), trained.said()
         if kind in ("machine", "cut", "paused"):
             assert re.search(r"\), process 1, has not .* wait at step \d+, in (the sum|an)", error)
 

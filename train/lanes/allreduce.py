@@ -74,5 +74,9 @@ class AllReduce:
             dist.broadcast(flat, src=0)
             torch._foreach_copy_(shared, from_bytes(flat, shared))
 
+    def undo(self) -> bool:
+        """Nothing: a pass has changed the model's buffers, and nobody knows what they were."""
+        return False
+
     def close(self) -> None:
         """Nothing to do."""

@@ -97,6 +97,12 @@ class Buffers:
         self._before.put(after)
         self._within, self._first = False, []
 
+    def undo(self) -> None:
+        """Have the state that the step began with."""
+        if self._within:
+            self._before.put_back()
+        self._within, self._first = False, []
+
     def _shared(self, world: int) -> list[Tensor]:
         """What the first lane left, on every process."""
         if not self._moving or world == 1:

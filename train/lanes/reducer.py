@@ -28,6 +28,9 @@ class Reducer(Protocol):
     def total(self) -> Tensor:
         """After the last lane: gradients hold their sums; returns the sum of the reports."""
 
+    def undo(self) -> bool:
+        """Have the model as it was before a step that could not be finished; whether it is so."""
+
     def close(self) -> None:
         """Give back what it holds; a training has no need to."""
 

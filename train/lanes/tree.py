@@ -186,6 +186,11 @@ class LaneTree:
         self.buffers.settle(node[len(self.parameters) :], self._world)
         return report.clone()
 
+    def undo(self) -> bool:
+        """Have the model as it was before a step that could not be finished."""
+        self.buffers.undo()
+        return True
+
     def close(self) -> None:
         """End the exchange between processes."""
         if self._exchange is not None:

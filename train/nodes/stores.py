@@ -1,8 +1,12 @@
 """The store on the first machine, where all of them meet: opened there, reached by the others."""
 
 import sys
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -16,13 +20,46 @@ SAY = 10.0  # seconds between words of waiting
 _ANSWER = 5.0  # seconds that an answer over the network may take
 
 
+class Answering:
+    """A store whose every answer has a limit: of a machine that is off, TCP waits for minutes.
+
+    Args:
+        limit: seconds; after them a question raises RuntimeError, as where the store is gone.
+    """
+
+    def __init__(self, store: Any, limit: float) -> None:
+        self.clone = store.clone
+        self._store, self._limit = store, limit
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._asked, getattr(self._store, name))
+
+    def _asked(self, question: Callable[..., Any], *words: Any) -> Any:
+        answers: SimpleQueue[tuple[Any, RuntimeError | None]] = SimpleQueue()
+
+        def ask() -> None:
+            try:
+                answers.put((question(*words), None))
+            except RuntimeError as error:
+                answers.put((None, error))
+
+        threading.Thread(target=ask, daemon=True).start()
+        try:
+            answer, error = answers.get(timeout=self._limit)
+        except Empty:
+            raise RuntimeError(f"no answer in {self._limit:.0f} s") from None
+        if error is not None:
+            raise error
+        return answer
+
+
 def opened(nodes: Nodes) -> Any:
     """The store; on the first machine it stays for as long as this process.
 
     Raises:
         HostError: the address leads nowhere, or the port is another program's.
     """
-    return _hosted(nodes) if nodes.rank == 0 else _joined(nodes)
+    return _hosted(nodes) if nodes.rank == 0 else Answering(_joined(nodes), nodes.silence)
 
 
 def _hosted(nodes: Nodes) -> Any:

@@ -24,6 +24,7 @@ _ENDED = "lockstep/ended"
 _EACH = 1.0  # seconds between words
 _SHARE = 4  # it is said after the fourth part of the silence after which the run ends
 _GRACE = 10.0  # seconds in which trainers notice by themselves that another machine's ended
+_SAVE = 600.0  # seconds that the main one may take to save what it holds
 
 
 class Watch:
@@ -200,11 +201,22 @@ class Watch:
                 self._ended.pop(rank, None)  # it has come again
 
     def _kill(self) -> None:
-        """End this machine's trainers, whatever they hang in."""
-        for trainer in psutil.Process().children():
+        """End this machine's trainers, whatever they hang in; the main one may save first."""
+        trainers = psutil.Process().children()
+        if self.meeting.nodes.rank == 0 and self.meeting.words[0].device == "cpu":
+            outcome.lose_others()
+            began = time.monotonic()
+            # Not waited for as children: their exit codes are torchrun's.
+            while any(map(_lives, trainers)):
+                time.sleep(_EACH / 4)
+                saves = outcome.stood() == outcome.SAVING
+                if time.monotonic() - began > (_SAVE if saves else _GRACE):
+                    break
+        for trainer in trainers:
             with suppress(psutil.Error):
                 for process in (*trainer.children(recursive=True), trainer):
                     process.kill()
+        outcome.keep_others()
 
     def _end(self, error: LockstepError) -> None:
         """End this machine's part of the training."""
@@ -214,6 +226,13 @@ class Watch:
         if not self._done.wait(_GRACE):
             outcome.ended(error)
             os._exit(error.code)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager
