@@ -23,6 +23,7 @@ from host import lines as table
 from host import port as ports
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
+from host.nodes import Nodes
 from host.text import any_encoding, printable
 
 _FILE = "docker-compose.yml"
@@ -62,6 +63,17 @@ def variables(environ: Mapping[str, str], line: table.Line) -> dict[str, str]:
     }
 
 
+def processes(environ: Mapping[str, str], machines: Nodes, gpus: int) -> dict[str, str]:
+    """What the cluster says of the processes of each machine, in our variables.
+
+    Nothing where somebody says it here, or where all GPUs are meant.
+    """
+    said = any(environ.get(name) for name in ("GPUS", "CPUS", "ACCELERATE"))
+    if said or machines.processes is None or 0 < gpus <= machines.processes:
+        return {}
+    return {"GPUS" if gpus else "CPUS": str(machines.processes)}
+
+
 def run(words: list[str]) -> int:
     """Build where that is needed, then run a container in the foreground; returns its exit code.
 
@@ -77,6 +89,9 @@ def run(words: list[str]) -> int:
     # What does not compute on GPUs, or builds for elsewhere, is no matter of this host's driver.
     computes = service in _COMPUTING and words[0] != "build"
     line = cuda.fitting_line(environ, host, any_host=not computes)
+    machines = nodes.told(environ) if service == "train" and "fit" in words else None
+    if machines is not None:
+        environ.update(processes(environ, machines, len(host.gpus) if host else 0))
     files: list[str] = []
     extra: dict[str, str] = {}
     said = ""
@@ -86,7 +101,6 @@ def run(words: list[str]) -> int:
         files, extra, said = overlay.choose(about, host, docker.handover() if host else None)
     if said:
         print(said, file=sys.stderr)
-    machines = nodes.told(environ) if service == "train" and "fit" in words else None
     if machines is not None:
         # NCCL and gloo take free ports, and MASTER_ADDR is the host's.
         extra = {**extra, **machines.variables, "NETWORK": "host"}

@@ -10,6 +10,7 @@ import pytest
 from conftest import DIGITS, ROOT
 from test_launch import start
 
+from container import compose
 from host import launcher, nodes, plan
 from host.errors import LockstepError, UsageError
 
@@ -211,3 +212,19 @@ def test_make_refuses_them_where_they_do_nothing(tmp_path) -> None:
         assert done.returncode == 2
         said = f"{name.split('=')[0]} is for make train, and does nothing with make {target}"
         assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("own", "each", "gpus", "told"),
+    [
+        ({}, 2, 0, {"CPUS": "2"}),
+        ({}, 4, 8, {"GPUS": "4"}),
+        ({}, 8, 8, {}),  # all of them; an experiment for the CPU takes none
+        ({}, None, 8, {}),
+        ({"CPUS": "1"}, 2, 0, {}),
+        ({"GPUS": "free"}, 2, 8, {}),
+    ],
+)
+def test_a_container_hears_how_many_processes_the_cluster_wants(own, each, gpus, told) -> None:
+    machines = nodes.Nodes(2, 0, "10.0.0.1", 29500, "PET_NNODES", processes=each)
+    assert compose.processes(own, machines, gpus) == told
