@@ -7,6 +7,14 @@ from host.machine import Machine
 
 _NET, _FABRIC = "/sys/class/net", "/sys/class/infiniband"
 _ACTIVE = "ACTIVE"
+_VERBS = "libibverbs.so.1"
+_LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+)
 
 
 def interfaces(machine: Machine) -> Finding:
@@ -84,7 +92,7 @@ def fabric(machine: Machine) -> Finding:
         )
     # The image has it.
     inside = machine.has("docker") and machine.environ.get("ENGINE") != "local"
-    if not inside and "libibverbs.so.1" not in machine.run("ldconfig", "-p").out:
+    if not inside and not any(machine.exists(f"{place}/{_VERBS}") for place in _LIBRARIES):
         return warn(
             "InfiniBand",
             f"{seen}; libibverbs is not installed",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 
 from host.machine import Machine
@@ -29,7 +30,9 @@ def provider(machine: Machine) -> str | None:
     vendor = machine.read(f"{_DMI}/sys_vendor") or ""
     if machine.read(f"{_DMI}/chassis_asset_tag") == _AZURE_TAG:
         return "Azure"
-    return {"Amazon EC2": "AWS", "Google": "Google"}.get(vendor)
+    if vendor == "Google":  # their laptops as well
+        return vendor if machine.read(f"{_DMI}/product_name") == "Google Compute Engine" else None
+    return "AWS" if vendor == "Amazon EC2" else None
 
 
 class Notices:
@@ -54,7 +57,7 @@ class Notices:
         try:
             asked = {"AWS": self._aws, "Google": self._google, "Azure": self._azure}[self.name]
             return asked()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, HTTPException) as error:
             raise OSError(f"it says what nobody knows: {error}") from error
 
     def _aws(self) -> str | None:

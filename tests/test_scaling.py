@@ -62,7 +62,7 @@ def test_odd_machines_are_refused() -> None:
 def test_a_run_on_one_machine_needs_a_link(cli, finished) -> None:
     refused = cli("scaling", "--run", finished)
     assert refused.code == 2
-    assert "no link is known" in one_line(refused.err)
+    assert "no link between machines" in one_line(refused.err)
     told = cli("scaling", "--run", finished, "--rate", 100, "--delay", 0.03, "--each", 8)
     assert told.code == 0, told.err
     assert "1 process on 1 machine, 0.253 MiB summed in 2 parts a step" in told.out
@@ -80,7 +80,13 @@ def test_it_stands_beside_what_was_measured(cli, finished, tmp_path) -> None:
     record["network"] = {"machines": 2, "rate": 1e8, "delay": 0.01}
     (run / "run.json").write_text(json.dumps(record))
     processes = [
-        {"rank": rank, "step_seconds": 0.5, "communication_share": share, "data_share": 0.0}
+        {
+            "rank": rank,
+            "host": f"h{rank}",
+            "step_seconds": 0.5,
+            "communication_share": share,
+            "data_share": 0.0,
+        }
         for rank, share in enumerate((0.2, 0.4))
     ]
     row = {"kind": "health", "step": 9, **processes[0], "processes": processes}

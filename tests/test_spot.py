@@ -55,7 +55,8 @@ def service(answers: dict[str, tuple[int, str]], header: tuple[str, str]) -> Ite
     ("files", "name"),
     [
         ({"sys_vendor": "Amazon EC2\n"}, "AWS"),
-        ({"sys_vendor": "Google\n"}, "Google"),
+        ({"sys_vendor": "Google\n", "product_name": "Google Compute Engine\n"}, "Google"),
+        ({"sys_vendor": "Google\n", "product_name": "Eve\n"}, None),
         ({"sys_vendor": "Microsoft Corporation\n", "chassis_asset_tag": f"{AZURE}\n"}, "Azure"),
         ({"sys_vendor": "Microsoft Corporation\n", "chassis_asset_tag": "None\n"}, None),
         ({"sys_vendor": "Dell Inc.\n"}, None),
@@ -134,7 +135,8 @@ HTTPServer(("169.254.169.254", 80), Handler).serve_forever()
 PLACE = """
 ip link set lo up && ip addr add 169.254.169.254/32 dev lo &&
 mount -t tmpfs none /sys/class && mkdir -p /sys/class/dmi/id &&
-echo Google >/sys/class/dmi/id/sys_vendor || exit 9
+echo Google >/sys/class/dmi/id/sys_vendor &&
+echo Google Compute Engine >/sys/class/dmi/id/product_name || exit 9
 python=$1 server=$2 taken=$3; shift 3
 "$python" "$server" "$taken" & exec "$python" -m train.launch "$@"
 """

@@ -152,6 +152,37 @@ def test_processes_agree_on_the_largest_micro_batch_and_what_is_written_trains_t
         assert (folder / picture).read_bytes()[:4] == b"\x89PNG"
 
 
+NARROW = """
+import os
+from torch import nn
+
+class Narrow(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.line = nn.Linear(64, classes)
+
+    def forward(self, images):
+        if os.environ.get("RANK") == "1" and len(images) > 100:
+            raise MemoryError
+        return self.line(images.flatten(1))
+
+def build(classes, shape):
+    return Narrow(classes)
+"""
+
+
+@pytest.mark.slow
+def test_where_memory_lacks_on_one_process_all_take_less(name, tmp_path) -> None:
+    (tmp_path / "narrow.py").write_text(NARROW)
+    words = ["--name", name, "--what", "batch", "--model.name", "narrow:build"]
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    done = tuned(*DIGITS, *words, env={"CPUS": "2", "PYTHONPATH": path})
+    assert done.code == 0, done.err
+    found = json.loads((folder_of(done) / "tune.json").read_text())["batch"]
+    assert 64 <= found["largest"] <= 100
+    assert len(set(found["answers"])) == 1
+
+
 @pytest.mark.slow
 def test_lack_of_memory_is_an_answer_and_no_error(name, tmp_path) -> None:
     """A real limit (ulimit -d): the allocator says no, in the middle of a step, and the trial lives on."""

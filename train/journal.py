@@ -14,7 +14,7 @@ from host import limits
 from host.errors import DivergedError, Stopped
 from train.measure import Metrics
 from train.parts import Parts
-from train.process import outcome, pace
+from train.process import pace, standing
 from train.process.health import Health, complaints
 from train.process.pace import Member
 from train.record import rundir
@@ -158,7 +158,9 @@ class Journal:
         here = parts.runtime.main and parts.runtime.device.type == "cpu"
         if not here or self._saved == state.step or not parts.reducer.undo():
             return
-        outcome.stands(outcome.SAVING)
+        if parts.tripwire and parts.tripwire.astray(state.step):
+            return
+        standing.save()
         self.settle()
         if parts.recorder:
             parts.recorder.sync()

@@ -54,6 +54,11 @@ class Tripwire:
             differs = (digests(self._weights) != self._seal).any()
             self._changed = torch.where((self._changed == 0) & differs, step + 1, self._changed)
 
+    def astray(self, step: int) -> bool:
+        """Whether this process's own weights changed by themselves; asked without the others."""
+        self.before_update(step)
+        return bool(self._changed)
+
     def after_update(self) -> None:
         """Remember the weights' digests."""
         if self._weights:

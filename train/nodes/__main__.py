@@ -123,7 +123,7 @@ def _run(met: Meeting, watch: Watch, processes: int, words: list[str]) -> int:
     except RendezvousTimeoutError as error:
         least = nodes.least or nodes.count
         raise HostError(
-            f"fewer than {least} of {nodes.count} nodes came together in {nodes.wait} s",
+            f"fewer than {least} of {nodes.count} nodes came together in time",
             "start the others; NODE_WAIT= waits longer",
         ) from error
     except (RendezvousError, RuntimeError) as error:  # node 0 is gone, and torchrun asks it

@@ -177,9 +177,11 @@ def _late_rate(course: list[tuple[float, int]]) -> float:
     Args:
         course: when how many bytes had arrived in all.
     """
-    if len(course) < 3:
-        return float(course[-1][1]) if course else 0.0
-    middle = (course[0][0] + course[-1][0]) / 2
+    if not course:
+        return 0.0
+    (begun, first), (ended, last) = course[0], course[-1]
+    middle = (begun + ended) / 2
     then, before = next((when, count) for when, count in course if when >= middle)
-    when, count = course[-1]
-    return (count - before) / max(when - then, 1e-6)
+    if before == last:  # it stood still: all of the time counts
+        then, before = begun, first
+    return max(last - before, first) / max(ended - then, 1e-3)

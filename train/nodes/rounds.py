@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 from host.errors import HostError, LostPeers, Stopped
 from train.nodes.stores import say
 from train.nodes.watching import Watch
-from train.process import outcome
+from train.process import outcome, standing
 
 BACKEND = "lockstep"
 _FAILURES = 5  # of a machine's own trainers, until it is left out
@@ -90,6 +90,7 @@ class Rounds(RendezvousHandler):
             if not isinstance(error, HostError) or self._failures > _FAILURES:
                 self._watch.told(error)
                 raise error
+        standing.clear()
         outcome.again()  # what ended the last round is no longer how it ends
 
     def _numbers(self, info: RendezvousInfo) -> list[int] | None:

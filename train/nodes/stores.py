@@ -29,24 +29,25 @@ class Answering:
 
     def __init__(self, store: Any, limit: float) -> None:
         self.clone = store.clone
-        self._store, self._limit = store, limit
+        self._store, self._limit, self._silent = store, limit, False
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return partial(self._asked, getattr(self._store, name))
 
     def _asked(self, question: Callable[..., Any], *words: Any) -> Any:
-        answers: SimpleQueue[tuple[Any, RuntimeError | None]] = SimpleQueue()
+        answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
 
         def ask() -> None:
             try:
                 answers.put((question(*words), None))
-            except RuntimeError as error:
+            except Exception as error:  # whatever it is: it is raised again
                 answers.put((None, error))
 
         threading.Thread(target=ask, daemon=True).start()
-        try:
-            answer, error = answers.get(timeout=self._limit)
+        try:  # who did not answer once is not waited for again
+            answer, error = answers.get(timeout=0.0 if self._silent else self._limit)
         except Empty:
+            self._silent = True
             raise RuntimeError(f"no answer in {self._limit:.0f} s") from None
         if error is not None:
             raise error

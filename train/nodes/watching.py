@@ -17,13 +17,14 @@ import psutil
 from host.errors import HostError, LockstepError, from_fields
 from train.nodes.meeting import ASKED, Meeting
 from train.nodes.stores import say
-from train.process import outcome
+from train.process import outcome, standing
 
 _KEY = "lockstep/alive"
 _ENDED = "lockstep/ended"
 _EACH = 1.0  # seconds between words
 _SHARE = 4  # it is said after the fourth part of the silence after which the run ends
 _GRACE = 10.0  # seconds in which trainers notice by themselves that another machine's ended
+_NOTICE = 30.0  # seconds in which the main one comes to the end of its lanes, and sees it
 _SAVE = 600.0  # seconds that the main one may take to save what it holds
 
 
@@ -92,7 +93,7 @@ class Watch:
         return type(error)(f"{who} ended: {error.problem}", error.fix)
 
     def _silent(self, rank: int, now: float) -> HostError:
-        silence, place = now - self._heard[rank], outcome.stood()
+        silence, place = now - self._heard[rank], standing.stood()
         waits = f"; the others wait {place}" if place else ""
         return HostError(
             f"{self.meeting.name(rank)}{self._ranks(rank)} has not been heard of for"
@@ -204,19 +205,18 @@ class Watch:
         """End this machine's trainers, whatever they hang in; the main one may save first."""
         trainers = psutil.Process().children()
         if self.meeting.nodes.rank == 0 and self.meeting.words[0].device == "cpu":
-            outcome.lose_others()
+            standing.lose_others()
             began = time.monotonic()
             # Not waited for as children: their exit codes are torchrun's.
             while any(map(_lives, trainers)):
                 time.sleep(_EACH / 4)
-                saves = outcome.stood() == outcome.SAVING
-                if time.monotonic() - began > (_SAVE if saves else _GRACE):
+                if time.monotonic() - began > (_SAVE if standing.saves() else _NOTICE):
                     break
         for trainer in trainers:
             with suppress(psutil.Error):
                 for process in (*trainer.children(recursive=True), trainer):
                     process.kill()
-        outcome.keep_others()
+        standing.clear()
 
     def _end(self, error: LockstepError) -> None:
         """End this machine's part of the training."""

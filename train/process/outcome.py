@@ -71,56 +71,6 @@ def _marker(path: Path) -> Path:
     return path.with_name(f"{path.name}.asked")
 
 
-def stands(place: str) -> None:
-    """Say where the training stands, for whoever ends it; that it saves is its last word."""
-    path = os.environ.get(VARIABLE)
-    if path and stood() != SAVING:
-        with suppress(OSError):
-            _place(Path(path)).write_text(place)
-
-
-def stood() -> str:
-    """Where the training stood when it last got no further; empty where nobody said."""
-    path = os.environ.get(VARIABLE)
-    with suppress(OSError):
-        return _place(Path(path)).read_text() if path else ""
-    return ""
-
-
-SAVING = "saving"
-"""Where the training stands while the main process saves alone, since the others are gone."""
-
-
-def lose_others() -> None:
-    """Tell this machine's trainers not to wait for the others any more."""
-    path = os.environ.get(VARIABLE)
-    if path:
-        with suppress(OSError):
-            _lost(Path(path)).touch()
-
-
-def keep_others() -> None:
-    """Take that back: others will come."""
-    path = os.environ.get(VARIABLE)
-    if path:
-        _lost(Path(path)).unlink(missing_ok=True)
-        _place(Path(path)).unlink(missing_ok=True)
-
-
-def others_lost() -> bool:
-    """Whether the others are known to be gone."""
-    path = os.environ.get(VARIABLE)
-    return path is not None and _lost(Path(path)).exists()
-
-
-def _lost(path: Path) -> Path:
-    return path.with_name(f"{path.name}.lost")
-
-
-def _place(path: Path) -> Path:
-    return path.with_name(f"{path.name}.place")
-
-
 def begun() -> None:
     """Say that there is something to save from now on."""
     if launcher.local_rank() == 0:

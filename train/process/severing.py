@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
-from train.process import outcome
+from train.process import standing
 
 _EACH = 0.5  # seconds between looks
 
@@ -30,7 +30,7 @@ def severed_when_told() -> Iterator[None]:
 
 def _watch(over: threading.Event) -> None:
     while not over.wait(_EACH):
-        if outcome.others_lost():
+        if standing.others_lost():
             _shut()
             return
 

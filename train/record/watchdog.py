@@ -23,7 +23,7 @@ import torch.distributed as dist
 from host import launcher
 from host.errors import HostError
 from train.lanes.runtime import Runtime
-from train.process import outcome
+from train.process import outcome, standing
 from train.record import manifest
 
 _OTHERS, _DISK = "the others", "the disk"
@@ -31,6 +31,7 @@ _OTHERS, _DISK = "the others", "the disk"
 _PLACES = (
     ("torch/distributed/", _OTHERS),
     ("train/lanes/exchange.py", _OTHERS),
+    ("train/lanes/vote.py", _OTHERS),
     ("train/record/", _DISK),
     ("torch/utils/tensorboard/", _DISK),
     ("train/data/", "data"),
@@ -108,10 +109,12 @@ class Watchdog:
             last = now
             if self.runtime.pulse.count != seen:
                 seen, since = self.runtime.pulse.count, now
+                if standing.stood() and launcher.local_rank() == 0:
+                    standing.stands("")
                 said = said if said.endswith(_ELSE) else ""  # what computes long does so again
             idle, rank = now - since, self.runtime.rank
             if idle >= self._period and launcher.local_rank() == 0:
-                outcome.stands(self.runtime.pulse.place())
+                standing.stands(self.runtime.pulse.place())
             if idle < self.limit / _SHARE:
                 continue
             self._words[rank], self._heard[rank] = self._word(0), now

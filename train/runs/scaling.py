@@ -108,14 +108,18 @@ def measured(path: Path) -> Run:
         CheckpointError: its files cannot be read.
         UsageError: there is too little in it, or DDP made its sums.
     """
-    record, rows = documents.record(path), []
+    record, rows = documents.record(path) or {}, []
+    attempts = record.get("attempts") or [{}]
+    begun = attempts[-1].get("from_step", 0)
     try:
         rows = [row for row in metrics.read(path) if row["kind"] == "health"]
+        # Other attempts may have had other machines.
+        rows = [row for row in rows if "step_seconds" in row and row["step"] > begun]
     except OSError as error:
         raise CheckpointError(
             f"cannot read {path / metrics.NAME}: {error.strerror}", "restore it from a copy"
         ) from error
-    if record is None or not rows or "step_seconds" not in rows[-1]:
+    if not record or not rows:
         raise UsageError(
             f"{path} has no figures of its steps",
             "name a run of this version with 20 steps or more",
@@ -127,7 +131,7 @@ def measured(path: Path) -> Run:
             "the model knows the sums of --reproducibility lockstep",
         )
     told, processes = record["network"], record["world_size"]
-    machines = int(told["machines"]) if told else 1
+    machines = len({each["host"] for each in rows[-1].get("processes", [])}) or 1
     last = [_slowest(row) for row in rows]
     own = statistics.median(own for own, _, _ in last)
     work = Work(

@@ -13,7 +13,7 @@ from pathlib import Path
 from host.errors import HostError, LockstepError, Stopped, of
 from train.config import Config
 from train.experiment import dump
-from train.process import outcome, parent
+from train.process import outcome, parent, standing
 from train.record import documents, files, metrics
 from train.sweeps import results
 from train.sweeps.slots import Slot
@@ -69,6 +69,7 @@ class Training:
         if code is not None:
             self._end = outcome.read(self._note).error
             self._note.unlink(missing_ok=True)
+            standing.clear(self._note)
         return code
 
     def stop(self) -> None:

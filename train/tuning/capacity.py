@@ -108,7 +108,8 @@ def _timed(bench: Bench, parts: Parts, size: int, copies: int) -> float:
         )
         # Without DDP, where that is around it.
         model = getattr(parts.model, "module", parts.model)
-        alone = replace(parts, model=model, reducer=reducer)
+        lonely = replace(runtime, control=None)  # which asks nobody whether to stop
+        alone = replace(parts, model=model, reducer=reducer, runtime=lonely)
         agreed(bench, lambda: loop.forward_backward(alone, batches, 0))
     seconds, more = 0.0, 1
     try:

@@ -85,7 +85,7 @@ def _link(options: argparse.Namespace, run: Run) -> Link:
     """As it was asked for, and otherwise as it was measured."""
     if run.link is None and (options.rate is None or options.delay is None):
         raise UsageError(
-            "the run was on one machine, so no link is known",
+            "the run has measured no link between machines",
             "say one: --rate 25 --delay 0.05 is 25 Gbit/s, 0.05 ms there and back",
         )
     known = run.link or Link(0.0, 0.0)
