@@ -28,7 +28,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def _early(number: int, _frame: FrameType | None) -> NoReturn:
-    if sys.argv[1:2] == ["fit"]:
+    if sys.argv[1:2] == ["fit"]:  # nothing else would have been saved
         raise supervisor.too_early()
     sys.exit(128 + number)
 

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+AGREEMENT = "an agreement of all processes"
+"""What a process waits in where all decide something together."""
+
 
 @dataclass
 class Pulse:

@@ -23,14 +23,13 @@ from host import launcher, plan
 from host.errors import HostError, LockstepError
 from host.lanes import share
 from train.config import Config
-from train.lanes.pulse import Pulse
+from train.lanes.pulse import AGREEMENT, Pulse
 from train.lanes.settings import pin, settings
 from train.lanes.vote import Vote
 from train.numerics.probes import fingerprint
 
 T = TypeVar("T")
 _FOREVER = timedelta(days=365)
-_AGREEMENT = "an agreement of all processes"
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Runtime:
             yield
         except LockstepError as raised:
             error = raised
-        with self.pulse.together(_AGREEMENT):
+        with self.pulse.together(AGREEMENT):
             if self.control is not None:
                 errors: list[LockstepError | None] = [None] * self.world
                 dist.all_gather_object(errors, error, group=self.control)
@@ -104,7 +103,7 @@ class Runtime:
     def from_main(self, value: T) -> T:
         """The main process's `value`, on every process."""
         held = [value]
-        with self.pulse.together(_AGREEMENT):
+        with self.pulse.together(AGREEMENT):
             if self.control is not None:
                 dist.broadcast_object_list(held, src=0, group=self.control)
         return held[0]
@@ -112,7 +111,7 @@ class Runtime:
     def gathered(self, value: T) -> list[T]:
         """Each process's `value`, in their order, on every process."""
         found = [value]
-        with self.pulse.together(_AGREEMENT):
+        with self.pulse.together(AGREEMENT):
             if self.control is not None:
                 found = [value] * self.world
                 dist.all_gather_object(found, value, group=self.control)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from train.lanes.pulse import Pulse
+from train.lanes.pulse import AGREEMENT, Pulse
 
 
 class Vote:
@@ -30,7 +30,7 @@ class Vote:
 
     def answer(self) -> bool:
         """Whether the flag was set anywhere when it was asked for; False where nobody asked."""
-        with self._pulse.together("an agreement of all processes"):
+        with self._pulse.together(AGREEMENT):
             if self._work is not None:
                 self._work.wait()
         flag, self._flag, self._work = bool(self._flag), torch.tensor(0), None

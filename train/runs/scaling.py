@@ -131,7 +131,9 @@ def measured(path: Path) -> Run:
             "the model knows the sums of --reproducibility lockstep",
         )
     told, processes = record["network"], record["world_size"]
-    machines = len({each["host"] for each in rows[-1].get("processes", [])}) or 1
+    hosts = {each["host"] for each in rows[-1].get("processes", [])}
+    # Where machines may go and come, or another launcher started them, nobody counted them.
+    machines = int(told["machines"]) if told else max(1, len(hosts))
     last = [_slowest(row) for row in rows]
     own = statistics.median(own for own, _, _ in last)
     work = Work(
