@@ -11,7 +11,7 @@ from train.config import Config
 from train.config.data import root_flag
 from train.experiment import differences, parse, settled, typed
 from train.lanes.runtime import Runtime
-from train.record import documents, lock, rundir
+from train.record import documents, files, lock, rundir
 from train.record.facts import Facts
 from train.record.online import check_key
 
@@ -66,6 +66,7 @@ def claimed(
 def _taken(config: Config, path: Path, resume: str | bool | None, held: ExitStack) -> Claim:
     if not (resume and rundir.status(path) == "finished"):
         held.enter_context(lock.hold(path, lock.PATIENCE if resume else 0))
+        files.try_out(path)
     continued = rundir.continued(path, resume)
     if continued:
         _check_experiment(config, path)

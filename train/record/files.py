@@ -4,9 +4,14 @@ What was written survives a power cut on any file system that keeps what was syn
 and a directory's names each by itself: no more is asked of it (POSIX).
 """
 
+import errno
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+
+from host.errors import HostError
 
 
 def sync_directory(path: Path) -> None:
@@ -58,3 +63,47 @@ def point(link: Path, target: str) -> None:
     aside.symlink_to(target)
     aside.replace(link)
     sync_directory(link.parent)
+
+
+def try_out(folder: Path) -> None:
+    """Do in `folder` once what a run does there; some file systems cannot.
+
+    Raises:
+        HostError: one of these.
+    """
+    what, aside = "make a directory", None
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=".try-", dir=folder))
+        what = "replace a file"
+        for content in (b"first", b"second"):
+            write_whole(aside / "file", [content])
+        what = "write in the middle and at the end of a file"
+        with (aside / "file").open("rb+") as file:
+            file.seek(1)
+            file.write(b"E")
+            file.seek(0, os.SEEK_END)
+            file.write(b" line")
+            file.truncate(8)
+        with (aside / "file").open("ab") as file:
+            file.write(b"ine")
+        if (aside / "file").read_bytes() != b"sEcond line":
+            raise OSError(errno.EIO, "what was written is not what is read")
+        what = "make a symbolic link and replace it"
+        for target in ("file", "other"):
+            point(aside / "link", target)
+        if (aside / "link").readlink() != Path("other"):
+            raise OSError(errno.EIO, "what was written is not what is read")
+        what = "rename a directory"
+        (aside / "old").mkdir()
+        (aside / "old" / "file").touch()
+        (aside / "old").rename(aside / "new")
+        sync_directory(aside)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # which whoever writes will say
+            raise HostError(
+                f"the file system of {folder} cannot {what} ({error.strerror}), as a run does",
+                "name a --run on a local disk or on NFS, and copy it when it is finished",
+            ) from error
+    finally:
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)

@@ -1,7 +1,8 @@
 """One writer for a run directory: a lock that names its holder and goes when the holder dies.
 
 The lock is a POSIX record lock (fcntl): the kernel drops it when the process ends, however that
-comes about; children do not inherit it; NFS carries it between hosts.
+comes about; children do not inherit it; NFS carries it between hosts. On file systems that other
+machines may write, a sign of life stands beside it, since some grant a lock on each machine.
 """
 
 import errno
@@ -11,12 +12,13 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
 from host import CONTAINER, INSIDE, regular
 from host.errors import HostError, UsageError
+from train.record import alive
 
 NAME = ".lock"
 # A holder that was just orphaned has this long to save and go.
@@ -34,26 +36,43 @@ def hold(run: Path, patience: float = PATIENCE) -> Iterator[None]:
         UsageError: another process holds it.
         HostError: the lock file cannot be written.
     """
-    path = run / NAME
-    handle = _acquire(path, time.monotonic() + patience)
-    try:
-        since = datetime.now().isoformat(sep=" ", timespec="seconds")
-        about = {"pid": os.getpid(), "host": platform.node(), "since": since}
-        # Who was told no name has that of the host, by which Docker knows it as well.
-        container = os.environ.get(CONTAINER) or (platform.node() if INSIDE.exists() else "")
-        about |= {"container": container} if container else {}
-        with suppress(OSError):  # a full disk: the lock holds without its holder's name
-            os.ftruncate(handle, 0)
-            os.write(handle, json.dumps(about).encode())
+    path, deadline = run / NAME, time.monotonic() + patience
+    handle = _acquire(path, deadline)
+    # On a disk that has failed or gone read-only, the error that is on its way says more; the
+    # lock itself goes with the handle.
+    with ExitStack() as held:
+        held.callback(_close, handle)
+        if alive.needed(run):
+            writer = alive.wait(run, deadline)
+            if writer is not None:
+                raise _refused(run, writer, "kill -TERM")
+            held.enter_context(alive.shown(run))
+        _sign(handle)
+        held.callback(_forget, path, handle)
         yield
-    finally:
-        # On a disk that has failed or gone read-only, the error that is on its way says more; the
-        # lock itself goes with the handle.
-        with suppress(OSError):
-            if _named(path, handle):
-                path.unlink(missing_ok=True)
-        with suppress(OSError):
-            os.close(handle)
+
+
+def _sign(handle: int) -> None:
+    """Say in the file who has the lock."""
+    since = datetime.now().isoformat(sep=" ", timespec="seconds")
+    about = {"pid": os.getpid(), "host": platform.node(), "since": since}
+    # Who was told no name has that of the host, by which Docker knows it as well.
+    container = os.environ.get(CONTAINER) or (platform.node() if INSIDE.exists() else "")
+    about |= {"container": container} if container else {}
+    with suppress(OSError):  # a full disk: the lock holds without its holder's name
+        os.ftruncate(handle, 0)
+        os.write(handle, json.dumps(about).encode())
+
+
+def _forget(path: Path, handle: int) -> None:
+    with suppress(OSError):
+        if _named(path, handle):
+            path.unlink(missing_ok=True)
+
+
+def _close(handle: int) -> None:
+    with suppress(OSError):
+        os.close(handle)
 
 
 def is_held(run: Path) -> bool:
@@ -67,7 +86,7 @@ def is_held(run: Path) -> bool:
     except OSError as error:  # or a file system without locks
         return error.errno in (errno.EACCES, errno.EAGAIN)
     else:
-        return False
+        return alive.needed(run) and alive.lately(run)
     finally:
         os.close(handle)
 
@@ -94,16 +113,20 @@ def _acquire(path: Path, deadline: float) -> int:
             holder, stop = _holder(path)
             os.close(handle)
             if time.monotonic() > deadline:
-                raise UsageError(
-                    f"{path.parent} is being written by {holder}",
-                    f"wait for it, stop it ({stop}, and it saves), or choose another --run",
-                ) from None
+                raise _refused(path.parent, holder, stop) from None
             time.sleep(0.2)
             continue
         # The last holder may have removed the file between our open and our lock.
         if _named(path, handle):
             return handle
         os.close(handle)
+
+
+def _refused(run: Path, holder: str, stop: str) -> UsageError:
+    return UsageError(
+        f"{run} is being written by {holder}",
+        f"wait for it, stop it ({stop}, and it saves), or choose another --run",
+    )
 
 
 def _named(path: Path, handle: int) -> bool:
