@@ -38,6 +38,30 @@ def test_a_run_that_only_the_first_machine_has_goes_on(tmp_path) -> None:
         assert trained.weights() == stated_hash()
 
 
+@pytest.mark.parametrize("level", ["lockstep", "deterministic"])
+def test_what_two_machines_trained_is_reproduced_on_one(tmp_path, level) -> None:
+    """By `reproduce` on one machine, and by the same training again on two."""
+    words = ("--max_steps", 24, "--reproducibility", level)
+    with training(2, tmp_path, words=words) as trained:
+        trained.start_all()
+        assert trained.codes() == [0, 0], trained.said()
+        weights, first = trained.weights(), trained.runs / "first"
+        trained.run.rename(first)
+        trained.start_all()
+        assert trained.codes() == [0, 0], trained.said()
+        assert trained.weights() == weights
+    for line in (["reproduce", first], ["compare", first, trained.run]):
+        done = subprocess.run(
+            [PYTHON, "-m", "train", *map(str, line)],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def refused(trained: Training, *parts: str, code: int) -> None:
     """All machines end with the same line."""
     began = time.monotonic()
