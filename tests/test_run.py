@@ -367,6 +367,20 @@ def test_data_of_other_classes_or_sizes_cannot_be_evaluated_on(cli, folder, tmp_
     assert "it has no dark and has dim as well" in one_line(cli("evaluate", "--run", run).err)
 
 
+@pytest.mark.parametrize(
+    ("name", "small"),
+    [("vgg11", False), ("densenet121", True), ("timm:vit_tiny_patch16_224", False)],
+)
+def test_a_smaller_stem_is_advised_where_there_is_one(cli, tmp_path, name, small) -> None:
+    words = ["--numerics", "native", "--model.name", name, "--run", tmp_path / "r"]
+    done = cli("fit", *DIGITS, *words)
+    assert done.code == 2
+    assert ("--model.stem small" in one_line(done.err)) == small
+    if small:
+        again = cli("fit", *DIGITS, *words, "--model.stem", "small", "--max_steps", 1)
+        assert again.code == 0
+
+
 def test_a_part_of_other_pictures_is_measured_and_told(cli, folder, tmp_path) -> None:
     """Class folders without a split: as in the training, a share of them is held out."""
     from conftest import picture
@@ -382,6 +396,15 @@ def test_a_part_of_other_pictures_is_measured_and_told(cli, folder, tmp_path) ->
     picture(tmp_path / "other" / "dark" / "more.png", 60)
     done = cli("evaluate", "--run", run, "--data.root", tmp_path / "other")
     assert "a share of the pictures is held out, and only that is measured: 6 of 25" in done.err
+    other = ["--data.root", tmp_path / "other"]
+    done = cli("evaluate", "--run", run, *other, "--all")
+    assert "on 25 images" in done.err
+    assert "held out" not in done.err
+    assert sum(map(sum, json.loads(done.out)["confusion"])) == 25
+    # Where it would do nothing, or measure what was trained on, it is refused.
+    assert "trained on" in one_line(cli("evaluate", "--run", run, "--all").err)
+    said = one_line(cli("evaluate", "--run", run, "--data.root", folder, "--all").err)
+    assert "the data has a validation split of its own" in said
     shutil.copytree(folder, tmp_path / "both")
     picture(tmp_path / "both" / "validation" / "dark" / "more.png", 60)
     done = cli("evaluate", "--run", run, "--data.root", tmp_path / "both")

@@ -120,6 +120,20 @@ def test_a_list_among_class_folders(root) -> None:
     assert found.left_out == {"train/metadata.csv": "no picture"}
 
 
+@pytest.mark.parametrize("column", ["kind", "breed", "y"])
+@pytest.mark.parametrize("name", ["metadata.csv", "train/labels.csv", "labels.jsonl"])
+def test_a_list_whose_labels_have_an_unknown_name(root, name, column) -> None:
+    """It was left out, and the folders' names became the classes."""
+    rows = [(f"{'' if '/' in name else 'train/'}dark/{n}.png", "cat", "train") for n in range(4)]
+    names = ("file_name", column, "split")
+    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    if not name.endswith("jsonl"):
+        lines = [",".join(row) for row in (names, *rows)]
+    (root / name).write_text("\n".join(lines) + "\n")
+    refused(root, f"has no column label; its columns: file_name, {column}, split")
+    assert read(root, label_column=column, holdout=0.5).classes == ["cat"]
+
+
 def test_a_picture_at_another_depth(root) -> None:
     """It ended in "no label column"."""
     lay(root, {"train/0.png": 7, "train/dark/more/4.png": 60})

@@ -48,6 +48,16 @@ ALIASES = {
     "--amp": "PRECISION=",
     "--device": "GPUS=",
     "--checkpoint-hist": "--checkpoint.keep",
+    "--print-freq": "--log.every",
+    "--val-resize-size": "--eval.size",
+    "--use-deterministic-algorithms": "--reproducibility",
+    "--bce-loss": "--optim.loss (bce)",
+    "--decay-rate": "--optim.gamma",
+    "--experiment": "--name",
+    "--warmup_ratio": "--optim.warmup (in steps)",
+    "--eval_strategy": "--eval.every (in steps)",
+    "--default_root_dir": "--run",
+    "--lr_max": "--optim.lr",
     "--val-split": "--data.holdout",
     "-b": "--batch_size",
     "-j": "--data.workers",
@@ -85,6 +95,15 @@ def test_a_flag(given, wanted) -> None:
     with pytest.raises(UsageError) as refused:
         cli.parse(["fit", given, "1"])
     assert refused.value.problem.endswith(f"{wanted}?")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("--test-only", "make eval"), ("--load_best_model_at_end", "checkpoints/best")],
+)
+def test_what_is_no_knob_here(given, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        cli.parse(["fit", given, "1"])
 
 
 @pytest.mark.parametrize("given", [["--model", "resnet18"], ["--data=x"], ["--log", "1"]])

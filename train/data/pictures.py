@@ -13,6 +13,8 @@ from train.config import Data
 from train.lanes import order
 
 _NAMED = 3  # of many, in a message
+ALL = 1.0
+"""A holdout that holds nothing back: what is measured is all there is."""
 
 
 class Encoded(Protocol):
@@ -119,11 +121,13 @@ def halves(labelled: Labelled, holdout: float) -> tuple[Labelled, Labelled]:
     """Those to train on, and the share of them that is held out for validation, each in order.
 
     The rule does not follow the experiment's seed: another seed is another run on the same split,
-    and its accuracy is comparable.
+    and its accuracy is comparable. Of a holdout of ALL, both are all of them.
 
     Raises:
         DataError: one of them is empty.
     """
+    if holdout == ALL:
+        return labelled, labelled
     count = len(labelled.labels)
     shuffled = order.permutation(0, 0, count)
     held = round(holdout * count)

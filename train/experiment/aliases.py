@@ -73,6 +73,20 @@ _CALLED = {
     "resolution": "data.size",
     "train_crop_size": "data.size",
     "log_interval": "log.every",
+    "print_freq": "log.every",
+    "val_resize_size": "eval.size",
+    "val_crop_size": "eval.crop",
+    "use_deterministic_algorithms": "reproducibility",
+    "bce_loss": "optim.loss",
+    "decay_rate": "optim.gamma",
+    "lr_gamma": "optim.gamma",
+    "experiment": "name",
+    "run_name": "name",
+    "warmup_ratio": "optim.warmup",
+    "eval_strategy": "eval.every",
+    "evaluation_strategy": "eval.every",
+    "default_root_dir": "run",
+    "lr_max": "optim.lr",
     "log_every_n_steps": "log.every",
     "logging_steps": "log.every",
     "learning_rate": "optim.lr",
@@ -111,6 +125,10 @@ _CALLED = {
 # What they count in other units: whoever copies the value would train something else.
 _UNITS = {
     "check_val_every_n_epoch": "in steps",
+    "eval_strategy": "in steps",
+    "evaluation_strategy": "in steps",
+    "warmup_ratio": "in steps",
+    "bce_loss": "bce",
     "lrf": "as a share of the peak",
     "min_lr": "as a share of the peak",
     "aa": "randaugment, trivialaugment or autoaugment",
@@ -146,6 +164,11 @@ _ELSEWHERE = {
 }
 
 _OTHERWISE = {word: f"did you mean make's {name}?" for word, name in _ELSEWHERE.items()}
+_OTHERWISE |= dict.fromkeys(
+    ("test_only", "eval_only", "evaluate", "validate", "do_eval"),
+    "a run's weights are measured by `make eval`",
+)
+_OTHERWISE["load_best_model_at_end"] = "the best weights of a run are in its checkpoints/best"
 
 
 def meant(word: str, known: Collection[str]) -> str:

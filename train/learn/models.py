@@ -40,6 +40,12 @@ def build(config: Model, classes: int, shape: Shape) -> nn.Module:
     return model
 
 
+def has_small_stem(config: Model, model: nn.Module) -> bool:
+    """Whether `model.stem: small` would make it smaller: of torchvision's models alone."""
+    other = dotted.is_path(config.name) or config.name in OURS or config.in_timm is not None
+    return not other and registry.has_small_stem(model)
+
+
 def _made(config: Model, classes: int, shape: Shape) -> nn.Module:
     own = dotted.is_path(config.name)
     if own or config.name in OURS:

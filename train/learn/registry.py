@@ -100,13 +100,21 @@ def _first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d]:
     return next((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d))
 
 
+def has_small_stem(model: nn.Module) -> bool:
+    """Whether the stem can be made smaller: a strided convolution, and a pooling behind it."""
+    modules = list(model.modules())
+    first = next((m for m in modules if isinstance(m, nn.Conv2d)), None)
+    pools = any(isinstance(m, nn.MaxPool2d) for m in modules)
+    return first is not None and max(first.stride) > 1 and pools
+
+
 def _small_stem(model: nn.Module, name: str) -> None:
-    where, first = _first_convolution(model)
-    pools = [n for n, m in model.named_modules() if isinstance(m, nn.MaxPool2d)]
-    if max(first.stride) == 1 or not pools:
+    if not has_small_stem(model):
         raise UsageError(
             f"{name} has no stem that could be made smaller", "set --model.stem standard"
         )
+    where, first = _first_convolution(model)
+    pools = [n for n, m in model.named_modules() if isinstance(m, nn.MaxPool2d)]
     bias = first.bias is not None
     stem = nn.Conv2d(first.in_channels, first.out_channels, 3, padding=1, bias=bias)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")

@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from host import dotted
 from host.errors import LockstepError, UsageError, first_line
 from host.lanes import default
-from train.config import Config
+from train.config import Config, Model
 from train.data import Augmenter, ImageData, Split
 from train.lanes import order
 from train.lanes.runtime import Runtime
+from train.learn import models
 from train.learn.tries import Samples, Tries
 from train.process.failures import out_of_memory
 
@@ -62,7 +63,7 @@ def try_all(looked: Tries, config: Config, images: ImageData, total: int | None)
             way_out = (
                 f"leave {knobs} away: it takes no other size than data.size"
                 if not usual
-                else _way_out(config.model.name, passed)
+                else _way_out(config.model, looked.model, passed)
             )
             raise _refused(config, error, batch, way_out) from error
 
@@ -118,9 +119,10 @@ def _refused(config: Config, error: Exception, batch: Tensor, way_out: str) -> U
     )
 
 
-def _way_out(name: str, passed: bool) -> str:
+def _way_out(config: Model, model: nn.Module, passed: bool) -> str:
     if passed:
         return "choose --batch_size, --lanes and --eval.batch_size so that it gets sizes it takes"
-    if dotted.is_path(name):
+    if dotted.is_path(config.name):
         return "mend its layers; --debug shows where"
-    return "use --model.stem small, a larger --data.size, or a smaller model"
+    stem = config.stem == "standard" and models.has_small_stem(config, model)
+    return f"use {'--model.stem small, ' * stem}a larger --data.size, or a smaller model"

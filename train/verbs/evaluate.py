@@ -5,7 +5,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from host.errors import DataError
+from host.errors import DataError, UsageError
 from train import trained
 from train.config import Config, Data
 from train.config.data import root_flag
@@ -23,6 +23,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Which weights, on which data."""
     trained.arguments(parser)
     parser.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
+    parser.add_argument(
+        "--all", action="store_true", help="measure all of its pictures, none of them held out"
+    )
 
 
 def experiment(options: argparse.Namespace, _knobs: dict[str, Any]) -> Config:
@@ -44,6 +47,11 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     Raises:
         LockstepError: what went wrong, for the user to mend.
     """
+    if options.all and options.root is None:
+        raise UsageError(
+            "--all would measure pictures that the weights were trained on",
+            f"name others: {root_flag()}",
+        )
     path = trained.chosen(options)
     with trained.opened(path, options.root) as it:
         from train.record.silence import told
@@ -51,7 +59,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         averaged, main = it.checkpoint.averaged, it.runtime.main
         what = "the average of the weights" if averaged else "the weights"
         with told(f"measuring {what} on the validation images", main=main, file=sys.stderr):
-            metrics = _measured(it)
+            metrics = _measured(it, options.all)
     if main:
         step = it.checkpoint.state["step"]
         print(
@@ -64,23 +72,31 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         print(f"{json.dumps({'checkpoint': str(path), 'step': step, **metrics.full()})}\n", end="")
 
 
-def _measured(it: trained.Trained) -> "Metrics":
-    """The figures of a checkpoint's weights, on its data."""
-    from train.data import Augmenter, load
+def _measured(it: trained.Trained, every: bool) -> "Metrics":
+    """The figures of a checkpoint's weights, on its data: what is held out, or every picture."""
+    from train.data import ALL, Augmenter, load
     from train.measure import evaluate
     from train.process.interrupt import StopFlag
 
     config, runtime, facts = it.config, it.runtime, it.facts
+    place = _as_trained(config, facts.shape[0])
+    if every:
+        place = place.model_copy(update={"holdout": ALL})
     with runtime.together():
-        data = load(_as_trained(config, facts.shape[0]), config.augment, config.eval)
+        data = load(place, config.augment, config.eval)
+    if every and not data.held_out:
+        raise UsageError(
+            "--all is given, and the data has a validation split of its own",
+            f"take it away, or name a split's own folder: {root_flag()}",
+        )
     if data.classes != facts.classes or data.train.shape != facts.shape:
         raise DataError(_unlike(data, facts), f"name the right data with {root_flag()}")
     other = facts.data_sha256 not in (None, data.sha256)
-    if other and data.held_out:
+    if other and data.held_out and not every:
         held, total = len(data.validation), len(data.validation) + len(data.train)
         trained.warn(
             f"as in the training, a share of the pictures is held out, and only that is measured:"
-            f" {held:,} of {total:,}"
+            f" {held:,} of {total:,}; --all measures all"
         )
     if other:
         trained.warn("the data is not what the weights were trained on")

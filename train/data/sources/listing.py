@@ -4,7 +4,9 @@ Either a list for each split (train.csv and validation.csv, or metadata.csv in e
 or one, with a column `split` if it likes. Paths follow from the folder that a list lies in.
 """
 
+import csv
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from host import regular
@@ -13,10 +15,26 @@ from train.config import Data
 from train.data.pictures import Found, Labelled, some, two_splits
 from train.data.sources import labels
 from train.data.sources.files import files
-from train.data.sources.rows import LABEL, LINE, Row, is_file, rows_of, split_of, text_of
+from train.data.sources.rows import (
+    LABEL,
+    LINE,
+    PICTURE,
+    SPLIT,
+    Row,
+    first_row,
+    is_file,
+    rows_of,
+    split_of,
+    text_of,
+)
 from train.data.sources.tree import HELD_OUT, Walk, entries, is_folder
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+# What a list says of a picture that is no class of it.
+_ELSE = (
+    *("text", "caption", "captions", "prompt", "description", "title", "url", "id", "hash", "md5"),
+    *("width", "height", "size", "bytes", "license", "author", "date"),
+)
 _NAMES = ("metadata", "labels", "annotations", "data", "index")
 
 
@@ -52,10 +70,19 @@ def _labelled(path: Path, config: Data) -> bool:
         return True
     try:
         with regular.opened(path) as file:
-            head = text_of(file.read(LINE), errors="replace").lstrip().split("\n", 1)[0]
+            text = text_of(file.read(LINE), errors="replace").lstrip()
     except OSError:
         return True  # it is told when it is read
-    return any(re.search(rf"\b{word}\b", head, re.IGNORECASE) for word in LABEL)
+    head = text.split("\n", 1)[0]
+    if any(re.search(rf"\b{word}\b", head, re.IGNORECASE) for word in LABEL):
+        return True
+    # Of pictures, with a column that may be their label: whoever reads it asks for its name.
+    with suppress(ValueError, RecursionError, csv.Error):
+        row = first_row(path, text)
+        names = {name.lower() for name in row}
+        pictures = names & {*PICTURE}
+        return bool(pictures and names - pictures - {*SPLIT, *_ELSE})
+    return False
 
 
 def splits(config: Data, root: Path, found: dict[str, list[Path]]) -> Found:
@@ -95,7 +122,10 @@ def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> 
         )
     train_name = "" if "" in rows else "train"
     if train_name not in rows:
-        raise DataError(f"the lists in {root} name no training pictures", "add some")
+        raise DataError(
+            f"the lists in {root} name no training pictures",
+            "add some; to measure all of them, take the split away and add --all to make eval",
+        )
     left_out = {name: why for name, why in walk.left_out.items() if not _is_list(Path(name))}
     left_out |= {
         name: f"validation is {held_name}" for name in rows if name not in (train_name, held_name)

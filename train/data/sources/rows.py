@@ -5,7 +5,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from host.errors import DataError, first_line
 from train.config import Data
 from train.data.sources.tree import HELD_OUT, TRAINING
 
-_PICTURE = (
+PICTURE = (
     *("file_name", "filename", "file", "filepath", "file_path", "path"),
     *("image_path", "image", "img"),
 )
 LABEL = ("label", "class", "target", "category", "label_name", "class_name", "labels", "species")
-_SPLIT = ("split", "subset", "partition")
+SPLIT = ("split", "subset", "partition")
 LINE = 1 << 20  # characters of a field
 
 
@@ -67,16 +67,15 @@ def rows_of(path: Path, root: Path, split: str, config: Data) -> Iterator[Row]:
     """
     try:
         text = text_of(regular.read(path))
-        read = _json_lines if path.suffix.lower() in (".jsonl", ".ndjson") else _table
-        rows = list(read(text))
+        rows = list(_reader(path)(text))
     except (OSError, ValueError, csv.Error, RecursionError) as error:
         raise DataError(f"cannot read {path}: {first_line(error)}", "mend it") from error
     if not rows:
         raise DataError(f"{path} has no rows", "fill it, or remove it")
     known = list(rows[0][1])
-    picture = _column(path, known, config.image_column, _PICTURE, "image_column")
+    picture = _column(path, known, config.image_column, PICTURE, "image_column")
     label = _column(path, known, config.label_column, LABEL, "label_column")
-    divided = None if split else next((n for n in known if n.lower() in _SPLIT), None)
+    divided = None if split else next((n for n in known if n.lower() in SPLIT), None)
     whole = _whole([row.get(label) for _, row in rows])
     for line, row in rows:
         place = f"{path.name}:{line}"
@@ -91,6 +90,19 @@ def rows_of(path: Path, root: Path, split: str, config: Data) -> Iterator[Row]:
             raise DataError(f"{place} has a label that is no number and no name", "mend the row")
         where = _inside(path.parent, root, name, place, outside=config.outside)
         yield Row(place, where, int(value) if whole and value else value, split_of(said))
+
+
+def first_row(path: Path, text: str) -> dict[str, Any]:
+    """The first row of a list's text, which may be cut short behind it; empty where there is none.
+
+    Raises:
+        ValueError, csv.Error: it is no list.
+    """
+    return next((row for _, row in _reader(path)(text)), {})
+
+
+def _reader(path: Path) -> Callable[[str], Iterator[tuple[int, dict[str, Any]]]]:
+    return _json_lines if path.suffix.lower() in (".jsonl", ".ndjson") else _table
 
 
 def _whole(values: list[Any]) -> bool:
@@ -132,7 +144,7 @@ def _column(
     if not found:
         raise DataError(
             f"{path} has no column {wanted or usual[0]}; its columns: {', '.join(known)}",
-            f"name one with --data.{knob}",
+            f"name one with --data.{knob}{', or take the list away' * (wanted is None)}",
         )
     return found[0]
 

@@ -180,7 +180,8 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
     if not training:
         if held and len(held) == len(tops) and any(is_folder(e) for e in entries(root / held[0])):
             raise DataError(
-                f"{root} has no split named train, only {some(tops)}", "rename one of them"
+                f"{root} has no split named train, only {some(tops)}",
+                f"rename one of them, or name {root / held[0]} itself",
             )
         words = {name.lower() for name in tops}
         if words & {*TRAINING} and words & {*HELD_OUT}:
