@@ -24,8 +24,8 @@ MACHINE = """
 import fcntl, sys, time
 from pathlib import Path
 from train.record import alive, lock
-alive.BEAT, alive.QUIET = 0.2, 2.0
-alive.needed = lambda folder: True
+alive.BEAT, alive.QUIET = 0.2, float(sys.argv[5])
+alive.far = lambda folder: sys.argv[1] != "origin"
 alive._kernel = lambda: sys.argv[1]
 fcntl.lockf = lambda *_: None
 with lock.hold(Path(sys.argv[2]), float(sys.argv[3])):
@@ -34,8 +34,10 @@ with lock.hold(Path(sys.argv[2]), float(sys.argv[3])):
 """
 
 
-def machine(name: str, run: Path, patience: float = 0, seconds: float = 60) -> subprocess.Popen:
-    words = [sys.executable, "-c", MACHINE, name, run, patience, seconds]
+def machine(
+    name: str, run: Path, patience: float = 0, seconds: float = 60, quiet: float = 2
+) -> subprocess.Popen:
+    words = [sys.executable, "-c", MACHINE, name, run, patience, seconds, quiet]
     return subprocess.Popen(
         list(map(str, words)),
         cwd=ROOT,
@@ -57,12 +59,17 @@ def first(tmp_path) -> Iterator[subprocess.Popen]:
         child.kill()
 
 
-def test_a_second_machine_is_told_who_writes(tmp_path, first) -> None:
-    with machine("second", tmp_path) as second:
-        _, said = second.communicate(timeout=30)
-    assert f"is being written by process {first.pid} on {os.uname().nodename} since 20" in said
-    assert first.poll() is None
-    assert json.loads((tmp_path / alive.NAME).read_text())["pid"] == first.pid
+@pytest.mark.parametrize("names", [("first", "second"), ("origin", "far"), ("far", "origin")])
+def test_a_second_machine_is_told_who_writes(tmp_path, names) -> None:
+    """Be it one that has the disk, whose file system is local, and one that mounts it."""
+    with machine(names[0], tmp_path) as first:
+        holds(first)
+        with machine(names[1], tmp_path, seconds=0, quiet=10) as second:
+            _, said = second.communicate(timeout=60)
+        assert f"is being written by process {first.pid} on {os.uname().nodename} since 20" in said
+        assert first.poll() is None
+        assert json.loads((tmp_path / alive.NAME).read_text())["pid"] == first.pid
+        first.kill()
 
 
 def test_one_that_ends_is_waited_for(tmp_path) -> None:
@@ -81,6 +88,18 @@ def test_a_dead_machine_is_found_to_be_dead(tmp_path, first) -> None:
         _, said = second.communicate(timeout=30)
     assert "looking for 2 s whether it is still" in said
     assert second.returncode == 0
+
+
+def test_on_a_local_disk_the_lock_says_enough(tmp_path) -> None:
+    """So a container that was killed, another one on the same disk, is not waited for."""
+    with machine("origin", tmp_path) as first:
+        holds(first)
+        first.kill()
+    text = (tmp_path / alive.NAME).read_text()
+    (tmp_path / alive.NAME).write_text(text.replace('"kernel": "origin"', '"kernel": "another"'))
+    with machine("origin", tmp_path, seconds=0) as second:
+        _, said = second.communicate(timeout=30)
+    assert (second.returncode, said) == (0, "")
 
 
 def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path, first) -> None:
@@ -119,11 +138,83 @@ def test_two_that_begin_at_once_do_not_both_go_on(tmp_path) -> None:
     assert {HostError.code, 1} & set(codes)  # 1: Python's own, of an error that nobody prints here
 
 
-def test_a_file_that_somebody_removes_ends_it(tmp_path, first) -> None:
+def test_a_file_that_somebody_removes_is_written_again(tmp_path, first) -> None:
     (tmp_path / alive.NAME).unlink()
+    deadline = time.monotonic() + 30
+    while not (tmp_path / alive.NAME).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert first.poll() is None
+
+
+def test_one_that_was_paused_while_another_came_and_went_ends(tmp_path, first) -> None:
+    first.send_signal(signal.SIGSTOP)
+    with machine("second", tmp_path, seconds=0) as second:
+        assert second.wait(60) == 0
+    time.sleep(1)
+    first.send_signal(signal.SIGCONT)
     _, said = first.communicate(timeout=30)
     assert first.returncode == HostError.code
-    assert f"{tmp_path / alive.NAME} was removed" in said
+    assert f"{tmp_path / alive.NAME} was removed meanwhile" in said
+
+
+@pytest.mark.parametrize("stderr", ["closed", "full"])
+def test_who_lost_it_ends_though_nobody_reads_what_it_says(tmp_path, stderr) -> None:
+    words = [sys.executable, "-c", MACHINE, "first", tmp_path, 0, 60, 2]
+    with (
+        Path("/dev/full" if stderr == "full" else os.devnull).open("w") as file,
+        subprocess.Popen(
+            list(map(str, words)),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=file if stderr == "full" else subprocess.PIPE,
+            text=True,
+        ) as child,
+    ):
+        assert child.stdout.readline() == "held\n"
+        if stderr == "closed":
+            child.stderr.close()
+            child.stderr = None
+        other = json.dumps({"token": "another", "pid": 1, "host": "b", "since": "now"})
+        (tmp_path / alive.NAME).write_text(other)
+        assert child.wait(30) == HostError.code
+    assert json.loads((tmp_path / alive.NAME).read_text())["token"] == "another"
+
+
+def test_it_is_looked_at_before_a_checkpoint_is_written(tmp_path) -> None:
+    """Whoever was paused does not wait for its thread to notice."""
+    script = MACHINE.replace("time.sleep(float(sys.argv[4]))", "sys.stdin.read(1); alive.check(x)")
+    script = script.replace("alive.BEAT,", "x = Path(sys.argv[2]); alive.BEAT,")
+    script = script.replace("0.2, float", "50.0, float")
+    words = [sys.executable, "-c", script, "first", tmp_path, 0, 60, 2]
+    with subprocess.Popen(
+        list(map(str, words)),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        holds(child)
+        (tmp_path / alive.NAME).write_text('{"token": "another"}')
+        _, said = child.communicate("x", timeout=30)
+    assert child.returncode == HostError.code
+    assert "another process writes it" in said
+
+
+def test_what_cannot_be_shown_is_an_error_where_a_lock_is_not_enough(tmp_path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", refuse)
+    with lock.hold(tmp_path, 0):  # a local disk
+        time.sleep(0.1)
+    monkeypatch.setattr(alive, "far", lambda _: True)
+    with (
+        pytest.raises(HostError, match=r"cannot write .*\.alive: No space left"),
+        lock.hold(tmp_path, 0),
+    ):
+        pass
 
 
 def test_what_is_no_sign_of_life_is_not_waited_for_for_long(tmp_path) -> None:
@@ -152,15 +243,17 @@ Mount = namedtuple("Mount", "mountpoint fstype")
 def test_file_systems_of_one_machine_need_none(tmp_path, monkeypatch, kind, far) -> None:
     mounts = [Mount("/", "ext4"), Mount(str(tmp_path), "nfs4"), Mount(str(tmp_path), kind)]
     monkeypatch.setattr("psutil.disk_partitions", lambda **_: mounts)
-    assert alive.needed(tmp_path / "run") == far
-    assert not alive.needed(tmp_path.with_name("beside"))
+    assert alive.far(tmp_path / "run") == far
+    assert not alive.far(tmp_path.with_name("beside"))
 
 
 def test_of_a_run_without_locks_it_is_seen_that_it_runs(tmp_path, first, monkeypatch) -> None:
     monkeypatch.setattr("fcntl.lockf", lambda *_: None)
-    monkeypatch.setattr(alive, "needed", lambda _: True)
+    assert lock.is_held(tmp_path)
+    (tmp_path / lock.NAME).unlink()  # as after it went from one writer to the next
     assert lock.is_held(tmp_path)
     first.kill()
+    first.wait()
     old = time.time() - 60
     os.utime(tmp_path / alive.NAME, (old, old))
     assert not lock.is_held(tmp_path)

@@ -402,7 +402,8 @@ def test_a_part_of_other_pictures_is_measured_and_told(cli, folder, tmp_path) ->
     assert "held out" not in done.err
     assert sum(map(sum, json.loads(done.out)["confusion"])) == 25
     # Where it would do nothing, or measure what was trained on, it is refused.
-    assert "trained on" in one_line(cli("evaluate", "--run", run, "--all").err)
+    for words in ([], ["--data.root", folder / "train"]):
+        assert "were trained on" in one_line(cli("evaluate", "--run", run, *words, "--all").err)
     said = one_line(cli("evaluate", "--run", run, "--data.root", folder, "--all").err)
     assert "the data has a validation split of its own" in said
     shutil.copytree(folder, tmp_path / "both")

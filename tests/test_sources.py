@@ -124,14 +124,28 @@ def test_a_list_among_class_folders(root) -> None:
 @pytest.mark.parametrize("name", ["metadata.csv", "train/labels.csv", "labels.jsonl"])
 def test_a_list_whose_labels_have_an_unknown_name(root, name, column) -> None:
     """It was left out, and the folders' names became the classes."""
-    rows = [(f"{'' if '/' in name else 'train/'}dark/{n}.png", "cat", "train") for n in range(4)]
+    rows = [
+        (f"{'' if '/' in name else 'train/'}dark/{n}.png", ("cat", "dog")[n % 2], "train")
+        for n in range(4)
+    ]
     names = ("file_name", column, "split")
     lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
     if not name.endswith("jsonl"):
         lines = [",".join(row) for row in (names, *rows)]
     (root / name).write_text("\n".join(lines) + "\n")
     refused(root, f"has no column label; its columns: file_name, {column}, split")
-    assert read(root, label_column=column, holdout=0.5).classes == ["cat"]
+    assert read(root, label_column=column, holdout=0.5).classes == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    "head", [",file_name,text", "file_name,sha256,bbox", "file_name,width,format", "path,alt_text"]
+)
+def test_a_list_that_says_no_class_is_left_out(root, head) -> None:
+    names = head.split(",")
+    known = {"": "{n}", "file_name": "dark/{n}.png", "path": "dark/{n}.png", "format": "PNG"}
+    rows = [",".join(known.get(m, m + "{n}").format(n=n) for m in names) for n in range(4)]
+    (root / "train" / "metadata.csv").write_text("\n".join([head, *rows]) + "\n")
+    assert read(root).left_out == {"train/metadata.csv": "no picture"}
 
 
 def test_a_picture_at_another_depth(root) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import ROOT, stated_hash
-from nodes.machines import Training, lose, needs_network, trainer, training
+from nodes.machines import Training, lose, needs_network, shifted_clock, trainer, training
 
 pytestmark = [pytest.mark.slow, needs_network, pytest.mark.timeout(900)]
 A_RUN = 6
@@ -100,6 +101,33 @@ def test_a_lost_machine_is_done_without_and_comes_again(tmp_path, number) -> Non
         said = trained.net.nodes[0].said()
         left = ", ".join(str(n) for n in range(4) if n != number)
         assert f"round of nodes {left}\n2 of 3 processes share the 8 lanes" in said, said
+        assert trained.weights() == stated_hash()
+
+
+@pytest.mark.parametrize("what", ["code", "knob", "clock"])
+def test_one_that_comes_again_as_another_is_refused_and_the_others_go_on(tmp_path, what) -> None:
+    words = ("--checkpoint.every", 20, "--log.every", 4)
+    with training(2, tmp_path, least=1, words=words) as trained:
+        trained.start_all()
+        assert trained.reaches(30), trained.said()
+        lose(trained.net.nodes[1])
+        if what == "code":
+            other = tmp_path / "other"
+            for name in ("host", "train", "configs", "requirements"):
+                shutil.copytree(ROOT / name, other / name)
+            with (other / "train/loop.py").open("a") as file:
+                file.write("# another line\n")
+            again, says = trained.start(1, cwd=other), "code train/loop.py is "
+        elif what == "knob":
+            again, says = trained.start(1, "--optim.lr", "0.3"), "optim.lr is 0.3, and 0.1 on"
+        else:
+            again = trained.start(1, LD_PRELOAD=str(shifted_clock(tmp_path)))
+            says = "the clock of node 1 (node1, 10.77.0.2) is 3,60"
+        began = time.monotonic()
+        assert again.code(60) in (2, 6), trained.said()
+        print(f"{what}: refused after {time.monotonic() - began:.1f} s")
+        assert says in again.error(), trained.said()
+        assert trained.net.nodes[0].code(200) == 0, trained.said()
         assert trained.weights() == stated_hash()
 
 

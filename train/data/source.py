@@ -39,10 +39,13 @@ def load(
         listing: whether what cannot be used is to be listed, whatever the experiment does about it.
     """
     found = _find(config)
-    scans = [_scan(split, config) for split in (found.train, found.validation)]
+    first = _scan(found.train, config)
+    same = found.validation is found.train  # as of a holdout of ALL
+    scans = [first, first if same else _scan(found.validation, config)]
     skipped = found.bad | dict(unusable.bad(found, scans))
     if skipped and config.on_bad == "error" and not listing:
-        total = len(found.train.labels) + len(found.validation.labels) + len(found.bad)
+        total = len(found.train.labels) + len(found.bad)
+        total += 0 if same else len(found.validation.labels)
         raise DataError(
             f"{len(skipped):,} of {total:,} pictures cannot be used: {unusable.by_reason(skipped)}",
             "mend or remove them, or train without them: --data.on_bad skip",

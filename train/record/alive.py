@@ -1,8 +1,8 @@
-"""A sign of life beside a lock, where locks do not reach other machines.
+"""A sign of life beside a lock, for file systems whose locks do not reach other machines.
 
 sshfs, bindfs, mergerfs and gocryptfs, and NFS that is mounted with nolock or local_lock, let two
-machines, or two mounts, have the same lock. There the writer rewrites a small file every two
-seconds, and who wants to write looks first whether it changes. No clocks are compared.
+machines, or two mounts, have the same lock. So the writer rewrites a small file every two seconds,
+and who wants to write looks first whether it changes. No clocks are compared.
 """
 
 import json
@@ -28,9 +28,9 @@ from train.process import outcome
 NAME = ".alive"
 BEAT = 2.0
 """Seconds from one sign of life to the next."""
-QUIET = 12.0
+QUIET = 20.0
 """Seconds without one after which a writer is dead."""
-# One kernel sees all that happens on these, so its locks hold.
+# One kernel sees all that its processes do on these, so its lock is enough among them.
 _LOCAL = {
     *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs"),
     *("ramfs", "vfat", "exfat", "ntfs3", "apfs", "hfs"),
@@ -38,8 +38,8 @@ _LOCAL = {
 _LENGTH = 1024  # bytes of the file; it keeps its length, which network file systems cache
 
 
-def needed(folder: Path) -> bool:
-    """Whether `folder` is on a file system that other machines may write."""
+def far(folder: Path) -> bool:
+    """Whether `folder` is on a file system that other machines may write as well."""
     where, kind = folder.resolve(), ""
     longest = -1
     for mount in psutil.disk_partitions(all=True):
@@ -50,7 +50,7 @@ def needed(folder: Path) -> bool:
 
 
 def wait(folder: Path, deadline: float) -> str | None:
-    """Wait until nobody writes `folder`.
+    """Wait until nobody writes `folder`, whose lock this process has.
 
     Args:
         deadline: on `time.monotonic`'s clock, when a writer that lives is waited for no longer.
@@ -71,13 +71,16 @@ def wait(folder: Path, deadline: float) -> str | None:
 
 def _wait(folder: Path, deadline: float) -> str | None:
     seen, since, said = _read(folder), time.monotonic(), False
-    while seen is not None and not _died_here(seen):
+    while seen is not None and not _gone(folder, seen):
+        looked = time.monotonic()
         time.sleep(BEAT / 4)
         text, now = _read(folder), time.monotonic()
         if text != seen:
             if text is not None and now > deadline:
                 return _who(text)
             seen, since = text, now
+        elif now - looked > BEAT:  # a disk that hangs shows no sign of the other either
+            since = now
         elif now - since > QUIET:
             break
         elif not said and now - since > BEAT * 2:
@@ -92,23 +95,33 @@ def shown(folder: Path) -> Iterator[None]:
     """Show for as long as the block lasts that this process writes `folder`.
 
     The process ends with HostError's code where another one has taken it.
+
+    Raises:
+        HostError: it cannot be shown, where a lock is not enough.
     """
     writer = _Writer(folder)
-    writer.show()
-    writer.thread.start()
+    writer.begin()
+    _WRITERS[folder] = writer
     try:
         yield
     finally:
+        del _WRITERS[folder]
         writer.end()
+
+
+def check(folder: Path) -> None:
+    """End this process if it shows that it writes `folder`, and another one has taken it."""
+    if folder in _WRITERS:
+        with suppress(OSError):
+            _WRITERS[folder].check()
 
 
 def lately(folder: Path) -> bool:
     """Whether a process seems to write `folder`, at a look: by clocks, which may differ."""
     with suppress(OSError):
         text = _read(folder)
-        if text is None or _died_here(text):
-            return False
-        return abs(time.time() - (folder / NAME).stat().st_mtime) < QUIET
+        if text is not None and not _gone(folder, text):
+            return abs(time.time() - (folder / NAME).stat().st_mtime) < QUIET
     return False
 
 
@@ -119,64 +132,86 @@ class _Writer:
         self.folder, self.path = folder, folder / NAME
         self.token, self.count = secrets.token_hex(8), 0
         self.since = datetime.now().isoformat(sep=" ", timespec="seconds")
+        self.far = far(folder)
+        self.last: float | None = None  # when a sign was written
         self.done = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
-    def show(self) -> None:
-        """Write another sign of life; a disk that fails now may do better in two seconds."""
-        self.count += 1
-        about = {
-            "pid": os.getpid(),
-            "host": platform.node(),
-            "since": self.since,
-            "kernel": _kernel(),
-            "token": self.token,
-            "count": f"{self.count:010d}",
-        }
-        with suppress(OSError):
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                os.pwrite(handle, json.dumps(about).encode().ljust(_LENGTH), 0)
-            finally:
-                os.close(handle)  # which sends it to the machine that holds the disk
+    def begin(self) -> None:
+        """Write the first sign and start the others."""
+        with suppress(OSError):  # a dead one's, who may have been another user
+            self.path.unlink(missing_ok=True)
+        try:
+            self._show()
+        except OSError as error:
+            if self.far:
+                raise HostError(
+                    f"cannot write {self.path}: {error.strerror}", "choose another --run"
+                ) from error
+        self.thread.start()
 
     def end(self) -> None:
         """Take it away."""
         self.done.set()
         self.thread.join(timeout=BEAT)  # a disk that hangs is not waited for
         with suppress(OSError):
-            if self._ours():
+            if _about(_read(self.folder)).get("token") == self.token:
                 self.path.unlink(missing_ok=True)
 
-    def _ours(self) -> bool:
+    def check(self) -> None:
+        """End this process where another one shows that it writes the folder."""
         text = _read(self.folder)
-        return text is not None and _about(text).get("token") == self.token
+        token = _about(text).get("token")
+        if token is not None and token != self.token:
+            self._lost(f"{_who(text)} writes it")
+        # Who takes it over and ends within this time has taken less than the time it looks for.
+        if text is None and self.last is not None and time.monotonic() - self.last > QUIET:
+            self._lost(f"{self.path} was removed meanwhile")
+
+    def _show(self) -> None:
+        self.count += 1
+        about = {
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "since": self.since,
+            "kernel": _kernel(),
+            "far": self.far,
+            "token": self.token,
+            "count": f"{self.count:010d}",
+        }
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(handle, json.dumps(about).encode().ljust(_LENGTH), 0)
+        finally:
+            os.close(handle)  # which sends it to the machine that holds the disk
+        self.last = time.monotonic()
 
     def _run(self) -> None:
         while not self.done.wait(BEAT):
-            try:
-                self.folder.stat()
-                ours = self._ours()
-            except OSError:  # the disk is away
-                continue
-            if not ours and not self.done.is_set():
-                self._lost()
-            self.show()
+            began = time.monotonic()
+            # The disk may be full or away, and do better in two seconds.
+            with suppress(OSError):
+                self.check()
+                # What was seen before a pause is no longer so: look again.
+                if time.monotonic() - began < QUIET / 2 and not self.done.is_set():
+                    self._show()
 
-    def _lost(self) -> None:
+    def _lost(self, why: str) -> None:
         """End this process before it writes among another one's files."""
-        text = None
-        with suppress(OSError):
-            text = _read(self.folder)
-        who = f"{_who(text)} writes it" if text else f"{self.path} was removed"
         error = HostError(
-            f"{self.folder} is no longer this process's: {who}",
+            f"{self.folder} is no longer this process's: {why}",
             "see that one training at a time writes it, then add --resume",
             one_rank=True,
         )
-        print(error.line(), file=sys.stderr, flush=True)
         outcome.ended(error)
+        # Whoever reads what is said may have stopped to.
+        threading.Timer(1, os._exit, (error.code,)).start()
+        with suppress(OSError, ValueError):
+            print(error.line(), file=sys.stderr, flush=True)
         os._exit(error.code)
+
+
+_WRITERS: dict[Path, _Writer] = {}
 
 
 def _read(folder: Path) -> str | None:
@@ -187,32 +222,46 @@ def _read(folder: Path) -> str | None:
         return None
 
 
-def _about(text: str) -> dict[str, Any]:
+def _about(text: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = json.loads(text or "")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _who(text: str) -> str:
+def _who(text: str | None) -> str:
     about = _about(text)
     if not {"pid", "host", "since"} <= about.keys():
         return "another process"
     return f"process {about['pid']} on {about['host']} since {about['since']}"
 
 
-def _died_here(text: str) -> bool:
-    """Whether it was a process of this kernel that is gone."""
+def _gone(folder: Path, text: str) -> bool:
+    """Whether a writer is known to be gone, where this process has the lock."""
     about = _about(text)
+    # On a disk of one machine its lock would have held; and one of this kernel can be looked for.
+    return (about.get("far") is False and not far(folder)) or _died_here(about)
+
+
+def _died_here(about: dict[str, Any]) -> bool:
     pid = about.get("pid")
-    here = about.get("kernel") == _kernel() and isinstance(pid, int)
-    return here and not psutil.pid_exists(pid)
+    if about.get("kernel") != _kernel() or not isinstance(pid, int) or pid <= 0:
+        return False
+    if pid == os.getpid():  # as in a container that was started again
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def _kernel() -> str:
-    """What tells this kernel's processes from those of others: its boot, and our PID namespace."""
+    """What tells this kernel's processes from those of others."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+        return f"{platform.node()} {boot} {Path('/proc/self/ns/pid').stat().st_ino}"
     return secrets.token_hex(8)  # like no other

@@ -13,6 +13,12 @@ from pathlib import Path
 
 from host.errors import HostError
 
+# What a file system says of what it cannot do; EIO as well, as rclone does.
+_CANNOT = (
+    *(errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EIO, errno.ESPIPE),
+    *(errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST, errno.EMLINK),
+)
+
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable; without it a crash can undo a rename."""
@@ -72,6 +78,8 @@ def try_out(folder: Path) -> None:
         HostError: one of these.
     """
     what, aside = "make a directory", None
+    for left in folder.glob(".try-*"):  # of one that was killed
+        shutil.rmtree(left, ignore_errors=True)
     try:
         aside = Path(tempfile.mkdtemp(prefix=".try-", dir=folder))
         what = "replace a file"
@@ -99,7 +107,7 @@ def try_out(folder: Path) -> None:
         (aside / "old").rename(aside / "new")
         sync_directory(aside)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # which whoever writes will say
+        if error.errno in _CANNOT:  # what else is wrong is said by who writes
             raise HostError(
                 f"the file system of {folder} cannot {what} ({error.strerror}), as a run does",
                 "name a --run on a local disk or on NFS, and copy it when it is finished",

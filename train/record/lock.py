@@ -1,8 +1,8 @@
 """One writer for a run directory: a lock that names its holder and goes when the holder dies.
 
 The lock is a POSIX record lock (fcntl): the kernel drops it when the process ends, however that
-comes about; children do not inherit it; NFS carries it between hosts. On file systems that other
-machines may write, a sign of life stands beside it, since some grant a lock on each machine.
+comes about; children do not inherit it; NFS carries it between hosts. A sign of life stands beside
+it, since some file systems grant a lock on each machine.
 """
 
 import errno
@@ -37,16 +37,12 @@ def hold(run: Path, patience: float = PATIENCE) -> Iterator[None]:
         HostError: the lock file cannot be written.
     """
     path, deadline = run / NAME, time.monotonic() + patience
-    handle = _acquire(path, deadline)
+    handle = _alone(path, deadline)
     # On a disk that has failed or gone read-only, the error that is on its way says more; the
     # lock itself goes with the handle.
     with ExitStack() as held:
         held.callback(_close, handle)
-        if alive.needed(run):
-            writer = alive.wait(run, deadline)
-            if writer is not None:
-                raise _refused(run, writer, "kill -TERM")
-            held.enter_context(alive.shown(run))
+        held.enter_context(alive.shown(run))
         _sign(handle)
         held.callback(_forget, path, handle)
         yield
@@ -80,15 +76,32 @@ def is_held(run: Path) -> bool:
     try:
         handle = os.open(run / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:  # nobody made it, or it is not for us to see
-        return False
+        return alive.lately(run)
     try:
         fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:  # or a file system without locks
         return error.errno in (errno.EACCES, errno.EAGAIN)
     else:
-        return alive.needed(run) and alive.lately(run)
+        return alive.lately(run)
     finally:
         os.close(handle)
+
+
+def _alone(path: Path, deadline: float) -> int:
+    """A handle of the file `path`, locked, where nobody else shows that it writes the directory."""
+    while True:
+        handle = _acquire(path, deadline)
+        try:
+            writer = alive.wait(path.parent, deadline)
+        except HostError:
+            os.close(handle)
+            raise
+        # Who was waited for may have removed the file.
+        if writer is None and _named(path, handle):
+            return handle
+        os.close(handle)
+        if writer is not None:
+            raise _refused(path.parent, writer, "kill -TERM")
 
 
 def _acquire(path: Path, deadline: float) -> int:

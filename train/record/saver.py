@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from host.errors import CheckpointError, first_line
-from train.record import files
+from train.record import alive, files
 from train.record.checkpoint import Checkpoint, prune, write
 from train.record.facts import Facts
 from train.record.rundir import name_of
@@ -46,6 +46,7 @@ class Saver:
         Raises:
             CheckpointError: it could not be written; earlier checkpoints are untouched.
         """
+        alive.check(self.root.parent)
         parts = {name: part.state_dict() for name, part in self._parts.items()}
         content = {**state, **self.facts.written()}
         write(self.root, state["step"], self.model.state_dict(), parts, content)

@@ -4,7 +4,7 @@ from datetime import datetime
 from pathlib import Path
 
 from host.errors import HostError, UsageError
-from train.record import files, lock, rundir
+from train.record import files, rundir
 from train.sweeps import spec
 
 
@@ -39,7 +39,7 @@ def made(run: Path | None, name: str) -> Path:
             run = run.with_name(f"{run.name}+")
     try:
         files.make_directory(run)
-        others = [path.name for path in run.iterdir() if path.name != lock.NAME]
+        others = [path.name for path in run.iterdir() if path.name[0] != "."]
     except OSError as error:
         raise HostError(
             f"the folder {run} cannot be made: {error.strerror}", "choose another --run"

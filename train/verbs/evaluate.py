@@ -3,8 +3,10 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from host import dotted
 from host.errors import DataError, UsageError
 from train import trained
 from train.config import Config, Data
@@ -47,13 +49,10 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     Raises:
         LockstepError: what went wrong, for the user to mend.
     """
-    if options.all and options.root is None:
-        raise UsageError(
-            "--all would measure pictures that the weights were trained on",
-            f"name others: {root_flag()}",
-        )
     path = trained.chosen(options)
     with trained.opened(path, options.root) as it:
+        if options.all:
+            _check_others(options.root, it.facts.config["data"]["root"])
         from train.record.silence import told
 
         averaged, main = it.checkpoint.averaged, it.runtime.main
@@ -72,6 +71,15 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         print(f"{json.dumps({'checkpoint': str(path), 'step': step, **metrics.full()})}\n", end="")
 
 
+def _check_others(root: str | None, before: str | None) -> None:
+    """See that all of a folder are not those that the weights were trained on."""
+    if root is None or (before and Path(root).resolve() == Path(before).resolve()):
+        raise UsageError(
+            "--all would measure pictures that the weights were trained on",
+            f"name others: {root_flag()}",
+        )
+
+
 def _measured(it: trained.Trained, every: bool) -> "Metrics":
     """The figures of a checkpoint's weights, on its data: what is held out, or every picture."""
     from train.data import ALL, Augmenter, load
@@ -80,6 +88,11 @@ def _measured(it: trained.Trained, every: bool) -> "Metrics":
 
     config, runtime, facts = it.config, it.runtime, it.facts
     place = _as_trained(config, facts.shape[0])
+    if every and dotted.is_path(place.source):
+        raise UsageError(
+            "--all is for a folder of pictures, and your own source says itself what is measured",
+            "take it away",
+        )
     if every:
         place = place.model_copy(update={"holdout": ALL})
     with runtime.together():
@@ -98,7 +111,7 @@ def _measured(it: trained.Trained, every: bool) -> "Metrics":
             f"as in the training, a share of the pictures is held out, and only that is measured:"
             f" {held:,} of {total:,}; --all measures all"
         )
-    if other:
+    if other and not every:  # of all, the fingerprint is always another
         trained.warn("the data is not what the weights were trained on")
     model = it.model(len(data.classes), data.train.shape)
     augmenter = Augmenter(config.augment, facts.mean, facts.std, runtime.device)

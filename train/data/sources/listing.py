@@ -4,10 +4,10 @@ Either a list for each split (train.csv and validation.csv, or metadata.csv in e
 or one, with a column `split` if it likes. Paths follow from the folder that a list lies in.
 """
 
-import csv
 import re
-from contextlib import suppress
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from host import regular
 from host.errors import DataError
@@ -21,7 +21,7 @@ from train.data.sources.rows import (
     PICTURE,
     SPLIT,
     Row,
-    first_row,
+    first_rows,
     is_file,
     rows_of,
     split_of,
@@ -32,8 +32,9 @@ from train.data.sources.tree import HELD_OUT, Walk, entries, is_folder
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # What a list says of a picture that is no class of it.
 _ELSE = (
-    *("text", "caption", "captions", "prompt", "description", "title", "url", "id", "hash", "md5"),
-    *("width", "height", "size", "bytes", "license", "author", "date"),
+    *("", "unnamed: 0", "text", "caption", "captions", "prompt", "description", "title", "url"),
+    *("width", "height", "size", "bytes", "license", "author", "date", "format", "mode", "source"),
+    *("alt_text", "id", "hash", "md5", "camera", "channels", "fold"),
 )
 _NAMES = ("metadata", "labels", "annotations", "data", "index")
 
@@ -76,12 +77,21 @@ def _labelled(path: Path, config: Data) -> bool:
     head = text.split("\n", 1)[0]
     if any(re.search(rf"\b{word}\b", head, re.IGNORECASE) for word in LABEL):
         return True
-    # Of pictures, with a column that may be their label: whoever reads it asks for its name.
-    with suppress(ValueError, RecursionError, csv.Error):
-        row = first_row(path, text)
-        names = {name.lower() for name in row}
-        pictures = names & {*PICTURE}
-        return bool(pictures and names - pictures - {*SPLIT, *_ELSE})
+    return _classified(first_rows(path, text))
+
+
+def _classified(rows: list[dict[str, Any]]) -> bool:
+    """Whether these rows of a list name pictures and have a column that may be their class: few
+    values, each of several pictures. Whoever reads the list asks for its name.
+    """
+    names = list(rows[0]) if rows else []
+    if not any(name.lower() in PICTURE for name in names):
+        return False
+    others = [name for name in names if name.lower() not in (*PICTURE, *SPLIT, *_ELSE)]
+    for name in others:
+        values = Counter(str(row.get(name)) for row in rows)
+        if 1 < len(values) <= len(rows) / 2:
+            return True
     return False
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,13 +93,12 @@ def rows_of(path: Path, root: Path, split: str, config: Data) -> Iterator[Row]:
         yield Row(place, where, int(value) if whole and value else value, split_of(said))
 
 
-def first_row(path: Path, text: str) -> dict[str, Any]:
-    """The first row of a list's text, which may be cut short behind it; empty where there is none.
-
-    Raises:
-        ValueError, csv.Error: it is no list.
-    """
-    return next((row for _, row in _reader(path)(text)), {})
+def first_rows(path: Path, text: str) -> list[dict[str, Any]]:
+    """The rows of the beginning of a list's text, up to the first that cannot be read."""
+    found: list[dict[str, Any]] = []
+    with suppress(ValueError, csv.Error, RecursionError):
+        found.extend(row for _, row in _reader(path)(text))
+    return found
 
 
 def _reader(path: Path) -> Callable[[str], Iterator[tuple[int, dict[str, Any]]]]:
