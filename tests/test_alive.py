@@ -17,16 +17,16 @@ from conftest import DIGITS, ROOT, stated_hash
 
 from host.errors import HostError, UsageError
 from train.__main__ import main
-from train.record import alive, files, lock
+from train.record import files, lock, sign
 
 # A machine of its own: its locks reach nobody, and it knows nobody's processes.
 MACHINE = """
 import fcntl, sys, time
 from pathlib import Path
-from train.record import alive, lock
+from train.record import alive, lock, sign
 alive.BEAT, alive.QUIET = 0.2, float(sys.argv[5])
-alive.far = lambda folder: sys.argv[1] != "origin"
-alive._kernel = lambda: sys.argv[1]
+sign.far = lambda folder: sys.argv[1] != "origin"
+sign.kernel = lambda: sys.argv[1]
 fcntl.lockf = lambda *_: None
 with lock.hold(Path(sys.argv[2]), float(sys.argv[3])):
     print("held", flush=True)
@@ -68,7 +68,7 @@ def test_a_second_machine_is_told_who_writes(tmp_path, names) -> None:
             _, said = second.communicate(timeout=60)
         assert f"is being written by process {first.pid} on {os.uname().nodename} since 20" in said
         assert first.poll() is None
-        assert json.loads((tmp_path / alive.NAME).read_text())["pid"] == first.pid
+        assert json.loads((tmp_path / sign.NAME).read_text())["pid"] == first.pid
         first.kill()
 
 
@@ -95,8 +95,8 @@ def test_on_a_local_disk_the_lock_says_enough(tmp_path) -> None:
     with machine("origin", tmp_path) as first:
         holds(first)
         first.kill()
-    text = (tmp_path / alive.NAME).read_text()
-    (tmp_path / alive.NAME).write_text(text.replace('"kernel": "origin"', '"kernel": "another"'))
+    text = (tmp_path / sign.NAME).read_text()
+    (tmp_path / sign.NAME).write_text(text.replace('"kernel": "origin"', '"kernel": "another"'))
     with machine("origin", tmp_path, seconds=0) as second:
         _, said = second.communicate(timeout=30)
     assert (second.returncode, said) == (0, "")
@@ -120,7 +120,7 @@ def test_a_machine_that_was_paused_ends_before_it_writes(tmp_path, first) -> Non
         assert first.returncode == HostError.code
         assert f"is no longer this process's: process {second.pid} on " in said
         assert second.poll() is None
-        assert json.loads((tmp_path / alive.NAME).read_text())["pid"] == second.pid
+        assert json.loads((tmp_path / sign.NAME).read_text())["pid"] == second.pid
         second.kill()
 
 
@@ -139,9 +139,9 @@ def test_two_that_begin_at_once_do_not_both_go_on(tmp_path) -> None:
 
 
 def test_a_file_that_somebody_removes_is_written_again(tmp_path, first) -> None:
-    (tmp_path / alive.NAME).unlink()
+    (tmp_path / sign.NAME).unlink()
     deadline = time.monotonic() + 30
-    while not (tmp_path / alive.NAME).exists():
+    while not (tmp_path / sign.NAME).exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert first.poll() is None
@@ -155,7 +155,7 @@ def test_one_that_was_paused_while_another_came_and_went_ends(tmp_path, first) -
     first.send_signal(signal.SIGCONT)
     _, said = first.communicate(timeout=30)
     assert first.returncode == HostError.code
-    assert f"{tmp_path / alive.NAME} was removed meanwhile" in said
+    assert f"{tmp_path / sign.NAME} was removed meanwhile" in said
 
 
 @pytest.mark.parametrize("stderr", ["closed", "full"])
@@ -176,9 +176,9 @@ def test_who_lost_it_ends_though_nobody_reads_what_it_says(tmp_path, stderr) -> 
             child.stderr.close()
             child.stderr = None
         other = json.dumps({"token": "another", "pid": 1, "host": "b", "since": "now"})
-        (tmp_path / alive.NAME).write_text(other)
+        (tmp_path / sign.NAME).write_text(other)
         assert child.wait(30) == HostError.code
-    assert json.loads((tmp_path / alive.NAME).read_text())["token"] == "another"
+    assert json.loads((tmp_path / sign.NAME).read_text())["token"] == "another"
 
 
 def test_it_is_looked_at_before_a_checkpoint_is_written(tmp_path) -> None:
@@ -196,7 +196,7 @@ def test_it_is_looked_at_before_a_checkpoint_is_written(tmp_path) -> None:
         text=True,
     ) as child:
         holds(child)
-        (tmp_path / alive.NAME).write_text('{"token": "another"}')
+        (tmp_path / sign.NAME).write_text('{"token": "another"}')
         _, said = child.communicate("x", timeout=30)
     assert child.returncode == HostError.code
     assert "another process writes it" in said
@@ -209,7 +209,7 @@ def test_what_cannot_be_shown_is_an_error_where_a_lock_is_not_enough(tmp_path, m
     monkeypatch.setattr("os.pwrite", refuse)
     with lock.hold(tmp_path, 0):  # a local disk
         time.sleep(0.1)
-    monkeypatch.setattr(alive, "far", lambda _: True)
+    monkeypatch.setattr(sign, "far", lambda _: True)
     with (
         pytest.raises(HostError, match=r"cannot write .*\.alive: No space left"),
         lock.hold(tmp_path, 0),
@@ -223,7 +223,7 @@ def test_what_is_no_sign_of_life_is_not_waited_for_for_long(tmp_path) -> None:
     for number, text in enumerate(texts):
         run = tmp_path / str(number)
         run.mkdir()
-        (run / alive.NAME).write_bytes(text)
+        (run / sign.NAME).write_bytes(text)
         children.append(machine("second", run, seconds=0))
     for child in children:
         out, said = child.communicate(timeout=60)
@@ -243,8 +243,8 @@ Mount = namedtuple("Mount", "mountpoint fstype")
 def test_file_systems_of_one_machine_need_none(tmp_path, monkeypatch, kind, far) -> None:
     mounts = [Mount("/", "ext4"), Mount(str(tmp_path), "nfs4"), Mount(str(tmp_path), kind)]
     monkeypatch.setattr("psutil.disk_partitions", lambda **_: mounts)
-    assert alive.far(tmp_path / "run") == far
-    assert not alive.far(tmp_path.with_name("beside"))
+    assert sign.far(tmp_path / "run") == far
+    assert not sign.far(tmp_path.with_name("beside"))
 
 
 def test_of_a_run_without_locks_it_is_seen_that_it_runs(tmp_path, first, monkeypatch) -> None:
@@ -255,7 +255,7 @@ def test_of_a_run_without_locks_it_is_seen_that_it_runs(tmp_path, first, monkeyp
     first.kill()
     first.wait()
     old = time.time() - 60
-    os.utime(tmp_path / alive.NAME, (old, old))
+    os.utime(tmp_path / sign.NAME, (old, old))
     assert not lock.is_held(tmp_path)
 
 

@@ -16,37 +16,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import psutil
-
-from host import regular
 from host.errors import HostError
 from host.text import printable
 from train.process import outcome
+from train.record import sign
 
-NAME = ".alive"
 BEAT = 2.0
 """Seconds from one sign of life to the next."""
 QUIET = 20.0
 """Seconds without one after which a writer is dead."""
-# One kernel sees all that its processes do on these, so its lock is enough among them.
-_LOCAL = {
-    *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs"),
-    *("ramfs", "vfat", "exfat", "ntfs3", "apfs", "hfs"),
-}
-_LENGTH = 1024  # bytes of the file; it keeps its length, which network file systems cache
-
-
-def far(folder: Path) -> bool:
-    """Whether `folder` is on a file system that other machines may write as well."""
-    where, kind = folder.resolve(), ""
-    longest = -1
-    for mount in psutil.disk_partitions(all=True):
-        parts = len(Path(mount.mountpoint).parts)
-        if parts >= longest and where.is_relative_to(mount.mountpoint):
-            longest, kind = parts, mount.fstype
-    return kind not in _LOCAL
 
 
 def wait(folder: Path, deadline: float) -> str | None:
@@ -65,19 +44,19 @@ def wait(folder: Path, deadline: float) -> str | None:
         return _wait(folder, deadline)
     except OSError as error:
         raise HostError(
-            f"cannot read {folder / NAME}: {error.strerror}", "choose another --run"
+            f"cannot read {folder / sign.NAME}: {error.strerror}", "choose another --run"
         ) from error
 
 
 def _wait(folder: Path, deadline: float) -> str | None:
-    seen, since, said = _read(folder), time.monotonic(), False
-    while seen is not None and not _gone(folder, seen):
+    seen, since, said = sign.read(folder), time.monotonic(), False
+    while seen is not None and not sign.gone(folder, seen):
         looked = time.monotonic()
         time.sleep(BEAT / 4)
-        text, now = _read(folder), time.monotonic()
+        text, now = sign.read(folder), time.monotonic()
         if text != seen:
             if text is not None and now > deadline:
-                return _who(text)
+                return sign.who(text)
             seen, since = text, now
         elif now - looked > BEAT:  # a disk that hangs shows no sign of the other either
             since = now
@@ -85,7 +64,9 @@ def _wait(folder: Path, deadline: float) -> str | None:
             break
         elif not said and now - since > BEAT * 2:
             said = True
-            what = f"{folder} was written by {_who(seen)}: looking for {QUIET:.0f} s whether it is"
+            what = (
+                f"{folder} was written by {sign.who(seen)}: looking for {QUIET:.0f} s whether it is"
+            )
             print(printable(f"{what} still"), file=sys.stderr, flush=True)
     return None
 
@@ -119,9 +100,9 @@ def check(folder: Path) -> None:
 def lately(folder: Path) -> bool:
     """Whether a process seems to write `folder`, at a look: by clocks, which may differ."""
     with suppress(OSError):
-        text = _read(folder)
-        if text is not None and not _gone(folder, text):
-            return abs(time.time() - (folder / NAME).stat().st_mtime) < QUIET
+        text = sign.read(folder)
+        if text is not None and not sign.gone(folder, text):
+            return abs(time.time() - (folder / sign.NAME).stat().st_mtime) < QUIET
     return False
 
 
@@ -129,10 +110,10 @@ class _Writer:
     """A thread that shows that this process lives."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / NAME
+        self.folder, self.path = folder, folder / sign.NAME
         self.token, self.count = secrets.token_hex(8), 0
         self.since = datetime.now().isoformat(sep=" ", timespec="seconds")
-        self.far = far(folder)
+        self.far = sign.far(folder)
         self.last: float | None = None  # when a sign was written
         self.done = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -155,15 +136,16 @@ class _Writer:
         self.done.set()
         self.thread.join(timeout=BEAT)  # a disk that hangs is not waited for
         with suppress(OSError):
-            if _about(_read(self.folder)).get("token") == self.token:
+            # Without a token it is what a full disk left of ours.
+            if sign.fields(sign.read(self.folder)).get("token") in (None, self.token):
                 self.path.unlink(missing_ok=True)
 
     def check(self) -> None:
         """End this process where another one shows that it writes the folder."""
-        text = _read(self.folder)
-        token = _about(text).get("token")
+        text = sign.read(self.folder)
+        token = sign.fields(text).get("token")
         if token is not None and token != self.token:
-            self._lost(f"{_who(text)} writes it")
+            self._lost(f"{sign.who(text)} writes it")
         # Who takes it over and ends within this time has taken less than the time it looks for.
         if text is None and self.last is not None and time.monotonic() - self.last > QUIET:
             self._lost(f"{self.path} was removed meanwhile")
@@ -174,14 +156,14 @@ class _Writer:
             "pid": os.getpid(),
             "host": platform.node(),
             "since": self.since,
-            "kernel": _kernel(),
+            "kernel": sign.kernel(),
             "far": self.far,
             "token": self.token,
             "count": f"{self.count:010d}",
         }
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.pwrite(handle, json.dumps(about).encode().ljust(_LENGTH), 0)
+            os.pwrite(handle, json.dumps(about).encode().ljust(sign.LENGTH), 0)
         finally:
             os.close(handle)  # which sends it to the machine that holds the disk
         self.last = time.monotonic()
@@ -212,56 +194,3 @@ class _Writer:
 
 
 _WRITERS: dict[Path, _Writer] = {}
-
-
-def _read(folder: Path) -> str | None:
-    """What is there now; each look opens the file, since that is when NFS asks its server."""
-    try:
-        return regular.read(folder / NAME, _LENGTH * 4).decode(errors="replace")
-    except FileNotFoundError:
-        return None
-
-
-def _about(text: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _who(text: str | None) -> str:
-    about = _about(text)
-    if not {"pid", "host", "since"} <= about.keys():
-        return "another process"
-    return f"process {about['pid']} on {about['host']} since {about['since']}"
-
-
-def _gone(folder: Path, text: str) -> bool:
-    """Whether a writer is known to be gone, where this process has the lock."""
-    about = _about(text)
-    # On a disk of one machine its lock would have held; and one of this kernel can be looked for.
-    return (about.get("far") is False and not far(folder)) or _died_here(about)
-
-
-def _died_here(about: dict[str, Any]) -> bool:
-    pid = about.get("pid")
-    if about.get("kernel") != _kernel() or not isinstance(pid, int) or pid <= 0:
-        return False
-    if pid == os.getpid():  # as in a container that was started again
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
-
-
-def _kernel() -> str:
-    """What tells this kernel's processes from those of others."""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{platform.node()} {boot} {Path('/proc/self/ns/pid').stat().st_ino}"
-    return secrets.token_hex(8)  # like no other
