@@ -294,14 +294,15 @@ def test_a_full_disk_is_for_others_to_say(tmp_path, monkeypatch) -> None:
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("bindfs") is None, reason="needs root and bindfs"
 )
-def test_two_mounts_of_one_folder(tmp_path) -> None:
+@pytest.mark.parametrize("names", [("here", "there"), ("disk", "here")])
+def test_two_mounts_of_one_folder(tmp_path, names) -> None:
     """A real file system on which both get the lock; killed, and gone on with on the other."""
     places = [tmp_path / "here", tmp_path / "there"]
     (tmp_path / "disk").mkdir()
     for place in places:
         place.mkdir()
         subprocess.run(["bindfs", tmp_path / "disk", place], check=True)
-    here, there = (place / "run" for place in places)
+    here, there = (tmp_path / name / "run" for name in names)
     line = [*DIGITS, "--log.report", "false", "--run"]
     try:
         with subprocess.Popen(
