@@ -12,7 +12,7 @@ from train.record.saver import Saver
 
 # Operations that change the names in a directory, by the place of the path in their arguments.
 _NAMES = {"os.mkdir": (0,), "os.rename": (0, 1), "os.symlink": (1,), "os.link": (1,)}
-_FREE = ("/tensorboard", "/.lock", "/.probe")
+_FREE = ("/tensorboard", "/.lock", "/.alive", "/.probe")
 _watched: list["Disk"] = []
 
 
