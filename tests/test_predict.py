@@ -54,7 +54,8 @@ def test_a_run_s_table_agrees_with_its_result(run) -> None:
     assert confusion == metrics["confusion"]
     for row in said:
         assert float(row["loss"]) == pytest.approx(
-            -torch.tensor(float(row["label_probability"])).log()
+            -torch.tensor(float(row["label_probability"])).log(),
+            abs=2e-7,  # as a probability near 1 is rounded
         )
 
 
