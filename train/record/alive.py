@@ -146,7 +146,7 @@ class _Writer:
         token = sign.fields(text).get("token")
         if token is not None and token != self.token:
             self._lost(f"{sign.who(text)} writes it")
-        # Who takes it over and ends within this time has taken less than the time it looks for.
+        # Another one takes it only after this time: a file that is gone sooner was just removed.
         if text is None and self.last is not None and time.monotonic() - self.last > QUIET:
             self._lost(f"{self.path} was removed meanwhile")
 
