@@ -95,7 +95,8 @@ def adopt() -> None:
                     "set MASTER_ADDR to the address of the first one's machine, the same for all",
                 )
             os.environ["MASTER_ADDR"] = "127.0.0.1"
-        os.environ.setdefault("MASTER_PORT", "29500")
+        port = nodes.slurm_port(os.environ) if size.startswith("SLURM") else nodes.PORT
+        os.environ.setdefault("MASTER_PORT", str(port))
         values = (os.environ[rank], os.environ.get(local, "0"), count, here or "1")
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         os.environ.update(zip(names, values))

@@ -19,6 +19,8 @@ from host.errors import UsageError
 OURS = ("NODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_WAIT", "NODE_SILENCE")
 PORT = 29500
 """Where the nodes meet unless MASTER_PORT says another: torchrun's own choice."""
+_SLURM_PORTS = range(15000, 30000)
+"""Jobs of Slurm that share a node each have one of these: below those that systems hand out."""
 WAIT, SILENCE = 600, 60
 
 
@@ -161,9 +163,15 @@ def _slurm(environ: Mapping[str, str]) -> Nodes | None:
         int(count),
         _number(environ, "SLURM_NODEID", 0),
         address,
-        _port(environ),
+        _port({"MASTER_PORT": str(slurm_port(environ)), **environ}),
         "SLURM_STEP_NUM_NODES",
     )
+
+
+def slurm_port(environ: Mapping[str, str]) -> int:
+    """Where the tasks of a job of Slurm meet: a port of the job's own, since jobs share nodes."""
+    job = environ.get("SLURM_JOB_ID", "")
+    return _SLURM_PORTS[int(job) % len(_SLURM_PORTS)] if job.isdigit() else PORT
 
 
 def _mpi(environ: Mapping[str, str]) -> Nodes | None:

@@ -189,6 +189,14 @@ def test_processes_of_mpi_and_srun_train_together(tmp_path, name) -> None:
     assert manifest["world_size"] == 2
 
 
+def test_jobs_of_slurm_that_share_a_node_meet_at_ports_of_their_own() -> None:
+    told = CLUSTERS["slurm"][0]
+    ports = [nodes.told({**told, "SLURM_JOB_ID": str(job)}).port for job in (1, 2, 2**31)]
+    assert len(set(ports)) == 3
+    assert all(1024 < port < 32768 for port in ports)
+    assert nodes.told({**told, "SLURM_JOB_ID": "1", "MASTER_PORT": "29501"}).port == 29501
+
+
 def test_bare_processes_must_know_where_they_meet(monkeypatch) -> None:
     for name, value in zip(BARE["openmpi"], ("4", "2", "0", "2"), strict=True):
         monkeypatch.setenv(name, value)

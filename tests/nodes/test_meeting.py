@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from conftest import DIGITS, ROOT, stated_hash
@@ -207,6 +208,28 @@ def test_a_wrong_address_is_named(tmp_path, address, first, second) -> None:
         assert trained.codes(90) == [6, 6], trained.said()
         assert first in trained.errors()[0]
         assert second in trained.errors()[1]
+
+
+def test_a_name_that_is_known_only_later(tmp_path) -> None:
+    """As that of a pod of Kubernetes, some seconds after it has started."""
+    with training(2, tmp_path, words=("--max_steps", "2")) as trained:
+        places = [Path("/etc/netns") / f"{trained.net.name}-{number}" for number in (0, 1)]
+        for place in places:
+            place.mkdir(parents=True)
+            (place / "hosts").write_text("127.0.0.1 localhost\n")
+        try:
+            for number in (0, 1):
+                trained.start(number, MASTER_ADDR="first.pods")
+            for number in (0, 1):
+                while "first.pods has no address" not in trained.net.nodes[number].said():
+                    assert trained.net.nodes[number].code(0.1) is None, trained.said()
+            for place in places:
+                with (place / "hosts").open("a") as hosts:
+                    hosts.write("10.77.0.1 first.pods\n")
+            assert trained.codes() == [0, 0], trained.said()
+        finally:
+            for place in places:
+                shutil.rmtree(place)
 
 
 def test_a_firewall_that_lets_the_port_through_and_not_the_data(tmp_path) -> None:

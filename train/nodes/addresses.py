@@ -1,5 +1,6 @@
 """This machine's addresses, and whether another one's can be reached."""
 
+import ipaddress
 import socket
 
 import psutil
@@ -65,9 +66,31 @@ def reached(address: str, port: int, limit: float) -> str | None:
     except ConnectionRefusedError:
         return "nobody listens there yet"
     except socket.gaierror as error:
-        return f"{address} has no address ({error.strerror})"
+        return _nameless(address, error)
     except OSError as error:
         return error.strerror or str(error)
+
+
+def is_name(address: str) -> bool:
+    """Whether an address is a machine's name, and no number."""
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return True
+    return False
+
+
+def nameless(address: str) -> str | None:
+    """Why a name has no address, for people; None where it has one."""
+    try:
+        socket.getaddrinfo(address, None)
+    except socket.gaierror as error:
+        return _nameless(address, error)
+    return None
+
+
+def _nameless(address: str, error: socket.gaierror) -> str:
+    return f"{address} has no address ({error.strerror})"
 
 
 def led_here(address: str, port: int, limit: float) -> str | None:

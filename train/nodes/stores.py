@@ -18,6 +18,7 @@ from train.nodes import addresses
 EACH = 0.2  # seconds between looks
 SAY = 10.0  # seconds between words of waiting
 _ANSWER = 5.0  # seconds that an answer over the network may take
+_NAMED = 45.0  # seconds until the name of a pod that has just started is known
 
 
 class Answering:
@@ -65,13 +66,17 @@ def opened(nodes: Nodes) -> Any:
 
 def _hosted(nodes: Nodes) -> Any:
     """The store, on this machine; it stays for as long as this process."""
-    try:
-        problem = addresses.led_here(nodes.address, nodes.port, _ANSWER)
-    except OSError as error:
-        raise HostError(
-            f"port {nodes.port} cannot be used on node 0: {error.strerror}",
-            "end what uses it, or say another on all nodes: MASTER_PORT=29501",
-        ) from error
+    began, said = time.monotonic(), -SAY
+    # A cluster tells the name of a machine some seconds after that has started, or started again.
+    limit = min(_NAMED, nodes.wait) if addresses.is_name(nodes.address) else 0.0
+    while (problem := _astray(nodes)) is not None:
+        waited = time.monotonic() - began
+        if waited > limit:
+            break
+        if waited - said >= SAY:
+            said = waited
+            say(f"waiting for {nodes.address} to lead here, {limit - waited:.0f} s: {problem}")
+        time.sleep(EACH)
     if problem is not None:
         here = ", ".join(addresses.all_own()) or "none"
         raise HostError(
@@ -82,6 +87,20 @@ def _hosted(nodes: Nodes) -> Any:
     more = f"{nodes.count - 1} more of {nodes.count} nodes"
     say(f"waiting for {more}, at {nodes.place}, {nodes.wait} s")
     return _store(nodes, is_master=True, limit=timedelta(seconds=_ANSWER))
+
+
+def _astray(nodes: Nodes) -> str | None:
+    """Why the address does not lead to this machine, for people; None where it does."""
+    try:
+        # Nobody is to find somebody listening before that is the store.
+        return addresses.nameless(nodes.address) or addresses.led_here(
+            nodes.address, nodes.port, _ANSWER
+        )
+    except OSError as error:
+        raise HostError(
+            f"port {nodes.port} cannot be used on node 0: {error.strerror}",
+            "end what uses it, or say another on all nodes: MASTER_PORT=29501",
+        ) from error
 
 
 def _joined(nodes: Nodes) -> Any:

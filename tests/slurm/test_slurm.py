@@ -1,0 +1,122 @@
+"""deploy/slurm/train.sbatch on a cluster: preempted, drained, lost, cancelled, out of time."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DIGITS, stated_hash
+from slurm.cluster import COUNTED, INSTALLED, Cluster, cluster
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not INSTALLED, reason="needs root, iproute2, slurm and munge"),
+]
+SCRIPT = "deploy/slurm/train.sbatch"
+# This cluster has no GPUs, and two CPUs a node.
+CPUS = ("--gpus-per-node=0", "--cpus-per-task=1", "--mem=1000")
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, local_copy: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path, local_copy) as made:
+        yield made
+
+
+def submit(slurm: Cluster, run: str, *options: str, knobs: tuple[str, ...] = ()) -> str:
+    return slurm.submit(*CPUS, *options, SCRIPT, *knobs, RUN=run, CPUS="1")
+
+
+def reaches(slurm: Cluster, run: str, step: int, limit: float = 120) -> None:
+    """Wait for a step of a run."""
+    metrics = slurm.checkout / run / "metrics.jsonl"
+    deadline = time.monotonic() + limit
+    while not metrics.exists() or _last(metrics) < step:
+        assert time.monotonic() < deadline, slurm.do("squeue")
+        time.sleep(0.2)
+
+
+def _last(metrics: Path) -> int:
+    lines = metrics.read_text().splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith("\n")]
+    return int(json.loads(whole[-1])["step"]) if whole else 0
+
+
+def weights(slurm: Cluster, run: str) -> str:
+    return str(_result(slurm, run)["weights_sha256"])
+
+
+def _result(slurm: Cluster, run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((slurm.checkout / run / "result.json").read_text())
+    return found
+
+
+@pytest.mark.skipif(not COUNTED, reason="needs slurmdbd and mariadb-server")
+def test_preempted_it_saves_is_queued_again_and_goes_on(tmp_path, local_copy):
+    with cluster(tmp_path, local_copy, accounts=True) as slurm:
+        job = submit(slurm, "runs/low")
+        reaches(slurm, "runs/low", 50)
+        urgent = slurm.submit(
+            "--partition=high", "--nodes=2", "--exclusive", "--wrap", "sleep 5", *CPUS
+        )
+        slurm.waits(job, "PENDING", restarts=1)
+        slurm.waits(urgent, "COMPLETED")
+        slurm.again(job)
+        slurm.waits(job, "COMPLETED", restarts=1)
+        said = slurm.said(job)
+        assert "going on after step" in said, said
+        assert f"queued again as job {job}" in said, said
+        assert weights(slurm, "runs/low") == stated_hash()
+        told = slurm.do("sacct", "--duplicates", "-X", "-P", "--format=JobID,State,ExitCode")
+        print(told)
+
+
+def test_a_node_is_drained_in_the_middle_of_an_array_of_seeds(slurm, cli, tmp_path):
+    job = submit(slurm, "runs/seed", "--array=0-2")
+    reaches(slurm, "runs/seed-0", 50)
+    slurm.do("scontrol", "update", "NodeName=node0", "State=DRAIN", "Reason=fan")
+    slurm.do("scontrol", "requeue", f"{job}_0")
+    slurm.again(f"{job}_0")
+    for seed in (0, 1, 2):
+        slurm.waits(f"{job}_{seed}", "COMPLETED", restarts=int(seed == 0))
+    assert "node1" in slurm.shown(f"{job}_0", "NodeList")
+    assert weights(slurm, "runs/seed-0") == stated_hash()
+    for seed in (1, 2):
+        alone = tmp_path / f"alone-{seed}"
+        assert cli("fit", *DIGITS, "--run", alone, "--seed", seed).code == 0
+        there = json.loads((alone / "result.json").read_text())["weights_sha256"]
+        assert weights(slurm, f"runs/seed-{seed}") == there
+
+
+def test_a_lost_node_has_the_job_start_again_where_there_are_nodes(slurm):
+    job = submit(slurm, "runs/two", "--nodes=2")
+    reaches(slurm, "runs/two", 50)
+    slurm.lose(1)
+    slurm.waits(job, "PENDING", restarts=1)
+    slurm.returns(1)
+    slurm.again(job)
+    slurm.waits(job, "COMPLETED", restarts=1)
+    assert weights(slurm, "runs/two") == stated_hash()
+
+
+def test_out_of_time_it_goes_on_in_another_turn_and_cancelled_it_does_not(slurm, cli, tmp_path):
+    long = ("--epochs", "120")
+    job = submit(slurm, "runs/long", "--time=30", knobs=long)
+    reaches(slurm, "runs/long", 20)
+    slurm.do("scontrol", "update", f"JobId={job}", "TimeLimit=2")
+    slurm.waits(job, "PENDING", restarts=1)
+    slurm.do("scontrol", "update", f"JobId={job}", "TimeLimit=30")
+    slurm.again(job)
+    reaches(slurm, "runs/long", _last(slurm.checkout / "runs/long/metrics.jsonl") + 20)
+    slurm.do("scancel", job)
+    slurm.waits(job, "CANCELLED", restarts=1)
+    assert slurm.said(job).count("stopped: a signal came; step") == 2
+    assert _result(slurm, "runs/long")["status"] == "stopped"
+    other = submit(slurm, "runs/long", knobs=long)
+    slurm.waits(other, "COMPLETED")
+    alone = tmp_path / "alone"
+    assert cli("fit", *DIGITS, "--run", alone, *long).code == 0
+    there = json.loads((alone / "result.json").read_text())["weights_sha256"]
+    assert weights(slurm, "runs/long") == there
