@@ -1,4 +1,4 @@
-"""The files of deploy/: read by what reads them on a cluster, and run where that is possible here."""
+"""The files of deploy/: read as a cluster reads them, and run where that can be."""
 
 import json
 import os
@@ -55,9 +55,7 @@ def read(readers: Path, script: str, *words: Any) -> str:
     """What a script prints of a file."""
     environ = {**os.environ, "HOME": str(readers.parent.parent.parent)}
     line = [readers, "-c", script, *map(str, words)]
-    done = subprocess.run(
-        line, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(line, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -25,7 +25,8 @@ ELSEWHERE = {
     "make test-gpu": "tests/gpu",
     "python benchmarks/gpu.py --out docs/GPU.md": "tests/test_gpu_proof.py",
 }
-APART = ("docs/EXTENDING.md", "docs/nodes.md")  # see test_extending.py and nodes/test_page.py
+# See test_extending.py, nodes/test_page.py and test_migrating.py.
+APART = ("docs/EXTENDING.md", "docs/nodes.md", "docs/MIGRATING.md")
 PAGES = [
     page
     for page in EVERY

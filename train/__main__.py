@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import sys
 import time
 import traceback
@@ -33,7 +34,10 @@ def main(argv: list[str] | None = None) -> int:
         _begin()
     words = sys.argv[1:] if argv is None else argv
     # torchrun takes --run for the beginning of its own --run-path, unless a -- stands before it.
+    # torch.distributed.launch puts a word before ours, which says what LOCAL_RANK says.
     words = [word for word in words if word != "--"]
+    if words and re.fullmatch("--local[-_]rank=[0-9]+", words[0]) and "LOCAL_RANK" in os.environ:
+        del words[0]
     try:
         # Before anything reads HF_HOME or WANDB_API_KEY; what the environment sets already stays.
         dotenv.load(Path(".env"))

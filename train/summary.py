@@ -54,6 +54,7 @@ def opening(parts: Parts, path: Path, step: int) -> str:
         *pretrained.taken(config.model, parts.unwrapped),
         *_losses(config),
         *_rates(config, parts),
+        *_length(config, parts),
         f"{processes} on {where['device']}{precision}: batch {config.batch_size} = {share}",
         f"going on after step {step} in {path}" if step else f"writing to {path}",
     ]
@@ -84,6 +85,17 @@ def _rates(config: Config, parts: Parts) -> Iterator[str]:
         yield (
             f"{most + 1} layers, each at {decay:g} of the next one's learning rate: the first at"
             f" {decay**most:.2g} of the last one's"
+        )
+
+
+def _length(config: Config, parts: Parts) -> Iterator[str]:
+    """That `max_steps` only ends a run, and makes none longer."""
+    if config.max_steps is not None and config.max_steps > parts.steps:
+        size = len(parts.data.train)
+        epochs = math.ceil(config.max_steps * config.batch_size / size)
+        yield (
+            f"{config.epochs:g} epochs are {parts.steps:,} steps, fewer than max_steps"
+            f" {config.max_steps:,}: for all of those --epochs {epochs}"
         )
 
 

@@ -92,7 +92,7 @@ class Cluster:
         return self.do("sbatch", "--parsable", *words, **environ).strip()
 
     def shown(self, job: str, what: str) -> str:
-        """What `scontrol show job` says of a job, such as its JobState; of an array, of the last."""
+        """What `scontrol show job` says of a job, such as JobState."""
         fields = self.do("scontrol", "show", "job", "--oneliner", job).split()
         return next(field.partition("=")[2] for field in fields if field.startswith(f"{what}="))
 

@@ -71,6 +71,8 @@ def test_preempted_it_saves_is_queued_again_and_goes_on(tmp_path, local_copy):
         assert weights(slurm, "runs/low") == stated_hash()
         told = slurm.do("sacct", "--duplicates", "-X", "-P", "--format=JobID,State,ExitCode")
         print(told)
+        states = [row.split("|")[1] for row in told.splitlines() if row.startswith(f"{job}|")]
+        assert states == ["REQUEUED", "COMPLETED"], told
 
 
 def test_a_node_is_drained_in_the_middle_of_an_array_of_seeds(slurm, cli, tmp_path):
@@ -102,7 +104,7 @@ def test_a_lost_node_has_the_job_start_again_where_there_are_nodes(slurm):
 
 
 def test_out_of_time_it_goes_on_in_another_turn_and_cancelled_it_does_not(slurm, cli, tmp_path):
-    long = ("--epochs", "120")
+    long = ("--epochs", "60")
     job = submit(slurm, "runs/long", "--time=30", knobs=long)
     reaches(slurm, "runs/long", 20)
     slurm.do("scontrol", "update", f"JobId={job}", "TimeLimit=2")
@@ -120,3 +122,17 @@ def test_out_of_time_it_goes_on_in_another_turn_and_cancelled_it_does_not(slurm,
     assert cli("fit", *DIGITS, "--run", alone, *long).code == 0
     there = json.loads((alone / "result.json").read_text())["weights_sha256"]
     assert weights(slurm, "runs/long") == there
+
+
+def test_srun_starts_processes_or_make_on_each_node(slurm):
+    """As docs/MIGRATING.md and docs/nodes.md say."""
+    python = f"{slurm.checkout}/.venv/bin/python"
+    knobs = ["--max_steps", "20", "--log.report", "false"]
+    nodes = ["--nodes=2", "--cpus-per-task=1", "--mem=1000"]
+    line = [python, "-m", "train", "fit", *DIGITS, "--run", "runs/old", *knobs]
+    slurm.do("srun", "-n", "2", *nodes, *line)
+    made = ["make", "train", "CPUS=1", "RUN=runs/made", f"ARGS={' '.join(knobs)}"]
+    slurm.do("srun", "--ntasks-per-node=1", *nodes, *made)
+    assert weights(slurm, "runs/old") == weights(slurm, "runs/made")
+    manifest = json.loads((slurm.checkout / "runs/made/run.json").read_text())
+    assert manifest["world_size"] == 2
