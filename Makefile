@@ -243,11 +243,11 @@ test test-slow test-crowd test-alone test-fault test-gpu test-portable test-node
 else
 
 $(ENV):
-	@VENV=$(VENV) requirements/install.sh $(line)
+	@VENV=$(VENV) sh requirements/install.sh $(line)
 	@touch $@
 
 $(DEV): $(ENV)
-	@VENV=$(VENV) requirements/install.sh dev
+	@VENV=$(VENV) sh requirements/install.sh dev
 	@touch $@
 
 tensorboard: $(ENV)  ##2 show all runs at http://127.0.0.1:6006

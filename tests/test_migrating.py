@@ -84,7 +84,7 @@ def _stopped(folder: Path, line: str) -> None:
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.01)
         started.terminate()
-    assert "step" in log.read_text()
+    assert "stopped: a signal came; step" in log.read_text()
 
 
 @pytest.mark.slow

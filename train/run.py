@@ -31,12 +31,19 @@ from train.record.watchdog import watching
 from train.report import matrix
 
 
-def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopFlag) -> None:
+def fit(
+    config: Config,
+    run: Path | None,
+    resume: str | bool | None,
+    stop: StopFlag,
+    advice: str | None = None,
+) -> None:
     """Train an experiment, or go on with it, in a run directory.
 
     Args:
         run, resume: as `rundir.choose` takes them.
         stop: set when a signal asks this process to stop.
+        advice: a line to say when a run begins.
 
     Raises:
         LockstepError: what went wrong, for the user to mend; the run's files say so too.
@@ -58,15 +65,19 @@ def fit(config: Config, run: Path | None, resume: str | bool | None, stop: StopF
                     manifest.ending(claim.path, main=runtime.main),
                     explained(config, claim.checkpoints, runtime.pulse),
                 ):
-                    _train(config, claim, runtime, stop)
+                    _train(config, claim, runtime, stop, advice)
             elif runtime.main:
                 print(printable(f"{claim.path} is finished: there is nothing left to do"))
     elastic.done()
 
 
-def _train(config: Config, claim: Claim, runtime: Runtime, stop: StopFlag) -> None:
+def _train(
+    config: Config, claim: Claim, runtime: Runtime, stop: StopFlag, advice: str | None
+) -> None:
     data = assemble.data(config, runtime, stop)
     parts, state = assemble.resumed(config, runtime, data, claim=claim, stop=stop)
+    if advice and runtime.main and not claim.continued:
+        print(printable(advice))
     with ExitStack() as kept:
         with _recorded(parts, state, claim.path, kept) as parts:
             outcome.begun()

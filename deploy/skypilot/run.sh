@@ -24,11 +24,14 @@ keep() {
 }
 
 if [[ -n $first && -d $bucket && ! -d $RUN ]]; then
-  mkdir -p "$RUN"
-  rsync --recursive "$bucket/" "$RUN/" || exit 6
+  # Under another name until it is whole: a part of a run would be taken for the run.
+  rm -rf "$RUN.part"
+  mkdir -p "$RUN.part"
+  rsync --recursive "$bucket/" "$RUN.part/" || exit 6
+  mv "$RUN.part" "$RUN"
 fi
 
-if [[ ${DOCTOR:-1} != 0 ]]; then ENGINE=local python3 -m doctor --quick || exit; fi
+if [[ ${DOCTOR:-1} != 0 ]]; then ENGINE=local .venv/bin/python -m doctor --quick || exit; fi
 .venv/bin/python -m train.launch fit --config "$CONFIG" --run "$RUN" --resume "$@" &
 training=$!
 trap 'kill -TERM "$training"' TERM INT

@@ -39,7 +39,7 @@ def words(pod: dict[str, Any], index: int, runs: str) -> list[str]:
     for mount in container["volumeMounts"]:
         volume, path = volumes[mount["name"]], mount["mountPath"]
         if "persistentVolumeClaim" in volume:
-            said += ["--volume", f"{runs}:{path}"]
+            said += ["--volume", f"{runs}/{mount.get('subPath', '')}:{path}"]
         elif path == "/dev/shm":
             said += ["--shm-size", volume["emptyDir"]["sizeLimit"].replace("Gi", "g")]
         else:
@@ -52,10 +52,11 @@ def test_two_pods_are_stopped_and_go_on_to_the_bits_of_one(checkout, tmp_path) -
     pod, count = job["spec"]["template"], job["spec"]["completions"]
     assert pod["spec"]["subdomain"] == service["metadata"]["name"]
     runs = checkout.path.parent / "volume"
-    runs.mkdir()
-    # As Kubernetes gives a volume to fsGroup.
-    os.chown(runs, 0, pod["spec"]["securityContext"]["fsGroup"])
-    runs.chmod(0o2775)
+    for folder in (runs, runs / ".cache"):
+        folder.mkdir()
+        # As Kubernetes gives a volume to fsGroup.
+        os.chown(folder, 0, pod["spec"]["securityContext"]["fsGroup"])
+        folder.chmod(0o2775)
     names = [f"{job['metadata']['name']}-{index}" for index in range(count)]
     docker("network", "create", "lockstep-pods")
 
@@ -82,6 +83,7 @@ def test_two_pods_are_stopped_and_go_on_to_the_bits_of_one(checkout, tmp_path) -
         docker("rm", *names)
         start()
         assert codes() == [0, 0], docker("logs", names[0])
+        assert "going on after step" in docker("logs", names[0])
     finally:
         subprocess.run(["docker", "rm", "--force", *names], check=False, capture_output=True)
         docker("network", "rm", "--force", "lockstep-pods")

@@ -26,7 +26,8 @@ def slurm(tmp_path: Path, local_copy: Path) -> Iterator[Cluster]:
 
 
 def submit(slurm: Cluster, run: str, *options: str, knobs: tuple[str, ...] = ()) -> str:
-    return slurm.submit(*CPUS, *options, SCRIPT, *knobs, RUN=run, CPUS="1")
+    told = {"CONFIG": "configs/digits.yaml", "RUN": run, "CPUS": "1"}
+    return slurm.submit(*CPUS, *options, SCRIPT, *knobs, **told)
 
 
 def reaches(slurm: Cluster, run: str, step: int, limit: float = 120) -> None:
@@ -67,7 +68,7 @@ def test_preempted_it_saves_is_queued_again_and_goes_on(tmp_path, local_copy):
         slurm.waits(job, "COMPLETED", restarts=1)
         said = slurm.said(job)
         assert "going on after step" in said, said
-        assert f"queued again as job {job}" in said, said
+        assert f"queueing job {job} again" in said, said
         assert weights(slurm, "runs/low") == stated_hash()
         told = slurm.do("sacct", "--duplicates", "-X", "-P", "--format=JobID,State,ExitCode")
         print(told)
@@ -75,16 +76,22 @@ def test_preempted_it_saves_is_queued_again_and_goes_on(tmp_path, local_copy):
         assert states == ["REQUEUED", "COMPLETED"], told
 
 
-def test_a_node_is_drained_in_the_middle_of_an_array_of_seeds(slurm, cli, tmp_path):
+def test_an_array_of_seeds_goes_on_one_by_one_when_a_node_is_drained(slurm, cli, tmp_path):
     job = submit(slurm, "runs/seed", "--array=0-2")
     reaches(slurm, "runs/seed-0", 50)
     slurm.do("scontrol", "update", "NodeName=node0", "State=DRAIN", "Reason=fan")
     slurm.do("scontrol", "requeue", f"{job}_0")
-    slurm.again(f"{job}_0")
+    # And one is asked to stop: the last, whose own number is the array's.
+    reaches(slurm, "runs/seed-2", 20)
+    slurm.do("scancel", "--signal=TERM", f"{job}_2")
+    slurm.waits(f"{job}_2", "PENDING", restarts=1)
+    for seed in (0, 2):
+        slurm.again(f"{job}_{seed}")
     for seed in (0, 1, 2):
-        slurm.waits(f"{job}_{seed}", "COMPLETED", restarts=int(seed == 0))
+        slurm.waits(f"{job}_{seed}", "COMPLETED", restarts=int(seed != 1))
     assert "node1" in slurm.shown(f"{job}_0", "NodeList")
     assert weights(slurm, "runs/seed-0") == stated_hash()
+    assert "going on after step" in slurm.said(f"{job}_0")
     for seed in (1, 2):
         alone = tmp_path / f"alone-{seed}"
         assert cli("fit", *DIGITS, "--run", alone, "--seed", seed).code == 0
@@ -100,6 +107,7 @@ def test_a_lost_node_has_the_job_start_again_where_there_are_nodes(slurm):
     slurm.returns(1)
     slurm.again(job)
     slurm.waits(job, "COMPLETED", restarts=1)
+    assert "going on after step" in slurm.said(job)
     assert weights(slurm, "runs/two") == stated_hash()
 
 

@@ -5,8 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from host import launcher
-from host.text import printable
 from train.config import Config
 from train.experiment import batch, load
 from train.numerics import variables
@@ -64,9 +62,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
             # DDP warns that it looks for unused parameters, which is what keeps its sums in one
             # order (see runtime). Read when torch is loaded.
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        said = batch.advice(options.config, knobs, config)
-        if said and launcher.rank() == 0:
-            print(printable(said))
         from train.run import fit
 
-        fit(config, options.run, options.resume, stop)
+        advice = batch.advice(options.config, knobs, config)
+        fit(config, options.run, options.resume, stop, advice)
