@@ -63,8 +63,10 @@ def read(readers: Path, script: str, *words: Any) -> str:
 
 
 def test_kubernetes_takes_the_job(readers, tmp_path) -> None:
+    versions = [f"1.{minor}" for minor in range(31, 38)]
     job = DEPLOY / "kubernetes/job.yaml"
-    read(readers, _KUBERNETES, job, *(f"1.{minor}" for minor in range(31, 38)))
+    for file in (job, DEPLOY / "kubernetes/volume.yaml"):
+        read(readers, _KUBERNETES, file, *versions)
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(job.read_text().replace("completionMode", "completionMood"))
     with pytest.raises(AssertionError, match="completionMood"):

@@ -1,11 +1,13 @@
 """docs/MIGRATING.md: each old script beside our command, and each old launch line."""
 
+import argparse
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -49,7 +51,7 @@ def mine(local_copy: Path) -> Path:
     half = yaml.safe_load((local_copy / "configs/mine.yaml").read_text())
     half["optim"]["lr"], half["batch_size"] = 0.05, 718
     half["lanes"] = 2
-    (local_copy / "configs/half.yaml").write_text(yaml.safe_dump(half))
+    (local_copy / "configs/mine-half.yaml").write_text(yaml.safe_dump(half))
     torch.manual_seed(0)
     sizes = {"1": (32, 64), "3": (10, 32)}
     start = {}
@@ -120,6 +122,19 @@ def test_a_search_and_ours_find_room_for_all_of_the_data(mine) -> None:
     assert "the largest micro-batch is 1436" in run(mine, line)
 
 
+def test_old_weights_are_written_anew(tmp_path, monkeypatch) -> None:
+    """A checkpoint as torchvision's references leave one: options beside it, channels last."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (script,) = re.findall(r"```python\n(# weights.py.*?)```", PAGE, re.DOTALL)
+    wide = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    kept = {"model": {"conv.weight": wide}, "args": argparse.Namespace(lr=0.1), "epoch": 3}
+    for saved in (kept, {"state_dict": kept["model"]}, kept["model"]):
+        torch.save(saved, "old.pth")
+        run(tmp_path, f"{sys.executable} -c {shlex.quote(script)}")
+        assert torch.equal(load_file("runs/old.safetensors")["conv.weight"], wide)
+
+
 @pytest.mark.slow
 def test_the_old_launch_lines_train_to_the_bits_of_one(local_copy) -> None:
     short = "--max_steps 4 --log.report false"
@@ -144,7 +159,7 @@ def weights(folder: Path, name: str) -> str:
 def test_the_page_has_every_pair_and_launcher() -> None:
     assert len(LAUNCHERS) == 6
     found = re.findall(r"```python\n# (\w+)\.py", PAGE)
-    assert found == [*PAIRS, "search"]
+    assert found == [*PAIRS, "search", "weights"]
 
 
 @pytest.mark.parametrize(

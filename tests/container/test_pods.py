@@ -48,7 +48,7 @@ def words(pod: dict[str, Any], index: int, runs: str) -> list[str]:
 
 
 def test_two_pods_are_stopped_and_go_on_to_the_bits_of_one(checkout, tmp_path) -> None:
-    service, _, job = yaml.safe_load_all((ROOT / "deploy/kubernetes/job.yaml").read_text())
+    service, job = yaml.safe_load_all((ROOT / "deploy/kubernetes/job.yaml").read_text())
     pod, count = job["spec"]["template"], job["spec"]["completions"]
     assert pod["spec"]["subdomain"] == service["metadata"]["name"]
     runs = checkout.path.parent / "volume"

@@ -261,6 +261,24 @@ def test_two_machines_of_one_number(tmp_path) -> None:
         assert "two machines say that they are node 1: node" in trained.net.nodes[0].error()
 
 
+def test_one_that_is_stopped_while_it_waits_is_replaced_by_another(tmp_path) -> None:
+    """As a pod that is evicted: the new one has its name, its number and another address."""
+    with training(4, tmp_path, words=("--max_steps", "2")) as trained:
+        told = {"NODES": "3"}
+        trained.start(0, **told)
+        gone = trained.start(1, **told)
+        while "waiting for node" not in gone.said():
+            assert gone.code(0.1) is None, trained.said()
+        time.sleep(2)
+        gone.part("train.launch")[-1].terminate()
+        assert gone.code(60) == 75, trained.said()
+        trained.start(3, NODE_RANK="1", **told)
+        trained.start(2, **told)
+        assert [trained.net.nodes[number].code(120) for number in (0, 2, 3)] == [0] * 3, (
+            trained.said()
+        )
+
+
 def test_a_port_that_is_taken(tmp_path) -> None:
     with training(2, tmp_path) as trained:
         listen = "import socket, time; s = socket.create_server(('', 29500)); time.sleep(100)"

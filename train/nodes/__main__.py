@@ -164,7 +164,10 @@ def _cause(watch: Watch, failed: ChildFailedError) -> LockstepError | None:
 
 
 if __name__ == "__main__":
-    ended = main()
+    try:
+        ended = main()
+    except SystemExit as asked:  # a signal, before anybody trained
+        ended = int(asked.code or 0)
     sys.stdout.flush()
     sys.stderr.flush()
     # At once: where Python ends by itself, a thread that waits for the store aborts the process.

@@ -5,14 +5,17 @@ says its number and what it is about to start; who waits says for whom.
 """
 
 import json
+import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
-from host.errors import HostError, LockstepError, UsageError, first_line, from_fields
+from host.errors import HostError, LockstepError, Stopped, UsageError, first_line, from_fields
 from host.nodes import Nodes
 from train.nodes import addresses, alike, stores
 from train.nodes.stores import EACH, SAY, say
@@ -104,18 +107,27 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
         UsageError: they were told different things.
     """
     store = stores.opened(nodes)
+    # What would end this process at once is to end it here, with its word taken back.
+    before = signal.signal(signal.SIGTERM, _asked)
     own = addresses.own(nodes.address, nodes.port)
     counts = (nodes.count, nodes.least)
     word = Word(socket.gethostname(), own, *counts, **planned, manifest=manifest)
     try:
         try:
             meeting = Meeting(nodes, store, _arrive(nodes, store, word))
+            signal.signal(signal.SIGTERM, before)
             _check_words(meeting)
             if nodes.least is None:
                 _check_clocks(meeting)
             else:
                 _check_clock(meeting)
             yield meeting
+        except (
+            SystemExit
+        ):  # the others go on waiting: for this one again, or for another in its place
+            with suppress(RuntimeError):
+                store.delete_key(f"{_KEY}/word/{nodes.rank}")
+            raise
         except LockstepError as error:
             if nodes.least is not None:
                 raise
@@ -129,6 +141,10 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
             f"node 0 at {nodes.place} is gone: {first_line(error)}",
             "look there what became of it, and start all of them again",
         ) from error
+
+
+def _asked(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(Stopped.code)
 
 
 def _arrive(nodes: Nodes, store: Any, word: Word) -> dict[int, Word]:
