@@ -263,8 +263,8 @@ def test_two_machines_of_one_number(tmp_path) -> None:
 
 def test_one_that_is_stopped_while_it_waits_is_replaced_by_another(tmp_path) -> None:
     """As a pod that is evicted: the new one has its name, its number and another address."""
-    with training(4, tmp_path, words=("--max_steps", "2")) as trained:
-        told = {"NODES": "3"}
+    with training(5, tmp_path, words=("--max_steps", "2")) as trained:
+        told = {"NODES": "4"}
         trained.start(0, **told)
         gone = trained.start(1, **told)
         while "waiting for node" not in gone.said():
@@ -272,11 +272,11 @@ def test_one_that_is_stopped_while_it_waits_is_replaced_by_another(tmp_path) -> 
         time.sleep(2)
         gone.part("train.launch")[-1].terminate()
         assert gone.code(60) == 75, trained.said()
-        trained.start(3, NODE_RANK="1", **told)
-        trained.start(2, **told)
-        assert [trained.net.nodes[number].code(120) for number in (0, 2, 3)] == [0] * 3, (
-            trained.said()
-        )
+        trained.start(4, NODE_RANK="1", **told)
+        for number in (2, 3):
+            trained.start(number, **told)
+        codes = [trained.net.nodes[number].code(120) for number in (0, 2, 3, 4)]
+        assert codes == [0, 0, 0, 0], trained.said()
 
 
 def test_a_port_that_is_taken(tmp_path) -> None:
