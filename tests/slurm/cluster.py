@@ -96,7 +96,7 @@ class Cluster:
         fields = self.do("scontrol", "show", "job", "--oneliner", job).split()
         return next(field.partition("=")[2] for field in fields if field.startswith(f"{what}="))
 
-    def waits(self, job: str, state: str, limit: float = 120, restarts: int = 0) -> None:
+    def waits(self, job: str, state: str, limit: float = 600, restarts: int = 0) -> None:
         """Wait until a job has a state, and has been queued again so often."""
         self._until(
             lambda: (
@@ -116,7 +116,7 @@ class Cluster:
                 self.do("scontrol", "update", f"JobId={job}", "StartTime=now")
             return self.shown(job, "JobState") != "PENDING"
 
-        self._until(runs, 120, job)
+        self._until(runs, 300, job)
 
     def said(self, job: str) -> str:
         """The file of output of a job."""
