@@ -122,9 +122,8 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
             else:
                 _check_clock(meeting)
             yield meeting
-        except (
-            SystemExit
-        ):  # the others go on waiting: for this one again, or for another in its place
+        except SystemExit:
+            # The others go on waiting: for this one again, or for another in its place.
             with suppress(RuntimeError):
                 store.delete_key(f"{_KEY}/word/{nodes.rank}")
             raise
