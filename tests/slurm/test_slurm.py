@@ -71,7 +71,10 @@ def test_preempted_it_saves_is_queued_again_and_goes_on(tmp_path, local_copy):
         assert "going on after step" in said, said
         assert f"queueing job {job} again" in said, said
         assert weights(slurm, "runs/low") == stated_hash()
-        told = slurm.do("sacct", "--duplicates", "-X", "-P", "--format=JobID,State,ExitCode")
+        # By its number: without one sacct tells of today alone, and midnight may have been between.
+        told = slurm.do(
+            "sacct", "--duplicates", "-X", "-P", "--format=JobID,State,ExitCode", f"--jobs={job}"
+        )
         print(told)
         states = [row.split("|")[1] for row in told.splitlines() if row.startswith(f"{job}|")]
         assert states == ["REQUEUED", "COMPLETED"], told
