@@ -1,7 +1,7 @@
 """`python3 -m doctor`: what is wrong with this machine, and how to mend it.
 
 python3 -m doctor              a table, and what the environment or image sees, where there is one
-python3 -m doctor --json       the same as a list of mappings
+python3 -m doctor --json       the same as a list of mappings, of the schema that each names
 python3 -m doctor --quick      what stands in the way of training, in under a second; else silent
 python3 -m doctor --record F   write down what was seen, to show to others
 python3 -m doctor --verify C   will this experiment fit this machine
@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from doctor import bridge, checks, finding
-from host import plan, selection, settings
-from host.errors import HostError, UsageError
+from host import docker, plan, selection, settings
+from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 from host.text import any_encoding
 
@@ -39,13 +40,14 @@ def main() -> int:
     any_encoding()
     wrong: list[finding.Finding] = []
     try:
+        _check(options)
         environ = settings.read()
+        docker.check(environ.get("ENGINE") or "auto")
         environ.update(selection.resolve(environ))
         if not plan.on_cpu(environ) and not options.quick:  # else who trains says it
             plan.check_count(environ)
     except UsageError as error:
-        print(error.line(), file=sys.stderr)
-        return error.code
+        return _refused(error)
     except HostError as error:  # the checks may say why
         environ.update(GPUS="all", CPUS="")
         wrong = [finding.fail("GPUS", error.problem, "there is nothing to train on", error.fix)]
@@ -53,18 +55,47 @@ def main() -> int:
     if options.quick:
         found = wrong + checks.quick(machine)
         said = finding.lines(found)
-        if said:
+        if said and not options.json:
             print(said, file=sys.stderr)
     else:
         found = wrong + checks.examine(machine)
         found += bridge.examine(machine, options.verify, options.like, found)
-        if options.json:
-            print(finding.to_json(found))
-        else:
-            print(finding.table(found, sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    if options.json:
+        print(finding.to_json(found))
+    elif not options.quick:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        print(finding.table(found, colour, shutil.get_terminal_size().columns))
     if options.record:
-        options.record.write_text(machine.record(), encoding="utf-8")
+        return _recorded(machine, options.record) or finding.code(found)
     return finding.code(found)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """See that what is asked for can be looked at here.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if os.name != "posix":
+        raise UsageError("this is Windows itself", "use WSL 2: wsl --install, and make there")
+    for given, what in ((options.verify, "experiment"), (options.like, "run")):
+        if given is not None and not Path(given).exists():
+            raise UsageError(f"there is no {what} {given}", "look at the path")
+
+
+def _recorded(machine: Machine, file: Path) -> int:
+    """Write down what was seen; 0, or the exit code where that cannot be."""
+    try:
+        file.write_text(machine.record(), encoding="utf-8")
+    except OSError as error:
+        problem = f"{file} cannot be written: {error.strerror}"
+        return _refused(UsageError(problem, "name a file in a folder that is there"))
+    return 0
+
+
+def _refused(error: LockstepError) -> int:
+    print(error.line(), file=sys.stderr)
+    return error.code
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from doctor import finding
 from doctor.finding import Finding
+from doctor.link import FREEZES
 from host import INSIDE, cuda, docker, image
 from host.errors import LockstepError
 from host.machine import Machine
@@ -26,6 +27,9 @@ def examine(
         like: a run whose bits this machine is to give.
         known: what the host's half found; what is the same inside is not said twice.
     """
+    if any(f.name == FREEZES and f.status == "fail" for f in known):
+        why = "not started: the first load may freeze this machine"
+        return [finding.skip("inside", f"{why}; python -m doctor.inside looks all the same")]
     words = ["--json", *(["--verify", verify] if verify else [])]
     words += ["--like", like] if like else []
     try:
@@ -34,7 +38,7 @@ def examine(
             line = cuda.fitting_line(machine.environ, cuda.look(machine), any_host=True)
             labels = image.labels(line, "train", machine.environ.get("BASE_IMAGE", ""))
             if not image.is_current(image.name("train", line.name), labels["INPUTS"]):
-                return [finding.skip("inside", "the image is not built yet: make train builds it")]
+                return _nothing("the image is not built yet: make image builds it", verify, like)
             command = [
                 sys.executable,
                 "-m",
@@ -49,7 +53,7 @@ def examine(
             python = Path(machine.home) / ".venv" / "bin" / "python"
             inside = INSIDE.exists()
             if not (inside or python.exists()):
-                return [finding.skip("inside", "nothing is installed yet: make train does it")]
+                return _nothing("nothing is installed yet: make ready does it", verify, like)
             command = [sys.executable if inside else str(python), "-m", "doctor.inside", *words]
     except LockstepError as error:
         return [finding.skip("inside", error.problem)]
@@ -60,6 +64,17 @@ def examine(
         for f in found
         if f.name not in said or (f.status, f.seen) != (said[f.name].status, said[f.name].seen)
     ]
+
+
+def _nothing(why: str, verify: str | None, like: str | None) -> list[Finding]:
+    """There is nothing yet to see it with; who asked for an experiment or a run is told so."""
+    asked = {"experiment": verify, "run": like}
+    found = [
+        finding.warn(name, f"{given} was not looked at", why, "do that, and ask again")
+        for name, given in asked.items()
+        if given
+    ]
+    return found or [finding.skip("inside", why)]
 
 
 def _started(command: list[str], machine: Machine) -> list[Finding]:

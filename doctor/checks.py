@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from doctor import driver, engine, gpus, link, network, system
-from doctor.finding import Finding
+from typing import Callable
+
+from doctor import driver, engine, gpus, health, link, log, network, system, wsl
+from doctor.finding import Finding, warn
 from host import plan
+from host.errors import first_line
 from host.machine import Machine
+
+BROKEN = "not looked at"
+"""How a finding begins whose check failed by an error of its own."""
 
 # What takes milliseconds, and stands in the way of this training: `make train` runs these first.
 _QUICK = (
     driver.driver,
     driver.line,
-    gpus.memory_errors,
+    gpus.counted,
+    health.state,
+    health.memory_errors,
     gpus.neighbours,
-    driver.wsl,
+    link.freezes,
+    wsl.wsl,
     system.disk,
     system.clock,
     system.owner,
@@ -22,14 +31,21 @@ _ALL = (
     driver.driver,
     driver.line,
     gpus.models,
+    gpus.counted,
+    health.state,
     gpus.equal,
-    gpus.memory_errors,
+    health.memory_errors,
+    health.health,
+    log.errors,
     gpus.mig,
-    gpus.slowed,
+    gpus.licence,
+    health.slowed,
     gpus.neighbours,
-    gpus.persistence,
+    health.persistence,
     link.slots,
+    link.nvlink,
     link.external,
+    link.freezes,
     network.interfaces,
     network.fabric,
     engine.engine,
@@ -37,7 +53,7 @@ _ALL = (
     engine.in_container,
     engine.room,
     engine.environment,
-    driver.wsl,
+    wsl.wsl,
     system.processors,
     system.memory,
     system.shared_memory,
@@ -51,17 +67,35 @@ _ALL = (
 _GPU = (
     driver.driver,
     driver.line,
-    gpus.memory_errors,
+    gpus.counted,
+    health.state,
+    health.memory_errors,
     gpus.neighbours,
+    link.freezes,
 )
 
 
 def examine(machine: Machine) -> list[Finding]:
     """Every check."""
-    return [check(machine) for check in _ALL]
+    return [_guarded(check, machine) for check in _ALL]
 
 
 def quick(machine: Machine) -> list[Finding]:
     """The checks that take under a second together."""
     on_cpu = plan.on_cpu(machine.environ)
-    return [check(machine) for check in _QUICK if not (on_cpu and check in _GPU)]
+    return [_guarded(check, machine) for check in _QUICK if not (on_cpu and check in _GPU)]
+
+
+def _guarded(check: Callable[[Machine], Finding], machine: Machine) -> Finding:
+    """What a check found; an error of its own stops neither the others nor a training."""
+    try:
+        return check(machine)
+    except Exception as error:  # a machine that nobody has seen before
+        name = check.__name__.replace("_", " ")
+        seen = f"{BROKEN}: {type(error).__name__}: {first_line(error)}"
+        return warn(
+            name,
+            seen,
+            "the doctor cannot read what this machine says; that is its own fault",
+            "make doctor ARGS='--record here.json', and open an issue with that file",
+        )

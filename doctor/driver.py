@@ -1,36 +1,37 @@
-"""Whether the NVIDIA driver works, why not, and which CUDA line fits it."""
+"""Whether the NVIDIA driver works, and which CUDA line fits it."""
 
 from __future__ import annotations
 
 import re
 
+from doctor import unloaded, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import cuda, nvidia, pci
 from host import lines as table
 from host.errors import LockstepError
-from host.machine import Machine
+from host.machine import Answer, Machine
 
 _REBOOT = "sudo reboot"
-_WSL = "/usr/lib/wsl/lib"
 _CPU = "or train on the CPU: CPUS=1"
+_MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
+_XID = "sudo dmesg | grep -iE 'nvrm|xid'"
 
-
-# What nvidia-smi says, what it means, and what helps.
+# What nvidia-smi says instead of rows, what it means, and what helps.
 _COMPLAINTS = (
     (
         r"insufficient permissions",
         "this user may not open /dev/nvidia*: no program of yours sees a GPU",
-        "sudo usermod -aG video,render $USER   # and log in again",
+        "sudo usermod -aG {group} $USER   # and log in again",
     ),
     (
         r"device handle|gpu is lost|fallen off the bus",
         "a GPU stopped answering: power, heat, riser or the card itself",
-        f"sudo dmesg | grep -i xid; then {_REBOOT}",
+        f"{_XID}; then {_REBOOT}",
     ),
     (
-        r"no devices were found",
-        "a card did not start: power plug, address space (BIOS: Above 4G decoding), or too old",
-        "sudo dmesg | grep -iE 'nvrm|xid'",
+        r"libnvidia-ml",
+        "nvidia-smi is here, and the loader does not find the library that it asks",
+        "{loader}",
     ),
     (
         r"failed to initialize nvml: unknown error",
@@ -43,109 +44,112 @@ _COMPLAINTS = (
 def driver(machine: Machine) -> Finding:
     """The driver answers; or the one reason why it does not."""
     answer, gpus = nvidia.ask(machine)
-    said = answer.said
-    # A GPU that is lost is complained of between the rows of the others, who may do without it.
-    if gpus and ("device handle" not in said or "CUDA_VISIBLE_DEVICES" in machine.environ):
-        return ok("driver", gpus[0].row["driver_version"])
-    if "version mismatch" in said:
-        library = re.search(r"NVML library version: ([\d.]+)", said)
-        loaded = machine.read("/sys/module/nvidia/version") or "another"
-        return fail(
-            "driver",
-            f"library {library.group(1) if library else 'new'}, kernel module {loaded}",
-            "the driver was upgraded and the old module is still loaded: nothing starts on a GPU",
-            f"{_REBOOT}   # {_CPU}",
-        )
-    if "no devices were found" in said.lower() and not _devices(machine):
-        return skip("driver", "this job or container was given no GPU")
-    for sign, why, fix in _COMPLAINTS:
-        if re.search(sign, said, re.IGNORECASE):
-            seen = next(row for row in said.splitlines() if re.search(sign, row, re.IGNORECASE))
-            return fail("driver", seen, why, fix)
-    cards = pci.cards(machine)
-    if cards and not gpus:
-        return _not_loaded(machine, cards)
+    if gpus:
+        return _answers(machine, answer.code, gpus)
+    for reason in (wsl.blocked, _mismatch, _none_found, _complaint, _unloaded):
+        found = reason(machine, answer)
+        if found is not None:
+            return found
+    other = _other_make(machine)
+    if other is not None:
+        return skip("driver", f"no NVIDIA GPU, but {other}, for which this torch is not built")
     # nvidia-smi without a card: an image's, or a virtual machine's that lost it.
     return skip("driver", "no NVIDIA GPU on this machine")
 
 
-def _not_loaded(machine: Machine, cards: list[pci.Card]) -> Finding:
-    """A GPU is on the bus, and NVIDIA's module does not hold it."""
-    on_bus = f"{len(cards)} GPU{'s' * (len(cards) != 1)} on the bus"
-    # Whoever did not ask for GPUs trains on the CPU then, as on any machine without.
-    unwell = fail if machine.environ.get("GPUS") else warn
-    if any(card.driver == "nouveau" for card in cards):
-        return unwell(
-            "driver",
-            f"{on_bus}, held by nouveau",
-            "nouveau cannot compute: it trains on the CPU",
-            "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/no-nouveau.conf;"
-            " sudo update-initramfs -u; sudo ubuntu-drivers install --gpgpu && sudo reboot",
-        )
-    if any(card.driver == "vfio-pci" for card in cards):
-        return unwell(
-            "driver",
-            f"{on_bus}, held by vfio-pci",
-            "set aside for a virtual machine",
-            f"sudo driverctl unset-override {cards[0].address}",
-        )
-    held = any(card.driver == "nvidia" for card in cards)
-    if not machine.has("nvidia-smi"):
-        if held and _devices(machine):
-            return unwell(
-                "driver",
-                f"{on_bus}, given to this container without nvidia-smi",
-                "GPUs are counted by nvidia-smi: without it, it trains on the CPU",
-                "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-            )
-        if held:  # sysfs shows the host's cards in every container
-            return skip("driver", "the host's GPUs are not given to this container")
-        return unwell(
-            "driver",
-            f"{on_bus}, and no driver installed",
-            "without it, it trains on the CPU",
-            "sudo ubuntu-drivers install --gpgpu   # or your distribution's package",
-        )
-    return _silent(machine, on_bus, held)
-
-
-def _silent(machine: Machine, on_bus: str, held: bool) -> Finding:
-    """The driver is installed, and does not answer."""
-    if held:
-        answer, _ = nvidia.ask(machine)
-        rows = [row for row in answer.said.splitlines() if row.strip()]
+def _mismatch(machine: Machine, answer: Answer) -> Finding | None:
+    """Library and module are of two versions."""
+    if "version mismatch" not in answer.said:
+        return None
+    told = re.search(r"NVML library version: ([\d.]+)", answer.said)
+    library = told.group(1) if told else "of another version"
+    loaded = nvidia.loaded(machine) or "another"
+    if loaded == machine.run("modinfo", "-F", "version", "nvidia").out.strip():
         return fail(
             "driver",
-            f"{on_bus}, and nvidia-smi says: {(rows or ['nothing'])[-1][:120]}",
-            "the driver is loaded and does not answer, as with a GPU that hangs",
-            f"sudo dmesg | grep -iE 'nvrm|xid'; then {_REBOOT}; {_CPU}",
-        )
-    if _secure_boot(machine):
-        return fail(
-            "driver",
-            f"{on_bus}; installed, not loaded, and Secure Boot is on",
-            "the kernel refuses a module whose key it does not know",
-            "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der && sudo reboot   # and enrol"
-            f" the key in the blue screen; {_CPU}",
+            f"library {library}, kernel module {loaded}, the same on the disk",
+            "library and module were installed from two sources: a reboot changes nothing",
+            "remove one of them, and install both from one source: sudo nvidia-uninstall"
+            f" takes a .run file's away; {_CPU}",
         )
     return fail(
         "driver",
-        f"{on_bus}; installed, and not loaded",
-        "after a kernel upgrade its module may not have been built",
-        f"sudo modprobe nvidia || dkms status   # {_CPU}",
+        f"library {library if told else 'new'}, kernel module {loaded}",
+        "the driver was upgraded and the old module is still loaded: nothing starts on a GPU",
+        f"{_REBOOT}   # {_CPU}",
     )
 
 
-def _devices(machine: Machine) -> bool:
-    """Whether there is a device file of a GPU."""
-    return any(re.fullmatch(r"nvidia\d+", name) for name in machine.names("/dev"))
+def _none_found(machine: Machine, answer: Answer) -> Finding | None:
+    if "no devices were found" not in answer.said.lower():
+        return None
+    return unloaded.none_found(machine, pci.cards(machine))
 
 
-def _secure_boot(machine: Machine) -> bool:
-    folder = "/sys/firmware/efi/efivars"
-    names = [n for n in machine.names(folder) if n.startswith("SecureBoot-")]
-    # Four bytes of attributes, then the value.
-    return any((machine.read(f"{folder}/{name}") or "")[-1:] == "\x01" for name in names)
+def _complaint(machine: Machine, answer: Answer) -> Finding | None:
+    """What nvidia-smi says, where that is known."""
+    for sign, why, fix in _COMPLAINTS:
+        for row in answer.said.splitlines():
+            if re.search(sign, row, re.IGNORECASE):
+                mend = fix.format(group=_group(machine), loader=_loader(machine))
+                return fail("driver", row, why, mend)
+    return None
+
+
+def _unloaded(machine: Machine, _answer: Answer) -> Finding | None:
+    """What bus and kernel say."""
+    cards = pci.cards(machine)
+    return unloaded.examine(machine, cards) if cards else unloaded.gone(machine)
+
+
+def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
+    """There are rows; and perhaps complaints beside them."""
+    version = gpus[0].text("driver_version") or "of a version that it does not say"
+    said = nvidia.complaints(machine)
+    lost = [row for row in said if re.search(_COMPLAINTS[1][0], row, re.IGNORECASE)]
+    # A GPU that is lost is complained of between the rows of the others, who may do without it.
+    if lost and "CUDA_VISIBLE_DEVICES" not in machine.environ:
+        return fail("driver", lost[0], _COMPLAINTS[1][1], _COMPLAINTS[1][2])
+    corrupted = [row for row in said if "inforom" in row.lower()]
+    if corrupted:
+        return warn(
+            "driver",
+            f"{version}; {corrupted[0]}",
+            "the card cannot read what it keeps of itself; some such cards compute, others fail",
+            "see that `make doctor` finds its products right; keep an eye on the kernel's log"
+            f" ({_XID}), and have it replaced",
+        )
+    if code and said and not lost:
+        return warn(
+            "driver",
+            f"{version}; nvidia-smi ends with {code}: {said[-1][:120]}",
+            "it lists GPUs, and has something to complain of",
+            f"nvidia-smi -q; {_XID}",
+        )
+    return ok("driver", version)
+
+
+def _other_make(machine: Machine) -> str | None:
+    """A GPU of another maker that computes."""
+    if machine.exists("/dev/kfd"):
+        return "AMD's (ROCm)"
+    found = pci.of_maker(machine, pci.INTEL)
+    return "Intel's (XPU)" if any(not address.endswith("00:02.0") for address in found) else None
+
+
+def _loader(machine: Machine) -> str:
+    """How the driver's library is found."""
+    if machine.exists(f"{_MOUNTED}/lib64"):
+        return f"export LD_LIBRARY_PATH={_MOUNTED}/lib64:$LD_LIBRARY_PATH PATH=$PATH:{_MOUNTED}/bin"
+    major = (nvidia.loaded(machine) or "580").split(".")[0]
+    return f"sudo ldconfig; else install it: sudo apt-get install libnvidia-compute-{major}"
+
+
+def _group(machine: Machine) -> str:
+    """The groups to whom the GPUs' devices belong."""
+    device = next(iter(nvidia.devices(machine)), "nvidia0")
+    group = machine.run("stat", "-c", "%G", f"/dev/{device}").out.strip()
+    return group if re.fullmatch(r"[a-z_][\w-]*", group) and group != "root" else "video,render"
 
 
 def line(machine: Machine) -> Finding:
@@ -159,39 +163,16 @@ def line(machine: Machine) -> Finding:
     except LockstepError as error:
         return fail("CUDA line", error.problem, "its kernels would not start there", error.fix)
     newest = table.lines()[0]
+    unknown = sorted({gpu.name for gpu in host.gpus if gpu.capability is None})
+    if unknown or host.major is None:
+        what = f"compute capability of {', '.join(unknown)}" if unknown else "version of the driver"
+        return ok("CUDA line", f"{chosen.name}; the {what} is not known")
     if chosen == newest or wanted != "auto":
         return ok("CUDA line", chosen.name)
-    older = host.major < newest.driver and all(
-        g.capability is None or newest.runs_on(g.capability) for g in host.gpus
+    older = (
+        host.major is not None
+        and host.major < newest.driver
+        and all(g.capability is None or newest.runs_on(g.capability) for g in host.gpus)
     )
     reason = f"driver {host.version} is older than {newest.driver}" if older else "for these GPUs"
     return ok("CUDA line", f"{chosen.name}: {reason}")
-
-
-def wsl(machine: Machine) -> Finding:
-    """Windows' kernel for Linux: what is other there."""
-    release = machine.read("/proc/sys/kernel/osrelease") or ""
-    if "microsoft" not in release.lower():
-        return skip("WSL", "not Windows")
-    if "wsl2" not in release.lower() and not machine.exists("/dev/dxg"):
-        return fail(
-            "WSL",
-            "version 1",
-            "it has no GPUs, no cgroups and no containers",
-            "in Windows: wsl --set-version <distribution> 2",
-        )
-    if not machine.has("nvidia-smi") and machine.exists(f"{_WSL}/nvidia-smi"):
-        return warn(
-            "WSL",
-            f"Windows' driver is here, and {_WSL} is not in PATH",
-            "programs do not find the GPU, and train on the CPU",
-            f"export PATH=$PATH:{_WSL}",
-        )
-    if re.match(r"/mnt/[a-z]/", machine.home):
-        return warn(
-            "WSL",
-            f"the checkout is on Windows' disk: {machine.home}",
-            "each file takes ten times as long there, and permissions are not kept",
-            "git clone it again under ~",
-        )
-    return ok("WSL", "version 2: the driver is Windows'; install none inside")

@@ -8,7 +8,7 @@ from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, cuda, docker, nvidia
 from host import image as images
 from host.errors import LockstepError
-from host.machine import Machine
+from host.machine import NO_ANSWER, Machine
 
 # First release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
@@ -17,10 +17,39 @@ _CONFIGURE = (
     "sudo apt-get install nvidia-container-toolkit; sudo nvidia-ctk runtime configure"
     " --runtime=docker && sudo systemctl restart docker"
 )
+_NO_CGROUPS = "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups"
+_DESKTOP = (
+    "Docker Desktop runs its engine in a machine without GPUs: only on Windows it hands them over",
+    "install Docker Engine beside it, and docker context use default; or ENGINE=local",
+)
 _CONFIGURE_ROOTLESS = (
     "sudo apt-get install nvidia-container-toolkit; nvidia-ctk runtime configure --runtime=docker"
     " --config=$HOME/.config/docker/daemon.json && systemctl --user restart docker;"
-    " sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=true"
+    f" {_NO_CGROUPS}=true"
+)
+# What a container says that does not see the GPUs, what it means, and what helps.
+_UNSEEN = (
+    ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
+    (
+        "unresolvable CDI|failed to stat CDI|CDI device injection failed",
+        "the CDI description is missing, or older than the driver",
+        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    ),
+    (
+        r"bpf_prog_query|failed to add device rules|cgroups?/devices.*permission denied",
+        "the toolkit may not set the device cgroup: a rootless engine, or one inside LXC",
+        f"{_NO_CGROUPS}=true; restart the engine",
+    ),
+    (
+        "Insufficient Permissions",
+        "SELinux keeps the devices from containers",
+        "sudo setsebool -P container_use_devices 1",
+    ),
+    (
+        "Failed to initialize NVML",
+        "the container may not open the devices (cgroup)",
+        f"{_NO_CGROUPS}=false && sudo systemctl restart docker",
+    ),
 )
 
 
@@ -50,6 +79,9 @@ def toolkit(machine: Machine) -> Finding:
     if not gpus or not _answers(machine):
         return skip("toolkit", "no GPU" if not gpus else "no engine")
     way = docker.handover(machine)
+    if way is None and _is_desktop(machine):
+        why, fix = _DESKTOP
+        return fail("toolkit", "Docker Desktop has no GPUs here", why, fix)
     if way is None:
         return fail(
             "toolkit",
@@ -58,7 +90,7 @@ def toolkit(machine: Machine) -> Finding:
             _configure(machine),
         )
     said = machine.run("nvidia-ctk", "--version").out
-    found = re.search(r"version (\d+)\.(\d+)\.(\d+)", said)
+    found = re.search(r"version ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
     word = {"nvidia": "runtime", "cdi": "CDI"}[way]
     if found is None:
         return ok("toolkit", word)
@@ -74,7 +106,7 @@ def toolkit(machine: Machine) -> Finding:
 
 
 def _configure(machine: Machine) -> str:
-    said = machine.run("docker", "info", "--format", "{{.SecurityOptions}}").out
+    said = _told(machine, "SecurityOptions")
     return _CONFIGURE_ROOTLESS if "rootless" in said else _CONFIGURE
 
 
@@ -96,29 +128,46 @@ def in_container(machine: Machine) -> Finding:
     count = sum(row.startswith("GPU ") for row in answer.out.splitlines())
     if answer.code == 0 and count == len(gpus):
         return ok(name, f"{count}")
-    if "mismatch" in answer.said:
-        fix, why = "sudo reboot", "the driver was upgraded under the engine"
-    elif "unresolvable CDI" in answer.said:
-        fix = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-        why = "the CDI description is older than the driver"
-    elif "Failed to initialize NVML" in answer.said:
-        why = "the container may not open the devices (cgroup or SELinux)"
-        fix = (
-            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false"
-            " && sudo systemctl restart docker"
-        )
-    else:
-        fix, why = _configure(machine), "training in it would stop, or run on the CPU"
+    if answer.code == NO_ANSWER:
+        return fail(name, "no answer in a minute", "the engine or the driver hangs", "docker info")
+    why, fix = _why_unseen(machine, answer.said)
     rows = [row for row in answer.said.splitlines() if row.strip()]
     seen = rows[-1][:160] if answer.code and rows else f"{count} of {len(gpus)}"
     return fail(name, seen, why, fix)
+
+
+def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
+    """Why a container does not see the GPUs that the host sees, and what helps."""
+    if "could not select device driver" in said and _is_desktop(machine):
+        return _DESKTOP
+    for sign, why, fix in _UNSEEN:
+        if re.search(sign, said, re.IGNORECASE):
+            return why, fix
+    if "libnvidia-ml.so" in said:
+        if "snap" in _told(machine, "DockerRootDir"):
+            return (
+                "Docker is a snap here, which does not see the driver's libraries",
+                f"sudo snap remove docker; install Docker Engine from docker.com; {_CONFIGURE}",
+            )
+        return "the toolkit does not find the driver's libraries on the host", "sudo ldconfig"
+    return "training in it would stop, or run on the CPU", _configure(machine)
+
+
+def _is_desktop(machine: Machine) -> bool:
+    """Whether the engine is Docker Desktop's on Linux, whose machine has no GPUs."""
+    return "Docker Desktop" in _told(machine, "OperatingSystem")
+
+
+def _told(machine: Machine, field: str) -> str:
+    """A field of what the engine says of itself."""
+    return machine.run("docker", "info", "--format", f"{{{{.{field}}}}}").out.strip()
 
 
 def room(machine: Machine) -> Finding:
     """The engine's disk has room for what a build takes."""
     if not _answers(machine):
         return skip("engine's disk", "no engine")
-    root = machine.run("docker", "info", "--format", "{{.DockerRootDir}}").out.strip()
+    root = _told(machine, "DockerRootDir")
     free = machine.free(root) if root else None
     if free is None:
         return skip("engine's disk", "elsewhere: the engine is on another machine")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import asdict, dataclass
 from typing import Iterable
 
 from host.errors import HostError
 from host.text import printable
 
+SCHEMA = 1
+"""Of the rows that --json prints; another number means that a field was changed or taken away."""
+_LEAST = 30  # columns for words, however narrow the terminal is
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31", "skip": "90"}
 
 
@@ -50,28 +54,52 @@ def skip(name: str, seen: str) -> Finding:
     return Finding(name, "skip", seen)
 
 
-def table(findings: list[Finding], colour: bool) -> str:
+def table(findings: list[Finding], colour: bool, columns: int = 80) -> str:
     """Findings for people: a row each, and under what is not well why that matters and the fix.
 
     What was not looked at stands at the end, by reason.
+
+    Args:
+        columns: of the terminal; what is longer goes on in the next line.
     """
-    width = max((len(f.name) for f in findings), default=0)
+    width = max((len(f.name) for f in findings if f.status != "skip"), default=0)
+    indent = " " * (width + 8)
     rows = []
     for found in [f for f in findings if f.status != "skip"]:
-        word = f"{found.status:<4}"
-        if colour:
-            word = f"\033[{_COLOURS[found.status]}m{word}\033[0m"
-        rows.append(f"{word}  {found.name:<{width}}  {printable(found.seen)}")
-        rows += [f"{'':{width + 8}}{line}" for line in _advice(found)]
+        seen = _wrapped(printable(found.seen), indent, columns)
+        head = f"{_word(found.status, colour)}  {found.name:<{width}}  "
+        rows += [head + seen[0][len(indent) :], *seen[1:]] if seen else [head.rstrip()]
+        for line in _advice(found):
+            # The lines after the first of a fix stand further in: they belong to it.
+            more = indent + "  " * line.startswith("→")
+            rows += _wrapped(line, indent, columns, more)
     reasons: dict[str, list[str]] = {}
     for found in findings:
         if found.status == "skip":
             reasons.setdefault(found.seen, []).append(found.name)
-    word = "\033[90mskip\033[0m" if colour else "skip"
-    rows += [f"{word}  {printable(seen)}: {', '.join(names)}" for seen, names in reasons.items()]
+    for reason, names in reasons.items():
+        said = _wrapped(f"{printable(reason)}: {', '.join(names)}", " " * 6, columns)
+        rows += [f"{_word('skip', colour)}  {said[0][6:]}", *said[1:]]
     count = {status: sum(f.status == status for f in findings) for status in _COLOURS}
     rows.append(", ".join(f"{number} {status}" for status, number in count.items() if number))
     return "\n".join(rows)
+
+
+def _word(status: str, colour: bool) -> str:
+    word = f"{status:<4}"
+    return f"\033[{_COLOURS[status]}m{word}\033[0m" if colour else word
+
+
+def _wrapped(text: str, indent: str, columns: int, more: str | None = None) -> list[str]:
+    """A text in lines between blanks; words that are longer than a line stay whole."""
+    return textwrap.wrap(
+        text,
+        max(columns, len(indent) + _LEAST),
+        initial_indent=indent,
+        subsequent_indent=indent if more is None else more,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def lines(findings: Iterable[Finding]) -> str:
@@ -90,8 +118,9 @@ def code(findings: Iterable[Finding]) -> int:
 
 
 def to_json(findings: list[Finding]) -> str:
-    """Findings for machines: a list of mappings."""
-    return json.dumps([asdict(found) for found in findings], indent=1, ensure_ascii=False)
+    """Findings for machines: a list of mappings, each of which names the schema."""
+    rows = [{**asdict(found), "schema": SCHEMA} for found in findings]
+    return json.dumps(rows, indent=1, ensure_ascii=False)
 
 
 def from_json(text: str) -> list[Finding]:
@@ -101,8 +130,9 @@ def from_json(text: str) -> list[Finding]:
         ValueError: it is something else.
     """
     try:
-        return [Finding(**row) for row in json.loads(text)]
-    except TypeError as error:
+        rows = [{k: v for k, v in row.items() if k != "schema"} for row in json.loads(text)]
+        return [Finding(**row) for row in rows]
+    except (TypeError, AttributeError) as error:
         raise ValueError(str(error)) from error
 
 

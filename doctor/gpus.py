@@ -1,12 +1,12 @@
-"""The GPUs as they are now: model, faults, heat, power, neighbours."""
+"""Which GPUs there are, how alike they are, and who else is on them."""
 
 from __future__ import annotations
 
-from doctor.finding import Finding, fail, ok, skip, warn
-from host import nvidia
-from host.machine import Machine
+import re
 
-_HOT = 87
+from doctor.finding import Finding, fail, ok, skip, warn
+from host import limits, nvidia, pci
+from host.machine import Machine
 
 
 def models(machine: Machine) -> Finding:
@@ -14,6 +14,14 @@ def models(machine: Machine) -> Finding:
     _, gpus = nvidia.ask(machine)
     if not gpus:
         return skip("GPUs", "no GPU")
+    hidden = machine.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if hidden not in nvidia.HIDDEN and not nvidia.seen(machine):
+        return fail(
+            "GPUs",
+            f"CUDA_VISIBLE_DEVICES={hidden} names none of the {len(gpus)} that are here",
+            "CUDA sees no GPU: it trains on the CPU, or not at all",
+            "unset CUDA_VISIBLE_DEVICES   # numbers begin with 0 in each container and job",
+        )
     kinds: dict[str, list[nvidia.Gpu]] = {}
     for gpu in gpus:
         kinds.setdefault(gpu.name, []).append(gpu)
@@ -29,14 +37,65 @@ def _describe(gpu: nvidia.Gpu) -> str:
     return ", ".join(parts)
 
 
+def counted(machine: Machine) -> Finding:
+    """The driver lists every GPU that is on the bus."""
+    _, gpus = nvidia.ask(machine)
+    if not gpus:
+        return skip("all GPUs", "no GPU")
+    there = [card for card in pci.cards(machine) if card.driver in ("nvidia", None)]
+    files = len(nvidia.devices(machine))
+    # A container or a job may be given some of those that its sysfs shows.
+    if limits.in_job(machine.environ, machine.root) or "CUDA_VISIBLE_DEVICES" in machine.environ:
+        return skip("all GPUs", "some were chosen for this")
+    if limits.in_container(machine.root) or (files and files < len(there)):
+        there = there[:0] if files <= len(gpus) else there[:files]
+    if len(there) <= len(gpus):
+        return ok("all GPUs", f"{len(gpus)} listed")
+    known = {gpu.place for gpu in gpus}
+    missing = ", ".join(card.address for card in there if card.address not in known)
+    return fail(
+        "all GPUs",
+        f"{len(there)} on the bus, and the driver lists {len(gpus)}: {missing} is missing",
+        "it stopped answering, or did not start; what starts CUDA may hang",
+        "sudo dmesg | grep -iE 'nvrm|xid'; then power the machine off and on; until then name the"
+        f" others: GPUS={','.join(gpu.index for gpu in gpus)},",
+    )
+
+
+def licence(machine: Machine) -> Finding:
+    """A virtual GPU has the licence without which it slows down and refuses work."""
+    _, gpus = nvidia.ask(machine)
+    if not any(re.search(r"-[0-9]+[QCAB]$|^GRID ", gpu.name) for gpu in gpus):
+        return skip("vGPU licence", "no virtual GPU")
+    said = machine.run("nvidia-smi", "-q").out
+    status = re.findall(r"License Status\s*: (.*)", said)
+    if not any("Unlicensed" in each for each in status):
+        return ok("vGPU licence", status[0] if status else "not known")
+    return fail(
+        "vGPU licence",
+        next(each for each in status if "Unlicensed" in each),
+        "without a licence it slows down, and after a day CUDA is busy or unavailable",
+        "sudo systemctl restart nvidia-gridd; its token: /etc/nvidia/ClientConfigToken, or your"
+        " cloud's image brings it",
+    )
+
+
 def equal(machine: Machine) -> Finding:
     """All GPUs are of one kind and clock."""
     gpus = nvidia.seen(machine)
     if len(gpus) < 2:
         return skip("equal GPUs", "fewer than two GPUs")
-    names = {gpu.name for gpu in gpus}
+    names = {name for name in (gpu.text("name") for gpu in gpus) if name}
     clocks = [clock for clock in (gpu.number("clocks.max.sm") for gpu in gpus) if clock]
-    if len(names) == 1 and (not clocks or min(clocks) > 0.95 * max(clocks)):
+    bios = {g.text("vbios_version") for g in nvidia.health(machine)} - {None}
+    if len(names) < 2 and len(bios) > 1:
+        return warn(
+            "equal GPUs",
+            f"of one kind, with different VBIOS: {', '.join(sorted(map(str, bios)))}",
+            "rules for power and clocks may differ: each step waits for the slowest",
+            "update them to one version, or ask who runs the machine",
+        )
+    if len(names) < 2 and (not clocks or min(clocks) > 0.95 * max(clocks)):
         return ok("equal GPUs", f"{len(gpus)} of one kind")
     kinds: dict[tuple[str, float], list[nvidia.Gpu]] = {}
     for gpu in gpus:
@@ -52,26 +111,6 @@ def equal(machine: Machine) -> Finding:
     )
 
 
-def memory_errors(machine: Machine) -> Finding:
-    """No uncorrectable error in GPU memory since the driver was loaded."""
-    gpus = nvidia.seen(machine)
-    known = [(g, g.number("ecc.errors.uncorrected.volatile.total")) for g in gpus]
-    counted = [(g, count) for g, count in known if count is not None]
-    if not counted:
-        return skip("GPU memory errors", "no GPU that says")
-    bad = [(g, int(count)) for g, count in counted if count]
-    if not bad:
-        return ok("GPU memory errors", "none uncorrected")
-    first = bad[0][0]
-    return fail(
-        "GPU memory errors",
-        ", ".join(f"{g.label}: {count} uncorrected" for g, count in bad),
-        "weights may be wrong without a word; it gets worse with time",
-        f"sudo nvidia-smi --gpu-reset -i {first.row['index']}; if they come back, have it replaced;"
-        " until then hide it with CUDA_VISIBLE_DEVICES",
-    )
-
-
 def mig(machine: Machine) -> Finding:
     """No GPU is cut into instances."""
     gpus = nvidia.seen(machine)
@@ -80,6 +119,8 @@ def mig(machine: Machine) -> Finding:
         return skip("MIG", "no GPU that says")
     if not cut:
         return ok("MIG", "off")
+    if limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ:
+        return ok("MIG", "this container has an instance, a part of a GPU")
     return warn(
         "MIG",
         f"on: {', '.join(g.label for g in cut)}",
@@ -87,36 +128,6 @@ def mig(machine: Machine) -> Finding:
         "train on one: CUDA_VISIBLE_DEVICES=MIG-… (nvidia-smi -L); or, with nothing running,"
         f" sudo nvidia-smi -i {cut[0].row['index']} -mig 0",
     )
-
-
-def slowed(machine: Machine) -> Finding:
-    """Neither heat nor power holds a GPU back."""
-    gpus = nvidia.seen(machine)
-    if not gpus:
-        return skip("heat and power", "no GPU")
-    for gpu in gpus:
-        bits = int(gpu.text("clocks_throttle_reasons.active") or "0", 16)
-        reasons = [word for bit, word in nvidia.SLOWED.items() if bits & bit]
-        heat = gpu.number("temperature.gpu")
-        if reasons or (heat is not None and heat >= _HOT):
-            seen = f"{gpu.label}: {heat:.0f} °C" if heat is not None else gpu.label
-            return warn(
-                "heat and power",
-                f"{seen}{', slowed by ' * bool(reasons)}{', '.join(reasons)}",
-                "it computes slower than it could, and the others wait for it",
-                "check fans, dust, airflow and the power plugs; nvidia-smi -q -d PERFORMANCE",
-            )
-    for gpu in gpus:
-        limit, usual = gpu.number("power.limit"), gpu.number("power.default_limit")
-        if limit and usual and limit < 0.9 * usual:
-            return warn(
-                "heat and power",
-                f"{gpu.label} is limited to {limit:.0f} of {usual:.0f} W",
-                "it computes slower than it could",
-                f"sudo nvidia-smi -i {gpu.row['index']} -pl {usual:.0f}   # unless that is meant",
-            )
-    heats = [heat for heat in (g.number("temperature.gpu") for g in gpus) if heat is not None]
-    return ok("heat and power", f"{max(heats):.0f} °C at most" if heats else "nothing slows them")
 
 
 def neighbours(machine: Machine) -> Finding:
@@ -131,6 +142,9 @@ def neighbours(machine: Machine) -> Finding:
         if app.uuid in by_uuid
     ]
     for gpu in gpus:  # another container's or user's may not be listed
+        failed = any("requires reset" in value for value in gpu.row.values())
+        if gpu.is_integrated or failed:  # what is used is the machine's; nobody's any more
+            continue
         memory, total = gpu.number("memory.used"), gpu.number("memory.total")
         listed = any(row.startswith(f"{gpu.label}:") for row in used)
         if memory and total and memory > 0.1 * total and memory > 2048 and not listed:
@@ -141,22 +155,5 @@ def neighbours(machine: Machine) -> Finding:
         "busy GPUs",
         "; ".join(used),
         "they share memory and time with this training",
-        "train on the others: GPUS=free; or stop them",
-    )
-
-
-def persistence(machine: Machine) -> Finding:
-    """The driver stays loaded while nothing runs."""
-    _, gpus = nvidia.ask(machine)
-    modes = [gpu.text("persistence_mode") for gpu in gpus]
-    if not any(modes):
-        return skip("persistence", "no GPU that says")
-    # A screen keeps the driver loaded as well.
-    if "Disabled" not in modes or any(g.text("display_active") == "Enabled" for g in gpus):
-        return ok("persistence", "the driver stays loaded")
-    return warn(
-        "persistence",
-        "off, and no screen is attached",
-        "each start loads the driver anew, which takes seconds, and counters of errors are lost",
-        "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1",
+        "train on the others: GPUS=free; or stop them: sudo fuser -v /dev/nvidia*",
     )

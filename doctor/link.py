@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from doctor.finding import Finding, ok, skip, warn
-from host import pci
-from host.machine import Machine
+import itertools
+import re
 
-_BUS = "/sys/bus/thunderbolt/devices"
-# GB/s that reach a program, by the tunnel's Gb/s: Thunderbolt 2, 3 and 4 (USB4), 5. What PCIe says
-# of a tunnel's ports is made up.
+from doctor.finding import Finding, fail, ok, skip, warn
+from host import nvidia, pci
+from host.machine import Machine
+from host.text import number, whole
+
+FREEZES = "external GPU's bridge"
+"""The row of what may take the machine down when it is first used."""
+_MANY = 1000  # corrected errors
+_BUSY, _FILLED = 50, 1024  # per cent; MiB
+_BLACKWELL, _BRIDGE = 0x2900, "0x5786"
+_HALF = 20  # Gb/s, where box and machine do twice that
+_WITHOUT_PCIE = ("dponly", "nopcie", "usbonly")
+_GPU_BOX = re.compile(
+    r"gpu|core x|core v|breakaway|node (titan|pro|lite)|akitio|aorus|ai box|gv-n|mantiz|eg[fp]x",
+    re.IGNORECASE,
+)
+# GB/s that reach a program, by the tunnel's Gb/s: Thunderbolt 2 (and slow cables), 3 and 4, 5.
+# What PCIe says of a tunnel's ports is made up.
 _TUNNEL = {20: 1.3, 40: 2.7, 80: 5.6}
 _ADVICE = (
     "keep the data on the GPU (data.cache_on: gpu), raise batch or accumulation (lanes), and"
@@ -17,14 +31,34 @@ _ADVICE = (
 
 
 def slots(machine: Machine) -> Finding:
-    """Each card has the lanes that it could use."""
-    inside = [c for c in pci.cards(machine) if not pci.is_removable(machine, c)]
+    """Each card has the lanes that it could use, and they carry what they should."""
+    _, gpus = nvidia.ask(machine)
+    inner = {gpu.place for gpu in gpus if gpu.is_integrated}
+    cards = [c for c in pci.cards(machine) if c.address not in inner]
+    storm = _storm(machine, cards)
+    if storm is not None:
+        return storm
+    inside = [c for c in cards if not pci.is_removable(machine, c)]
     known = [(card, card.reachable) for card in inside]
     links = [(card, link) for card, link in known if link is not None and card.best is not None]
     if not links:
-        return skip("PCIe", "no GPU")
+        if inner:
+            return skip("PCIe", "the GPU is a part of the processor")
+        return skip("PCIe", "not known: the system does not say" if inside else "no GPU")
+    # One that nvidia-smi has just woken says that it is busy, and has nothing in its memory.
+    full = {gpu.place for gpu in gpus if (gpu.number("memory.used") or 0) > _FILLED}
+    busy = {gpu.place for gpu in nvidia.health(machine) if _is_busy(gpu)} & full
     for card, link in links:
         assert card.best is not None
+        if card.address in busy and card.speed and card.speed < 0.9 * link.speed:
+            now = pci.Link(card.speed, link.width)
+            return warn(
+                "PCIe",
+                f"{card.address}: {now} under load, and card and slot can do {link}",
+                f"about {now.rate:.1f} GB/s instead of {link.rate:.0f}",
+                "BIOS: set the slot's PCIe generation by hand, and update it; seat the card again,"
+                " leave out a riser; update the driver",
+            )
         if link.rate < 0.45 * card.best.rate:
             return warn(
                 "PCIe",
@@ -36,59 +70,166 @@ def slots(machine: Machine) -> Finding:
     return ok("PCIe", "; ".join(kinds))
 
 
+def _storm(machine: Machine, cards: list[pci.Card]) -> Finding | None:
+    """A link that has to repeat much of what it carries."""
+    counts = [(pci.corrected_errors(machine, card), card) for card in cards]
+    many, card = max(counts, key=lambda pair: pair[0], default=(0, None))
+    if card is None or many < _MANY:
+        return None
+    return warn(
+        "PCIe",
+        f"{card.address}: {many:,} errors were corrected on its link",
+        "packets are sent again and again: it is slower, and the GPU may fall off the bus",
+        "seat the card again, leave out a riser, set the slot a PCIe generation lower in the BIOS;"
+        " pcie_aspm=off as a trial",
+    )
+
+
+def _is_busy(gpu: nvidia.Gpu) -> bool:
+    return (gpu.number("utilization.gpu") or 0) > _BUSY and gpu.text("pstate") in ("P0", "P1", "P2")
+
+
 def _mend(card: pci.Card, link: pci.Link) -> str:
     assert card.best is not None
     if card.port and card.port.width <= link.width and card.port.width < card.best.width:
-        return f"the slot has {card.port.width} lanes: move the card to a wider one; {_ADVICE}"
+        lanes = f"{card.port.width} lane{'s' * (card.port.width != 1)}"
+        return f"the slot has {lanes}: move the card to a wider one; {_ADVICE}"
     if card.port and card.port.speed < card.best.speed and link.width >= card.best.width:
         return f"the slot is of an older generation; BIOS: PCIe speed of the slot; {_ADVICE}"
     return f"seat the card again, check riser and BIOS (bifurcation); {_ADVICE}"
 
 
+def freezes(machine: Machine) -> Finding:
+    """No external GPU of those that take the machine down when they are first used.
+
+    https://github.com/NVIDIA/open-gpu-kernel-modules/issues/979
+    """
+    version = machine.read("/proc/driver/nvidia/version") or ""
+    for card in pci.cards(machine):
+        above = [machine.read(f"{path}/device") for path in pci.way(card)[:-1]]
+        if card.device >= _BLACKWELL and _BRIDGE in above and "Open Kernel Module" in version:
+            return fail(
+                FREEZES,
+                f"{card.address}: RTX 50 behind Intel's JHL9480, under the open kernel modules",
+                "many such machines freeze, or lose the GPU, at the first load",
+                "save your work; sudo nvidia-smi -pm 1 and lock the clocks (-lgc, -lmc) help some;"
+                " then DOCTOR=0 make train",
+            )
+    return skip(FREEZES, "none of those that are known to freeze")
+
+
 def external(machine: Machine) -> Finding:
     """GPUs in boxes: Thunderbolt, USB4, and what they can carry."""
-    docks = _docks(machine)
+    boxes = pci.boxes(machine)
     outside = [c for c in pci.cards(machine) if pci.is_removable(machine, c)]
-    waiting = [dock for dock in docks if machine.read(f"{_BUS}/{dock}/authorized") == "0"]
-    if waiting and not outside:
-        name = _name(machine, waiting[0])
-        unique = machine.read(f"{_BUS}/{waiting[0]}/unique_id") or "UUID"
-        return warn(
-            "external GPU",
-            f"{name} is connected, and not authorised",
-            "a card in it stays invisible until then",
-            f"sudo boltctl enroll --policy auto {unique}",
-        )
+    unwell = _shut(machine, boxes) or (None if outside else _lost(machine, boxes))
+    if unwell is not None:
+        return unwell
     if not outside:
         return skip("external GPU", "no GPU outside of the case")
-    if not docks:  # OCuLink and ExpressCard are PCIe as it is
+    if not boxes:  # OCuLink and ExpressCard are PCIe as it is
         card = outside[0]
         link = card.reachable
         carries = f"about {link.rate:.1f} GB/s ({link})" if link else "an unknown rate"
         return warn("external GPU", f"{card.address}: {carries}", "a slow way to the GPU", _ADVICE)
-    carried = _gigabits(machine, docks[0])
+    card = outside[0]
+    box = max(boxes, key=lambda name: _likeness(machine, name, card))
+    carried = _gigabits(machine, box)
     rate = _TUNNEL[max((g for g in _TUNNEL if g <= carried), default=20)]
+    cable = "a cable of 40 Gb/s, short, may carry twice as much; " if carried == _HALF else ""
     return warn(
         "external GPU",
-        f"{outside[0].address} in {_name(machine, docks[0])}, by {carried} Gb/s of Thunderbolt",
+        f"{card.address} in {_name(machine, box)}, by {carried} Gb/s of Thunderbolt",
         f"about {rate:g} GB/s, where a slot has 13 to 52",
-        _ADVICE,
+        f"{cable}{_ADVICE}",
     )
 
 
-def _gigabits(machine: Machine, dock: str) -> int:
+def _shut(machine: Machine, boxes: list[str]) -> Finding | None:
+    """A box that Linux has not let in."""
+    for box in boxes:
+        security = machine.read(f"{pci.THUNDERBOLT}/domain{box.split('-')[0]}/security")
+        if security in _WITHOUT_PCIE and machine.read(f"{pci.THUNDERBOLT}/{box}/authorized") != "1":
+            return warn(
+                "external GPU",
+                f"{_name(machine, box)} is connected, and the firmware allows no PCIe: {security}",
+                "a card in it stays invisible, whatever is typed here",
+                "BIOS: set Thunderbolt's security to User Authorization; then boltctl enroll",
+            )
+        if machine.read(f"{pci.THUNDERBOLT}/{box}/authorized") == "0":
+            unique = machine.read(f"{pci.THUNDERBOLT}/{box}/unique_id") or "UUID"
+            bolt = "" if machine.has("boltctl") else "install bolt, then "
+            return warn(
+                "external GPU",
+                f"{_name(machine, box)} is connected, and not authorised",
+                "a card in it stays invisible until then",
+                f"{bolt}sudo boltctl enroll --policy auto {unique}",
+            )
+    return None
+
+
+def _lost(machine: Machine, boxes: list[str]) -> Finding | None:
+    """A box for GPUs that is let in, and shows none."""
+    for box in boxes:
+        let_in = machine.read(f"{pci.THUNDERBOLT}/{box}/authorized") == "1"
+        if let_in and _GPU_BOX.search(_name(machine, box)):
+            return warn(
+                "external GPU",
+                f"{_name(machine, box)} is authorised, and nothing of it is on the PCI bus",
+                "the tunnel sleeps, or the card in it has no power",
+                "switch the box off and on with the cable in it; check the card's power plugs; keep"
+                " the port awake: echo on | sudo tee /sys/bus/pci/devices/*/power/control",
+            )
+    return None
+
+
+def _likeness(machine: Machine, box: str, card: pci.Card) -> tuple[int, bool, bool]:
+    """How much speaks for a card to be in a box: the way that they share, and the box's name."""
+    own = machine.real(f"{pci.THUNDERBOLT}/{box}").split("/")
+    pairs = zip(own, card.path.split("/"))
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    name = _name(machine, box)
+    return (
+        shared,
+        _GPU_BOX.search(name) is not None,
+        not re.search("dock|hub|display", name, re.IGNORECASE),
+    )
+
+
+def _gigabits(machine: Machine, box: str) -> int:
     """Gb/s that a box receives over all lanes; 40 where the kernel does not say."""
-    speed = (machine.read(f"{_BUS}/{dock}/rx_speed") or "").split(".")[0]
-    lanes = machine.read(f"{_BUS}/{dock}/rx_lanes") or ""
-    return int(speed) * int(lanes) if speed.isdigit() and lanes.isdigit() else 40
+    speed = number(machine.read(f"{pci.THUNDERBOLT}/{box}/rx_speed"))
+    lanes = whole(machine.read(f"{pci.THUNDERBOLT}/{box}/rx_lanes"))
+    return int(speed) * lanes if speed and lanes else 40
 
 
-def _docks(machine: Machine) -> list[str]:
-    """Devices on the bus; those of the machine itself end in -0."""
-    names = [n for n in machine.names(_BUS) if "-" in n and "." not in n and ":" not in n]
-    return [n for n in names if not n.endswith("-0")]
-
-
-def _name(machine: Machine, dock: str) -> str:
-    words = [machine.read(f"{_BUS}/{dock}/{part}_name") or "" for part in ("vendor", "device")]
+def _name(machine: Machine, box: str) -> str:
+    parts = ("vendor", "device")
+    words = [machine.read(f"{pci.THUNDERBOLT}/{box}/{part}_name") or "" for part in parts]
     return " ".join(word for word in words if word) or "a box"
+
+
+def nvlink(machine: Machine) -> Finding:
+    """As many NVLinks are up on each GPU as on the others."""
+    gpus = nvidia.seen(machine)
+    if len(gpus) < 2:
+        return skip("NVLink", "fewer than two GPUs")
+    said = machine.run("nvidia-smi", "nvlink", "-s").out
+    up = {
+        part[0]: len(re.findall(r"Link \d+: [\d.]+ GB/s", part[1]))
+        for part in re.findall(r"^GPU (\d+):(.*?)(?=^GPU |\Z)", said, re.MULTILINE | re.DOTALL)
+    }
+    most = max(up.values(), default=0)
+    if not most:
+        return skip("NVLink", "none is up")
+    for index, count in up.items():
+        if count < most:
+            unwell = warn if count else fail
+            return unwell(
+                "NVLink",
+                f"GPU {index}: {count} of {most} links are up",
+                "what the GPUs tell each other goes over fewer links, or over PCIe",
+                "power the machine off and on, which trains the links anew; nvidia-smi nvlink -e;"
+                " where it comes back, the board is to be replaced",
+            )
+    return ok("NVLink", f"{most} links on each GPU")

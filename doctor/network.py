@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from doctor.finding import Finding, fail, ok, skip, warn
 from host.machine import Machine
+from host.text import whole
 
 _NET, _FABRIC = "/sys/class/net", "/sys/class/infiniband"
 _ACTIVE = "ACTIVE"
@@ -39,8 +40,8 @@ def interfaces(machine: Machine) -> Finding:
     for name in names:
         real = machine.exists(f"{_NET}/{name}/device")  # not a bridge, a tunnel or a container's
         if real and machine.read(f"{_NET}/{name}/operstate") == "up":
-            speed = machine.read(f"{_NET}/{name}/speed") or ""  # Mbit/s; -1 or none where unknown
-            found.append(f"{name} {int(speed) / 1000:g} Gbit/s" if speed.isdigit() else name)
+            speed = whole(machine.read(f"{_NET}/{name}/speed")) or -1  # Mbit/s; -1: not known
+            found.append(f"{name} {speed / 1000:g} Gbit/s" if speed > 0 else name)
     return ok("network", ", ".join(found)) if found else skip("network", "no interface is up")
 
 
@@ -83,20 +84,58 @@ def fabric(machine: Machine) -> Finding:
     kind = {"Ethernet": "RoCE", "Unspecified": "EFA"}.get(kind, kind or "InfiniBand")
     rate = machine.read(f"{path}/rate") or "an unknown rate"
     seen = f"{len(up)} of {len(ports)} ports up; {device}: {kind}, {rate}"
+    trouble = _trouble(machine, ports, kind)
+    if trouble is None:
+        return ok("InfiniBand", seen)
+    more, why, fix = trouble
+    return warn("InfiniBand", f"{seen}{more}", why, fix)
+
+
+def _trouble(
+    machine: Machine, ports: list[tuple[str, str]], kind: str
+) -> tuple[str, str, str] | None:
+    """What is not well though a port is up: what is seen, why it matters, what helps."""
     if kind == "EFA":
-        return warn(
-            "InfiniBand",
-            seen,
+        return (
+            "",
             "NCCL takes it only by a plugin of Amazon's; else TCP",
             "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
+        )
+    polling = [
+        f"{device} at {machine.read(f'{path}/rate') or 'an unknown rate'}"
+        for device, path in ports
+        if "Polling" in (machine.read(f"{path}/phys_state") or "")
+        and machine.read(f"{path}/link_layer") == "InfiniBand"
+    ]
+    if polling:
+        return (
+            f"; no link: {', '.join(polling)}",
+            "several machines talk over fewer ports, or hang",
+            "seat cable and transceiver again, look at the switch's port (`ibstat`)",
+        )
+    if kind == "InfiniBand" and _without_peermem(machine):
+        return (
+            "; nvidia_peermem is not loaded",
+            "NCCL goes through the host's memory instead of from GPU to GPU",
+            (
+                "sudo modprobe nvidia-peermem; echo nvidia-peermem | sudo tee"
+                " /etc/modules-load.d/nvidia-peermem.conf"
+            ),
         )
     # The image has it.
     inside = machine.has("docker") and machine.environ.get("ENGINE") != "local"
     if not inside and not any(machine.exists(f"{place}/{_VERBS}") for place in _LIBRARIES):
-        return warn(
-            "InfiniBand",
-            f"{seen}; libibverbs is not installed",
+        return (
+            "; libibverbs is not installed",
             "NCCL talks over TCP, many times slower",
             "sudo apt-get install libibverbs1 ibverbs-providers",
         )
-    return ok("InfiniBand", seen)
+    return None
+
+
+def _without_peermem(machine: Machine) -> bool:
+    """Whether ports cannot read GPUs' memory: the open kernel modules do without that module."""
+    modules = machine.read("/proc/modules") or ""
+    version = machine.read("/proc/driver/nvidia/version") or ""
+    loaded = "nvidia_peermem" in modules or "nv_peer_mem" in modules
+    return "nvidia_uvm" in modules and "NVRM" in version and "Open" not in version and not loaded

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits
 from host.machine import Machine
+from host.text import whole
 
 # The lock's oldest package is younger: a clock before this fails every certificate.
 _YOUNGEST = 1767225600  # 2026-01-01
@@ -54,7 +58,8 @@ def shared_memory(machine: Machine) -> Finding:
             "shared memory",
             seen,
             "loader processes die (Bus error) or hang, NCCL does not start",
-            "SHM_SIZE=8gb make train; docker run --shm-size=8g; or --data.workers 0",
+            "SHM_SIZE=8gb make train; docker run --shm-size=8g; in Kubernetes an emptyDir of medium"
+            " Memory at /dev/shm; or --data.workers 0",
         )
     return ok("shared memory", seen)
 
@@ -64,35 +69,41 @@ def user_limits(machine: Machine) -> Finding:
     text = machine.read("/proc/self/limits")
     if text is None:
         return skip("limits", "not known on this system")
-    soft = {
-        row[:26].strip(): row[26:].split()[0] for row in text.splitlines()[1:] if row[26:].split()
-    }
-    locked, stack, files = (
-        soft.get(f"Max {name}", "unlimited")
-        for name in ("locked memory", "stack size", "open files")
-    )
+    told = [_limit(text, name) for name in ("locked memory", "stack size", "open files")]
+    locked, stack, files = (math.inf if bound is None else bound for bound in told)
     # Registered memory counts as locked: only InfiniBand and its like register any.
     # Compose lifts the limit for containers.
     fabric = machine.names("/sys/class/infiniband") and not machine.has("docker")
-    if fabric and locked != "unlimited":
+    if fabric and locked < math.inf:
         return warn(
             "limits",
-            f"memlock {int(locked) >> 10} KiB, with InfiniBand here",
+            f"memlock {locked / 1024:.0f} KiB, with InfiniBand here",
             "NCCL cannot register memory: it fails, or takes the slow way",
             "docker run --ulimit memlock=-1; in /etc/security/limits.conf: * - memlock unlimited",
         )
-    if stack != "unlimited" and int(stack) < 8 << 20:
+    if stack < 8 << 20:
         return warn(
             "limits",
-            f"stack {int(stack) >> 10} KiB",
+            f"stack {stack / 1024:.0f} KiB",
             "deep calls crash without a word",
             "ulimit -s 65536; docker run --ulimit stack=67108864",
         )
-    if files != "unlimited" and int(files) < 1024:
+    if files < 1024:
         return warn(
             "limits", f"{files} open files", "loader processes run out of them", "ulimit -n 65536"
         )
-    return ok("limits", f"memlock {locked}, stack {stack}, {files} files")
+    words = [
+        "not known" if b is None else "unlimited" if b == math.inf else f"{b:.0f}" for b in told
+    ]
+    return ok("limits", f"memlock {words[0]}, stack {words[1]}, open files {words[2]}")
+
+
+def _limit(text: str, name: str) -> float | None:
+    """A soft limit of /proc/self/limits; None where it cannot be read."""
+    found = re.search(rf"^Max {name} +(unlimited|[0-9]{{1,19}})\s", text, re.MULTILINE)
+    if found is None:
+        return None
+    return math.inf if found.group(1) == "unlimited" else int(found.group(1))
 
 
 def disk(machine: Machine) -> Finding:
@@ -117,9 +128,10 @@ def disk(machine: Machine) -> Finding:
 def clock(machine: Machine) -> Finding:
     """The clock is not years behind."""
     said = machine.run("date", "-u", "+%s").out.strip()
-    if not said.isdigit():
+    now = whole(said)
+    if now is None:
         return skip("clock", "not known on this system")
-    if int(said) < _YOUNGEST:
+    if now < _YOUNGEST:
         return fail(
             "clock",
             "it is years behind",

@@ -17,6 +17,7 @@ from host import nvidia, plan, settings
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 from host.nvidia import Gpu
+from host.text import whole
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Driver:
     gpus: list[Gpu]
 
     @property
-    def major(self) -> int:
-        """580 of 580.65.06."""
-        return int(self.version.split(".")[0])
+    def major(self) -> int | None:
+        """580 of 580.65.06; None where the driver does not say."""
+        return whole(self.version.split(".")[0])
 
 
 def look(machine: Machine | None = None) -> Driver | None:
@@ -84,7 +85,7 @@ def choose(lines: list[table.Line], driver: Driver | None, wanted: str) -> table
 
 
 def _why_not(line: table.Line, driver: Driver) -> str | None:
-    if driver.major < line.driver:
+    if driver.major is not None and driver.major < line.driver:
         return f"driver {driver.version} is older than {line.driver}, which {line.name} needs"
     for gpu in driver.gpus:
         if gpu.capability is not None and not line.runs_on(gpu.capability):
@@ -102,13 +103,19 @@ def _way_out(
     strangers = [c for c in known if not any(line.runs_on(c) for line in lines)]
     if strangers:
         hide = "hide it with CUDA_VISIBLE_DEVICES, or train on the CPU with CPUS=1"
-        if strangers[0] > max(lines[0].capabilities):
-            return f"{hide}; a newer torch in requirements/ may know it"
+        if strangers[0] > min(lines[0].capabilities):
+            jetson = any(gpu.is_integrated for gpu in driver.gpus)
+            newer = (
+                "NVIDIA has wheels of torch for Jetson" if jetson else "a newer torch may know it"
+            )
+            return f"{hide}; {newer}, and requirements/ is where it stands"
+        if strangers[0] < (5, 0):
+            return f"{hide}; no torch of today knows cards before Maxwell, and no newer driver does"
         return f"{hide}; torch 2.14 for CUDA 12.6 was the last for Maxwell and Pascal"
     ways = [f"use CUDA={fitting[0].name}"] if fitting else []
     # The driver that would make the line asked for, or else the newest, run on these GPUs.
     able = [line for line in [closest, *lines] if all(line.runs_on(c) for c in known)]
-    if able and driver.major < able[0].driver:
+    if able and driver.major is not None and driver.major < able[0].driver:
         ways.append(f"upgrade the driver to {able[0].driver} or newer")
     return ", or ".join(ways) or "hide one of the GPUs with CUDA_VISIBLE_DEVICES"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from host import HOME, INSIDE
 from host.errors import HostError, LockstepError, UsageError
-from host.machine import Machine
+from host.machine import Answer, Machine
 
 # Written into our images when they are built: we are inside one, and its environment is the engine.
 
@@ -26,14 +26,23 @@ _TOOLKIT = (
 )
 
 
+def check(wanted: str) -> None:
+    """See that ENGINE is one that there is.
+
+    Raises:
+        UsageError: it is another word.
+    """
+    if wanted not in ("auto", "docker", "local"):
+        raise UsageError(f"ENGINE={wanted} is no engine", "use auto, docker or local")
+
+
 def choose(wanted: str) -> tuple[str, str]:
     """The engine, and the line that says so ("" where there was nothing to decide).
 
     Raises:
         HostError: Docker is wanted, and cannot be used.
     """
-    if wanted not in ("auto", "docker", "local"):
-        raise UsageError(f"ENGINE={wanted} is no engine", "use auto, docker or local")
+    check(wanted)
     if wanted == "local" or INSIDE.exists():
         return "local", ""
     try:
@@ -57,22 +66,52 @@ def answers(machine: Machine | None = None) -> str:
         raise HostError("there is no Docker on this machine", f"install Docker Engine, {local}")
     done = machine.run("docker", "version", "--format", "{{.Server.Version}}", seconds=60)
     if done.code != 0:
-        if "permission denied" in done.err.lower():
-            raise HostError(
-                "this user may not use Docker",
-                f"`sudo usermod -aG docker $USER` and log in again, {local}",
-            )
-        raise HostError(
-            "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {local}"
-        )
+        raise _unanswered(machine, done.said, local)
     compose = machine.run("docker", "compose", "version", "--short", seconds=60)
     found = tuple(int(n) for n in re.findall(r"\d+", compose.out)[:2])
+    if compose.code != 0 and "podman" in machine.run("docker", "--version").said.lower():
+        raise HostError(
+            "docker is Podman here, which this does not use", f"install Docker Engine, {local}"
+        )
     if compose.code != 0 or found < _COMPOSE:
         had = f"is {compose.out.strip()}" if compose.code == 0 else "is missing"
         raise HostError(
-            f"Docker Compose {had}, and 2.24 is needed", f"install docker-compose-plugin, {local}"
+            f"Docker Compose {had}, and 2.24 is needed",
+            "install docker-compose-plugin, and remove an older copy from ~/.docker/cli-plugins and"
+            f" /usr/local/lib/docker/cli-plugins, {local}",
         )
     return done.out.strip()
+
+
+def _unanswered(machine: Machine, said: str, local: str) -> HostError:
+    """Why no engine tells its version."""
+    if "permission denied" in said.lower():
+        return HostError(
+            "this user may not use Docker",
+            f"`sudo usermod -aG docker $USER` and log in again, {local}",
+        )
+    new = re.search(
+        r"client version \S+ is too new. Maximum supported API version is ([\d.]+)", said
+    )
+    if new:
+        return HostError(
+            f"Docker's command is newer than its engine, which knows API {new.group(1)} at most",
+            f"upgrade docker-ce; until then DOCKER_API_VERSION={new.group(1)}, {local}",
+        )
+    if re.search(r"client version \S+ is too old", said):
+        return HostError(
+            "Docker's command is older than its engine takes",
+            f"upgrade docker-ce-cli and docker-compose-plugin, {local}",
+        )
+    context = machine.run("docker", "context", "show").out.strip()
+    if context not in ("", "default"):
+        return HostError(
+            f"no Docker engine answers in the context {context}",
+            f"`docker context use default`, or start that engine, {local}",
+        )
+    return HostError(
+        "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {local}"
+    )
 
 
 def project() -> str:
@@ -90,15 +129,27 @@ def handover(machine: Machine | None = None) -> str | None:
     """How the engine can hand GPUs to a container: nvidia, cdi, or None."""
     machine = machine or Machine()
     done = machine.run("docker", "info", "--format", "{{json .Runtimes}}", seconds=60)
-    runtimes: dict[str, Any] = json.loads(done.out) if done.code == 0 else {}
     # The engine's own support asks for no more than the toolkit's hook.
-    if "nvidia" in (runtimes or {}) or machine.has("nvidia-container-runtime-hook"):
+    if "nvidia" in _json(done, dict) or machine.has("nvidia-container-runtime-hook"):
         return "nvidia"
     # Engines from 25 on, where it is switched on; older ones do not know the word.
     asked = machine.run("docker", "info", "--format", "{{json .CDISpecDirs}}", seconds=60)
-    folders = (json.loads(asked.out) if asked.code == 0 else None) or []
+    folders = map(str, _json(asked, list))
     specs = [f"{folder}/{name}" for folder in folders for name in machine.names(folder)]
-    return "cdi" if any("nvidia.com/gpu" in (machine.read(path) or "") for path in specs) else None
+    if any("nvidia.com/gpu" in (machine.read(path) or "") for path in specs):
+        return "cdi"
+    # Engines from 28.3 on say themselves what they found.
+    listed = machine.run("docker", "info", "--format", "{{json .DiscoveredDevices}}", seconds=60)
+    return "cdi" if any("nvidia.com/gpu" in str(each) for each in _json(listed, list)) else None
+
+
+def _json(answer: Answer, kind: type) -> Any:
+    """What the engine says, as `kind`; an empty one where it says something else."""
+    try:
+        said = json.loads(answer.out) if answer.code == 0 else None
+    except ValueError:  # cut short
+        said = None
+    return said if isinstance(said, kind) else kind()
 
 
 def no_toolkit(gpus: int) -> HostError:

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from host.text import whole
+
 LOG = Path("/dev/kmsg")
 _RECORD = 1 << 13  # bytes; the kernel's own are shorter
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)")
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)")
 # Newer drivers say it on three lines, and without a number.
-_OFF = re.compile(r"NVIDIA GPU ([0-9a-fA-F:.]+).*?fallen off the bus", re.DOTALL)
+OFF = re.compile(r"NVIDIA GPU ([0-9a-fA-F:.]+).*?fallen off the bus", re.DOTALL)
 _WHO = re.compile(r"(pid='?[^,]*'?|name=[^,]*),\s*")
 _LONGEST = 100
 
@@ -61,12 +63,12 @@ def said(lines: list[str], since: float) -> str | None:
     for line in lines:
         head, _, text = line.partition(";")
         fields = head.split(",")
-        if len(fields) < 3 or not fields[2].isdigit() or int(fields[2]) / 1e6 < since:
+        if len(fields) < 3 or (whole(fields[2]) or -1) / 1e6 < since:
             continue
         recent.append(text)
-        seen = _XID.search(text)
+        seen = XID.search(text)
         if seen:
             words = _WHO.sub("", seen.group(3)).strip()[:_LONGEST]
             found = f"Xid {seen.group(2)} of GPU {seen.group(1)}" + (f": {words}" if words else "")
-    off = None if found else _OFF.search("\n".join(recent))
+    off = None if found else OFF.search("\n".join(recent))
     return f"GPU {off.group(1)} has fallen off the bus" if off else found

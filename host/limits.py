@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Mapping
 
 from host import launcher
 
@@ -37,11 +37,13 @@ def cpus_each(root: Path = ROOT) -> int:
 
 def affinity(root: Path = ROOT) -> int:
     """CPUs that this process may be scheduled on."""
-    with suppress(OSError, StopIteration):
+    with suppress(OSError, StopIteration, ValueError, IndexError):
         rows = (root / "proc/self/status").read_text().splitlines()
         listed = next(row for row in rows if row.startswith("Cpus_allowed_list:"))
         spans = [span.split("-") for span in listed.split(":")[1].strip().split(",")]
-        return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+        count = sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+        if count > 0:
+            return count
     return os.cpu_count() or 1  # macOS has no affinity
 
 
@@ -49,10 +51,10 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     """CPUs' worth of time that the tightest cgroup leaves; None where there is no limit."""
     quotas = []
     for folder in _folders(root, "cpu"):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, ZeroDivisionError):
             quota, period = (folder / "cpu.max").read_text().split()
             quotas.append(int(quota) / int(period))
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, ZeroDivisionError):
             quota = (folder / "cpu.cfs_quota_us").read_text()
             period = (folder / "cpu.cfs_period_us").read_text()
             if int(quota) > 0:
@@ -87,9 +89,28 @@ def memory_used(root: Path = ROOT) -> int | None:
     return None
 
 
+def in_container(root: Path = ROOT) -> bool:
+    """Whether this is a container of Docker, Podman or Kubernetes."""
+    if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
+        return True
+    with suppress(OSError, ValueError):
+        return "kubepods" in (root / "proc/self/cgroup").read_text()
+    return False
+
+
+def in_job(environ: Mapping[str, str], root: Path = ROOT) -> bool:
+    """Whether this is a job of a scheduler, which may have been given some of the devices."""
+    if any(name in environ for name in ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID")):
+        return True
+    with suppress(OSError, ValueError):
+        text = (root / "proc/self/cgroup").read_text()
+        return any(word in text for word in ("slurm", "/job_", "/lsf", "/pbs", "htcondor"))
+    return False
+
+
 def memory_total(root: Path = ROOT) -> int | None:
     """Bytes of the machine's memory."""
-    with suppress(OSError, StopIteration):
+    with suppress(OSError, StopIteration, ValueError, IndexError):
         rows = (root / "proc/meminfo").read_text().splitlines()
         return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("MemTotal:"))
     return None
@@ -117,7 +138,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
     """This process's cgroup folders for a controller, innermost first."""
     base = root / "sys/fs/cgroup"
     inner = "/"
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         for row in (root / "proc/self/cgroup").read_text().splitlines():
             number, names, path = row.split(":", 2)
             if controller in names.split(","):

@@ -15,17 +15,31 @@ from pathlib import Path
 from typing import Mapping
 
 from host import HOME, limits
+from host.text import whole
 
 # Variables that checks follow; a record holds no others, which may be secret.
 _TOLD = (
     *("ENGINE", "CUDA", "CUDA_VISIBLE_DEVICES", "GPUS", "CPUS", "PRECISION", "ACCELERATE"),
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
 )
+# Kubernetes' plugins, WSL and driver containers put nvidia-smi there, and not on everybody's PATH.
+_NVIDIA = (
+    "/usr/bin",
+    "/usr/local/nvidia/bin",
+    "/usr/lib/wsl/lib",
+    "/run/nvidia/driver/usr/bin",
+    "/run/current-system/sw/bin",
+)
+NO_ANSWER = 124
+_GONE = 0.5  # seconds that a program may take to be gone, once it was killed
+_LEFT: list[subprocess.Popen[bytes]] = []  # those that were not
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program said; code 127 where there is no such program, 124 where it took too long."""
+    """What a program said; code 127 where there is no such program, NO_ANSWER where it took too
+    long.
+    """
 
     code: int
     out: str
@@ -58,6 +72,7 @@ class Machine:
         self._folders: dict[str, list[str]] = {}
         self._links: dict[str, str] = {}
         self._programs: set[str] = set()
+        self._silent: set[str] = set()
 
     def read(self, path: str) -> str | None:
         """The text of a file without the space around it; None where it cannot be read."""
@@ -98,15 +113,28 @@ class Machine:
         """What a program says; asked once."""
         line = shlex.join(words)
         if line not in self._answers:
-            self._answers[line] = _run(words, self.environ, seconds)
+            if words[0] in self._silent:  # it would not answer this either
+                answer = Answer(NO_ANSWER, "", f"{words[0]}: no answer")
+            else:
+                answer = _run(self.place(words[0]), words, self.environ, seconds)
+            if answer.code == NO_ANSWER:
+                self._silent.add(words[0])
+            self._answers[line] = answer
         return self._answers[line]
 
     def has(self, program: str) -> bool:
         """Whether there is such a program."""
-        found = shutil.which(program, path=self.environ.get("PATH", ""))
+        found = self.place(program)
         if found is not None:
             self._programs.add(program)
         return found is not None
+
+    def place(self, program: str) -> str | None:
+        """Where a program is: on PATH, or where NVIDIA's are that PATH need not name."""
+        found = shutil.which(program, path=self.environ.get("PATH", ""))
+        if found is None and program.startswith("nvidia-"):
+            found = shutil.which(program, path=":".join(str(self._place(p)) for p in _NVIDIA))
+        return found
 
     def free(self, path: str) -> int | None:
         """Bytes that may still be written below a folder; None where that is not known."""
@@ -120,8 +148,8 @@ class Machine:
         rows = self.run("df", "-kP", path).out.splitlines()
         words = rows[1].split() if len(rows) > 1 else []
         # The device's name may have spaces: count from the end.
-        at = column - 6
-        return int(words[at]) * 1024 if len(words) >= 6 and words[at].isdigit() else None
+        count = whole(words[column - 6]) if len(words) >= 6 else None
+        return None if count is None else count * 1024
 
     def record(self) -> str:
         """All that was read and said so far, as JSON."""
@@ -146,27 +174,34 @@ class Machine:
         return self.root / path.lstrip("/")
 
 
-def _run(words: tuple[str, ...], environ: Mapping[str, str], seconds: float) -> Answer:
-    # What is said in the user's language cannot be recognised.
-    known = {**environ, "LC_ALL": "C"}
-    program = shutil.which(words[0], path=known.get("PATH", ""))
+def _run(
+    program: str | None, words: tuple[str, ...], environ: Mapping[str, str], seconds: float
+) -> Answer:
     if program is None:
         return Answer(127, "", f"{words[0]}: not found")
     try:
-        done = subprocess.run(
+        started = subprocess.Popen(
             [program, *words[1:]],
-            env=known,
-            capture_output=True,
-            timeout=seconds,
-            check=False,
+            # What is said in the user's language cannot be recognised.
+            env={**environ, "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
+    except (OSError, ValueError) as error:  # ValueError: a variable with a NUL in it
+        return Answer(126, "", f"{words[0]}: {getattr(error, 'strerror', error)}")
+    try:
+        out, err = started.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        return Answer(124, "", f"{words[0]}: no answer in {seconds:g} s")
-    except OSError as error:
-        return Answer(126, "", f"{words[0]}: {error.strerror}")
-    return Answer(
-        done.returncode,
-        done.stdout.decode("utf-8", "replace"),
-        done.stderr.decode("utf-8", "replace"),
-    )
+        started.kill()
+        # One that sleeps in the driver cannot be killed, and is left behind.
+        try:
+            started.communicate(timeout=_GONE)
+        except subprocess.TimeoutExpired:
+            _LEFT.append(started)
+            for stream in (started.stdout, started.stderr):
+                if stream is not None:
+                    stream.close()
+        return Answer(NO_ANSWER, "", f"{words[0]}: no answer in {seconds:g} s")
+    said = (stream.decode("utf-8", "replace") for stream in (out, err))
+    return Answer(started.returncode, *said)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Sequence, Tuple
 
 from host.machine import Answer, Machine
+from host.text import number, whole
 
 _FIELDS = (
     "index",
@@ -32,12 +33,44 @@ _FIELDS = (
     "clocks.max.sm",
     "clocks_throttle_reasons.active",
 )
+# What only a look at everything asks for: drivers lack some of them, and each costs a question.
+_HEALTH = (
+    "index",
+    "pci.bus_id",
+    "compute_mode",
+    "display_mode",
+    "vbios_version",
+    "ecc.errors.corrected.volatile.total",
+    "retired_pages.pending",
+    "fabric.state",
+    "fabric.status",
+    "gpu_recovery_action",
+    "pstate",
+    "utilization.gpu",
+    "clocks_event_reasons.active",  # the same as clocks_throttle_reasons.active, since 535
+)
+_REMAPPED = ("gpu_bus_id", "remapped_rows.pending", "remapped_rows.failure")
 _APPS = ("gpu_uuid", "pid", "process_name", "used_memory")
+# Programs of a desktop, which compute on a GPU to draw; they leave it to others.
+_DESKTOP = re.compile(
+    r"(gnome-shell|mutter|kwin_(wayland|x11)|plasmashell|Xwayland|Xorg|X|sway|hyprland|weston"
+    r"|cinnamon|cosmic-comp|gnome-remote-desktop-daemon|xdg-desktop-portal\S*)( |$)",
+    re.IGNORECASE,
+)
 
 SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
 """Bits of clocks_throttle_reasons.active, from nvml.h; the other ones are harmless."""
 
+HIDDEN = ("", "-1", "-1,-1", "NoDevFiles")
+"""Values of CUDA_VISIBLE_DEVICES that hide all on purpose; the last is Slurm's."""
+
 Capability = Tuple[int, int]
+_ROW = re.compile(r"[0-9]+, *[^,]*,.*,")
+# Chips before Maxwell, by name: their drivers do not know the question.
+_KEPLER = re.compile(
+    r"Tesla (K|[CS][0-9]|M20[5-9]0)|GRID K|Quadro (K|[2-7]000\b)|NVS [345]"
+    r"|(GTX?|GTS) (4|5|6)[0-9]{2}\b|GTX? 7(?!45|50)[0-9]{2}\b|TITAN( Black| Z)?$"
+)
 
 
 @dataclass(frozen=True)
@@ -53,8 +86,18 @@ class Gpu:
 
     def number(self, field: str) -> float | None:
         """A field's value as a number (MiB, W, °C, MHz)."""
-        value = self.text(field)
-        return float(value) if value and re.fullmatch(r"-?[\d.]+", value) else None
+        return number(self.text(field))
+
+    def bits(self, field: str) -> int:
+        """A field's value as a mask; 0 where there is none."""
+        found = re.fullmatch(r"0x([0-9a-fA-F]{1,16})", self.text(field) or "")
+        return int(found.group(1), 16) if found else 0
+
+    @property
+    def place(self) -> str:
+        """Its address on the bus as the kernel writes it: 0000:01:00.0."""
+        domain, _, rest = self.row.get("pci.bus_id", "").lower().partition(":")
+        return f"{domain[-4:]}:{rest}"
 
     @property
     def index(self) -> str:
@@ -79,8 +122,15 @@ class Gpu:
     @property
     def capability(self) -> Capability | None:
         """Compute capability, 8.6 as (8, 6); None where the driver is too old to tell."""
-        found = re.fullmatch(r"(\d+)\.(\d+)", self.text("compute_cap") or "")
-        return (int(found.group(1)), int(found.group(2))) if found else None
+        found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})", self.text("compute_cap") or "")
+        if found is None:
+            return (3, 0) if _KEPLER.search(self.name) else None
+        return int(found.group(1)), int(found.group(2))
+
+    @property
+    def is_integrated(self) -> bool:
+        """Whether it is a part of the processor, with the machine's memory for its own."""
+        return re.search(r"\b(GB10|Orin|Thor|Xavier|Tegra\S*|nvgpu)\b", self.name) is not None
 
 
 @dataclass(frozen=True)
@@ -94,8 +144,52 @@ class App:
 
 
 def ask(machine: Machine) -> tuple[Answer, list[Gpu]]:
-    """The last answer, and the GPUs in it; none where the driver does not work."""
-    fields = list(_FIELDS)
+    """The last answer, and the GPUs in it; none where the driver does not work.
+
+    Of eight GPUs one may be lost, or have something to complain of: nvidia-smi then says so beside
+    the rows, and ends with 14, 15 or another code. The rows that can be read count.
+    """
+    return _asked(machine, _FIELDS)
+
+
+def health(machine: Machine) -> list[Gpu]:
+    """The GPUs, by what else the driver knows of how they are; no uuid in these rows."""
+    found = _asked(machine, _HEALTH)[1]
+    query = f"--query-remapped-rows={','.join(_REMAPPED)}"
+    answer = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
+    rows = [re.split(", *", line.strip()) for line in answer.out.splitlines()]
+    rows = [row for row in rows if len(row) == len(_REMAPPED)]
+    by_place = {row[0].lower(): row for row in rows}
+    for gpu in found:
+        row = by_place.get(gpu.row["pci.bus_id"].lower())
+        gpu.row.update(zip(_REMAPPED[1:], row[1:] if row else ()))
+    return found
+
+
+def complaints(machine: Machine) -> list[str]:
+    """The lines of the answer that are no GPU's row."""
+    answer, _ = ask(machine)
+    lines = [line.strip() for line in answer.said.splitlines()]
+    return [line for line in lines if line and not _ROW.match(line)]
+
+
+def devices(machine: Machine) -> list[str]:
+    """The device files of GPUs: nvidia0 of /dev/nvidia0."""
+    return [name for name in machine.names("/dev") if re.fullmatch(r"nvidia[0-9]+", name)]
+
+
+def loaded(machine: Machine) -> str | None:
+    """The version of the module that is loaded."""
+    version = machine.read("/sys/module/nvidia/version")
+    if version is None:
+        text = machine.read("/proc/driver/nvidia/version") or ""
+        found = re.search(r"Kernel Module\D*? ([0-9.]+)", text)
+        version = found.group(1) if found else None
+    return version
+
+
+def _asked(machine: Machine, wanted: Sequence[str]) -> tuple[Answer, list[Gpu]]:
+    fields = list(wanted)
     while True:
         query = f"--query-gpu={','.join(fields)}"
         answer = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits", seconds=60)
@@ -104,8 +198,11 @@ def ask(machine: Machine) -> tuple[Answer, list[Gpu]]:
             break
         fields.remove(unknown.group(1))
     rows = [re.split(", *", line.strip()) for line in answer.out.splitlines()]
-    found = [Gpu(dict(zip(fields, row))) for row in rows if len(row) == len(fields)]
-    return answer, found if answer.code == 0 else []
+    return answer, [
+        Gpu(dict(zip(fields, row)))
+        for row in rows
+        if len(row) == len(fields) and whole(row[0]) is not None
+    ]
 
 
 def seen(machine: Machine) -> list[Gpu]:
@@ -155,8 +252,9 @@ def _by_number(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
 
 
 def apps(machine: Machine) -> list[App]:
-    """Programs that compute on GPUs."""
+    """Programs that compute on GPUs, but for a desktop's own."""
     query = f"--query-compute-apps={','.join(_APPS)}"
     answer = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
     rows = [re.split(", *", line.strip()) for line in answer.out.splitlines() if answer.code == 0]
-    return [App(*row) for row in rows if len(row) == len(_APPS)]
+    found = [App(*row) for row in rows if len(row) == len(_APPS)]
+    return [app for app in found if not _DESKTOP.match(app.name.rsplit("/", 1)[-1])]

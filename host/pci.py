@@ -6,11 +6,18 @@ import re
 from dataclasses import dataclass
 
 from host.machine import Machine
+from host.text import number
 
 _DEVICES = "/sys/bus/pci/devices"
 # GB/s for each lane, after line coding, and what of it reaches a program: protocol overhead.
 _LANE = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
 _REACHES = 0.84
+INTEL = "0x8086"
+_TURING = 0x1E00
+THUNDERBOLT = "/sys/bus/thunderbolt/devices"
+_BRIDGES = 4  # on the way to a card outside: a port, and two switches of two
+_TUNNELLED = 4  # lanes at most
+_UNKNOWN = 63  # lanes: what a device says, in six bits or eight, that does not know
 GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 
@@ -38,7 +45,9 @@ class Card:
         address: 0000:01:00.0.
         path: its folder in sysfs, ports and bridges above it in the path.
         driver: the kernel module that holds it, if any.
+        device: its number among NVIDIA's, 0x2684.
         width: lanes in use; what the card can do, and what the port above it can do.
+        speed: GT/s in use.
     """
 
     address: str
@@ -47,6 +56,13 @@ class Card:
     width: int | None
     best: Link | None
     port: Link | None
+    speed: float | None = None
+    device: int = 0
+
+    @property
+    def has_gsp(self) -> bool:
+        """Whether it has firmware of its own (GSP), as all from Turing on."""
+        return self.device >= _TURING
 
     @property
     def reachable(self) -> Link | None:
@@ -70,28 +86,64 @@ def cards(machine: Machine) -> list[Card]:
         above = path.rsplit("/", 1)[0]
         holds = machine.exists(f"{path}/driver")
         driver = machine.real(f"{path}/driver").rsplit("/", 1)[1] if holds else None
-        width = _number(machine.read(f"{path}/current_link_width"))
+        width = number(machine.read(f"{path}/current_link_width"))
         best, port = _best(machine, path), _best(machine, above)
-        found.append(Card(address, path, driver, int(width) if width else None, best, port))
+        lanes = int(width) if width and 0 < width < _UNKNOWN else None
+        speed = number(machine.read(f"{path}/current_link_speed"))
+        told = re.fullmatch(r"0x([0-9a-f]{4})", machine.read(f"{path}/device") or "")
+        device = int(told.group(1), 16) if told else 0
+        found.append(Card(address, path, driver, lanes, best, port, speed, device))
     return found
 
 
-def is_removable(machine: Machine, card: Card) -> bool:
-    """Whether the card hangs on a port that is outside of the case, as the firmware says."""
+def of_maker(machine: Machine, vendor: str) -> list[str]:
+    """The addresses of another maker's GPUs."""
+    folders = ((address, f"{_DEVICES}/{address}") for address in machine.names(_DEVICES))
+    return [
+        address
+        for address, folder in folders
+        if (machine.read(f"{folder}/class") or "").startswith("0x03")
+        and machine.read(f"{folder}/vendor") == vendor
+    ]
+
+
+def way(card: Card) -> list[str]:
+    """The folders of a card and of the ports and bridges above it, the outermost first."""
     parts = card.path.split("/")
     # /sys/devices/pci0000:00/<port>/…/<card>
-    above = ["/".join(parts[:end]) for end in range(5, len(parts) + 1)]
-    return any(machine.read(f"{path}/removable") == "removable" for path in above)
+    return ["/".join(parts[:end]) for end in range(5, len(parts) + 1)]
+
+
+def is_removable(machine: Machine, card: Card) -> bool:
+    """Whether the card is outside of the case: as the firmware says, or by its way there.
+
+    Kernels before 5.14 do not say, and none does of a Thunderbolt card in a slot: behind one of
+    its ports stand two switches with a bridge each, and four lanes come out.
+    """
+    above = way(card)
+    if any(machine.read(f"{path}/removable") == "removable" for path in above):
+        return True
+    tunnelled = len(above) > _BRIDGES and card.width is not None and card.width <= _TUNNELLED
+    return tunnelled and boxes(machine) != []
+
+
+def boxes(machine: Machine) -> list[str]:
+    """Devices on the Thunderbolt bus; those of the machine itself end in -0."""
+    names = [n for n in machine.names(THUNDERBOLT) if "-" in n and "." not in n and ":" not in n]
+    return [n for n in names if not n.endswith("-0")]
+
+
+def corrected_errors(machine: Machine, card: Card) -> int:
+    """Packets that had to be sent again on the card's way, since the machine was started."""
+    counts = [0]
+    for path in way(card):
+        said = machine.read(f"{path}/aer_dev_correctable") or ""
+        counts += [int(n) for n in re.findall(r"TOTAL_ERR_COR ([0-9]{1,18})", said)]
+    return max(counts)
 
 
 def _best(machine: Machine, path: str) -> Link | None:
-    speed = _number(machine.read(f"{path}/max_link_speed"))
-    width = _number(machine.read(f"{path}/max_link_width"))
-    # 255: the device does not know.
-    return Link(speed, int(width)) if speed and width and 0 < width < 64 else None
-
-
-def _number(text: str | None) -> float | None:
-    """16 of "16.0 GT/s PCIe"."""
-    found = re.match(r"[\d.]+", text or "")
-    return float(found.group()) if found else None
+    speed = number(machine.read(f"{path}/max_link_speed"))
+    width = number(machine.read(f"{path}/max_link_width"))
+    known = speed and width and 0 < width < _UNKNOWN
+    return Link(speed, int(width)) if known and speed and width else None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import sys
 
 _SHOWN = 80
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
 # A path made of an address has one slash left.
 _USER = re.compile(r"(\w:/{1,2})[^\s/@]+@")
 _QUERY = re.compile(r"(\w:/{1,2}[^\s?'\"]*)\?[^\s'\"]+")
@@ -46,3 +49,16 @@ def any_encoding() -> None:
     """Have what the output's encoding lacks written out, instead of a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def number(text: str | None) -> float | None:
+    """The number that a text begins with, 16.0 of "16.0 GT/s PCIe"; None where it is none."""
+    found = _NUMBER.match((text or "").strip())
+    value = float(found.group()) if found else math.inf
+    return value if math.isfinite(value) else None
+
+
+def whole(text: str | None) -> int | None:
+    """A text that is a whole number and nothing else; None for any other."""
+    found = _WHOLE.fullmatch((text or "").strip())
+    return int(found.group()) if found else None

@@ -52,9 +52,6 @@ _WORDS = {
     "Found no NVIDIA driver": ("100", *_ERRORS["100"]),
 }
 
-# How GPUs are hidden on purpose; the last is Slurm's, in a job that asked for none.
-_HIDDEN = ("", "-1", "-1,-1", "NoDevFiles")
-
 
 def count() -> int:
     """GPUs that torch can use; none, without a word, where CUDA does not start."""
@@ -87,7 +84,7 @@ def sees(machine: Machine) -> Finding:
     devices = any(name.startswith("nvidia") for name in machine.names("/dev"))
     if not listed and not devices:
         return skip("CUDA", "no GPU")
-    if hidden is not None and hidden in _HIDDEN:
+    if hidden is not None and hidden in nvidia.HIDDEN:
         return skip("CUDA", "hidden by CUDA_VISIBLE_DEVICES")
     try:
         torch.cuda.init()

@@ -5,8 +5,12 @@ files, folders, links, programs, commands. Composed ones say less, and these wor
 
     gpus: [[count, model, {field: value}], …]   rows of nvidia-smi, from gpus.yaml
     unknown: [field, …]     fields that this driver does not know
+    gpus: [{field: value}, …]                   rows as a report shows them, with any field
     smi: [code, words]      what nvidia-smi says instead of rows; complaint: words before them
-    cards: [{at, model, path, width, speed, port, driver}]   GPUs in sysfs; default: one each GPU
+    smi: {before, after, err, code}             what it writes around rows, or instead of them
+    smi_q, dmesg: text      what `nvidia-smi -q` and the kernel's log say
+    cards: [{at, model, path, width, port, held}]   GPUs in sysfs; default: one each GPU
+    cards: [{at, class, device, held, path, speed, width, max_speed, …, port_max_width}]   as reported
     docker: version         an engine that answers; toolkit: version, handover: nvidia | cdi
     df: {path: GB free, or [GB free, GB in all]}
 
@@ -14,6 +18,7 @@ files, folders, links, programs, commands. Composed ones say less, and these wor
 """
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -65,16 +70,21 @@ def build(recorded: dict[str, Any], folder: Path) -> Machine:
         if answer["code"] == 127:  # what was not there
             continue
         out, err = (_printed(answer[stream]) for stream in ("out", "err"))
-        case = f"{shlex.quote(' '.join(words))}) {out}; {err} >&2; exit {answer['code']};;"
+        sign = "*" if program.startswith("/") else shlex.quote(" ".join(words))
+        case = f"{sign}) {out}; {err} >&2; exit {answer['code']};;"
         answers.setdefault(program, []).append(case)
     for program, cases in answers.items():
-        _script(
-            programs / program, '#!/bin/sh\ncase "$*" in\n' + "\n".join(cases) + "\nesac\nexit 1\n"
-        )
+        place = programs / program
+        if program.startswith("/"):  # one that PATH does not name
+            place = _inside(root, program)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if place.is_dir():
+                place.rmdir()
+        _script(place, '#!/bin/sh\ncase "$*" in\n' + "\n".join(cases) + "\nesac\nexit 1\n")
     smi = known.get("smi")
     if smi:
         nvidia_smi.write(programs, **smi)
-    environ = {"PATH": str(programs), **known["environ"]}
+    environ = {**known["environ"], "PATH": str(programs)}
     return Machine(root, environ, known["home"])
 
 
@@ -111,17 +121,33 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
     known["folders"].setdefault(f"{known['home']}/runs", [])
     known["folders"].setdefault(f"{known['home']}/.cache", [])
     rows = _rows(recorded)
-    said = recorded.get("smi")
+    said, around = recorded.get("smi"), {}
+    if isinstance(said, dict):
+        around, said = said, None
+        if not rows:
+            said = [around.get("code", 0), f"{around.get('before', '')}{around.get('err', '')}"]
+    others = {"-q": [0, recorded["smi_q"], ""]} if "smi_q" in recorded else {}
+    for line, answer in recorded.get("says", {}).items():
+        if line.startswith("nvidia-smi "):
+            others[line.split(" ", 1)[1]] = answer
     apps = [
         {"gpu_uuid": rows[n]["uuid"], "pid": pid, "process_name": name, "used_memory": used}
         for n, pid, name, used in recorded.get("apps", [])
     ]
-    if rows or said:
+    if said and said[0] == 127:
+        said = None
+    elif rows or said:
         unknown = recorded.get("unknown", [])
         known["smi"] = {"rows": rows, "apps": apps, "said": said, "unknown": unknown}
-        known["smi"]["complaint"] = recorded.get("complaint", "")
+        first = recorded.get("complaint", "")
+        known["smi"] |= {
+            "before": around.get("before") or (f"{first}\n" if first else ""),
+            "after": around.get("after", ""), "complaint": around.get("err", ""),
+            "code": around.get("code", 0), "others": others,
+        }  # fmt: skip
     for card in recorded.get("cards", [{"at": r["pci.bus_id"], "model": r["model"]} for r in rows]):
         _card(known, card)
+    _says(known, "dmesg", recorded.get("dmesg", "[    0.000000] Linux version 6.8.0-87-generic\n"))
     _engine(known, recorded, rows)
     df = {"/dev/shm": [32, 32], f"{known['home']}/runs": 800, f"{known['home']}/.cache": 800}
     for path, free in {**df, "/var/lib/docker": 800, **recorded.get("df", {})}.items():
@@ -136,8 +162,12 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
     }.items():  # fmt: skip
         _says(known, line, out)
     for line, answer in recorded.get("says", {}).items():
+        if line.startswith("nvidia-smi "):
+            continue
         code, out, err = answer if isinstance(answer, list) else (0, answer, "")
         _says(known, line, out, err, code)
+        if line.startswith("df -k /"):
+            _says(known, line.replace("-k", "-kP"), out, err, code)
     return known
 
 
@@ -147,14 +177,21 @@ def _says(known: dict[str, Any], line: str, out: str, err: str = "", code: int =
 
 def _rows(recorded: dict[str, Any]) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = []
-    for count, model, *changes in recorded.get("gpus", []):
+    for entry in recorded.get("gpus", []):
+        as_reported = isinstance(entry, dict)
+        count, model, *changes = (1, "reported", entry) if as_reported else entry
         for _ in range(count):
             n = len(rows)
             own = {
                 "index": n, "uuid": f"GPU-{n}f1a2b3c-0000-4d5e-8f90-a1b2c3d4e5f6",
-                "pci.bus_id": f"00000000:{n + 1:02X}:00.0", "driver_version": recorded["driver"],
+                "pci.bus_id": f"00000000:{n + 1:02X}:00.0", "driver_version": recorded.get("driver", "[N/A]"),
             }  # fmt: skip
-            row = {**_GPUS["every"], **_GPUS[model], **own, **(changes[0] if changes else {})}
+            row = {
+                **_GPUS["every"],
+                **_GPUS.get(model, {}),
+                **own,
+                **(changes[0] if changes else {}),
+            }
             rows.append({"model": model, **{key: str(value) for key, value in row.items()}})
     return rows
 
@@ -172,22 +209,30 @@ def _card(known: dict[str, Any], card: dict[str, Any]) -> None:
         known["links"][f"{path}/driver"] = f"/sys/bus/pci/drivers/{driver}"
     speed, width = model["link"]
     port_speed, port_width = model.get("port", [speed, width])
+    above = path.rsplit("/", 1)[0]
     files = {
         f"{path}/vendor": "0x10de", f"{path}/class": model["class"],
-        f"{path}/max_link_speed": f"{speed} GT/s PCIe", f"{path}/max_link_width": width,
+        f"{path}/device": model.get("device", "0x2204"),
+        f"{path}/max_link_speed": model.get("max_speed", f"{speed} GT/s PCIe"),
+        f"{path}/max_link_width": model.get("max_width", width),
         # Idle, as cards are when nothing runs.
-        f"{path}/current_link_speed": "2.5 GT/s PCIe",
+        f"{path}/current_link_speed": model.get("speed", "2.5 GT/s PCIe"),
         f"{path}/current_link_width": model.get("width", min(width, port_width)),
-        f"{path.rsplit('/', 1)[0]}/max_link_speed": f"{port_speed} GT/s PCIe",
-        f"{path.rsplit('/', 1)[0]}/max_link_width": port_width,
+        f"{above}/max_link_speed": model.get("port_max_speed", f"{port_speed} GT/s PCIe"),
+        f"{above}/max_link_width": model.get("port_max_width", port_width),
     }  # fmt: skip
-    known["files"] |= {name: f"{text}\n" for name, text in files.items()}
+    for name, text in files.items():
+        known["files"].setdefault(name, f"{text}\n")
     listed = known["folders"].setdefault("/sys/bus/pci/devices", [])
     listed.append(address)
 
 
 def _engine(known: dict[str, Any], recorded: dict[str, Any], rows: list[dict[str, str]]) -> None:
     version = recorded.get("docker")
+    reported = recorded.get("says", {}).get("docker info")
+    if reported is not None:
+        _reported_engine(known, recorded, reported[1])
+        return
     if version is None:
         return
     way = recorded.get("handover", "nvidia" if rows else None)
@@ -216,3 +261,36 @@ def _engine(known: dict[str, Any], recorded: dict[str, Any], rows: list[dict[str
             )
             listed = "".join(f"GPU {r['index']}: {r['name']} (UUID: {r['uuid']})\n" for r in rows)
             _says(known, run, listed)
+
+
+def _reported_engine(known: dict[str, Any], recorded: dict[str, Any], info: str) -> None:
+    """What `docker info` says in a report, as answers to the questions that are asked of it."""
+    found = dict(re.findall(r"^ *([A-Z][\w ]+): (.*)$", info, re.MULTILINE))
+    code = 0 if "Server Version" in found else 1
+    dirs = re.search(r"CDI spec directories:\n((?: +/.*\n)+)", info)
+    options = re.search(r"Security Options:\n((?: +.*\n)+?) Kernel", info)
+    answers = {
+        "{{json .Runtimes}}": json.dumps({name: {} for name in found.get("Runtimes", "").split()}),
+        "{{json .CDISpecDirs}}": json.dumps(dirs.group(1).split() if dirs else None),
+        "{{json .DiscoveredDevices}}": json.dumps(
+            [
+                {"Source": "cdi", "ID": name}
+                for name in re.findall(r"^ +cdi: (\S+)$", info, re.MULTILINE)
+            ]
+        ),
+        "{{.DockerRootDir}}": found.get("Docker Root Dir", ""),
+        "{{.OperatingSystem}}": found.get("Operating System", ""),
+        "{{.SecurityOptions}}": " ".join(options.group(1).split()) if options else "",
+    }
+    for field, said in answers.items():
+        _says(known, f"docker info --format '{field}'", f"{said}\n", "", code)
+    answers_run = recorded["says"].get("docker run --rm --gpus all ubuntu nvidia-smi -L")
+    for line in ("cuda13", "cuda12"):
+        words = f"docker image inspect --format '{{{{.Id}}}}' lockstep:{line}"
+        _says(known, words, "sha256:1f2e3d\n", "", int(code or not recorded.get("image", True)))
+        for given in ("--gpus all", "--device nvidia.com/gpu=all"):
+            run = (
+                f"docker run --rm --network=none {given} --entrypoint nvidia-smi lockstep:{line} -L"
+            )
+            if answers_run:
+                _says(known, run, answers_run[1], answers_run[2], answers_run[0])

@@ -109,6 +109,98 @@ def test_what_is_recorded_is_the_same_machine_again(tmp_path) -> None:
     assert checks.examine(build(json.loads(file.read_text()), tmp_path / "again")) == found
 
 
+@pytest.mark.parametrize(
+    ("words", "env", "code", "said"),
+    [
+        ([], {"ENGINE": "foo"}, 2, "error: ENGINE=foo is no engine → use auto, docker or local\n"),
+        (["--verify", "none.yaml"], {}, 2, "error: there is no experiment none.yaml → look at the path\n"),
+        (["--like", "runs/none"], {}, 2, "error: there is no run runs/none → look at the path\n"),
+        (["--quick", "--record", "/proc/none/here.json"], {"CPUS": "1"}, 2, "error: /proc/none/here.json cannot be written: "),
+    ],
+)  # fmt: skip
+def test_what_it_cannot_do_is_one_line(words, env, code, said) -> None:
+    done = doctor(*words, env=env)
+    assert done.returncode == code
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_experiment_that_nothing_can_look_at_yet_is_said(tmp_path) -> None:
+    here = Machine(environ={"ENGINE": "local"}, home=str(tmp_path))
+    [only] = bridge.examine(here, "configs/digits.yaml", None, [])
+    assert (only.name, only.status) == ("experiment", "warn")
+    assert "make ready" in only.why
+
+
+def test_what_may_freeze_the_machine_is_said_before_anything_is_started(tmp_path) -> None:
+    name = "field-rtx5090-usb4-box-xid79-in-waiting"
+    machine = build(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()), tmp_path)
+    assert any("freeze" in f.why for f in checks.quick(machine))
+    [only] = bridge.examine(machine, None, None, checks.examine(machine))
+    assert only.status == "skip"
+    assert "freeze" in only.seen
+
+
+def test_the_json_is_of_a_schema() -> None:
+    done = doctor("--quick", "--json", env={"CPUS": "1"})
+    rows = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert rows
+    for row in rows:
+        assert set(row) == {"name", "status", "seen", "why", "fix", "schema"}
+        assert row["schema"] == 1
+        assert all(isinstance(row[key], str) for key in set(row) - {"schema"})
+    assert finding.from_json(done.stdout) == [
+        finding.Finding(**{key: row[key] for key in set(row) - {"schema"}}) for row in rows
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 50, 132])
+def test_no_row_is_wider_than_the_terminal(columns, tmp_path) -> None:
+    for name in ("8xh100", "kernel-mismatch", "field-docker-in-proxmox-lxc", "egpu-tb3"):
+        machine = build(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()), tmp_path / name)
+        text = finding.table(checks.examine(machine), colour=False, columns=columns)
+        words = {word for line in text.splitlines() for word in line.split()}
+        longest = max(map(len, words))  # a word is never cut
+        assert all(len(line) <= max(columns, 64 + longest) for line in text.splitlines())
+        assert columns < 80 or all(len(line) <= columns for line in text.splitlines()), text
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["pipe held", "frozen"])
+def test_a_tool_that_cannot_be_killed_is_left_behind(frozen, tmp_path) -> None:
+    """One whose output another process holds open; one that is frozen, which no signal reaches."""
+    group = Path(f"/sys/fs/cgroup/freezer/lockstep-{os.getpid()}")
+    if frozen and not os.access(group.parent, os.W_OK):
+        pytest.skip("needs root and cgroup version 1's freezer")
+    script = tmp_path / "nvidia-smi"
+    freeze = f"echo $$ > {group}/cgroup.procs; echo FROZEN > {group}/freezer.state"
+    script.write_text(f"#!/bin/sh\n{freeze if frozen else 'sleep 600 &'}\nsleep 600\n")
+    script.chmod(0o755)
+    if frozen:
+        group.mkdir()
+    machine = Machine(environ={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    start = time.monotonic()
+    try:
+        answer = machine.run("nvidia-smi", "-L", seconds=2)
+        again = machine.run("nvidia-smi", "-q", seconds=200)
+    finally:
+        took = time.monotonic() - start
+        if frozen:
+            (group / "freezer.state").write_text("THAWED")
+        for process in psutil.process_iter(["cmdline"]):
+            if str(tmp_path) in " ".join(process.info["cmdline"] or []) or (
+                process.info["cmdline"] == ["sleep", "600"]
+            ):
+                process.kill()
+        if frozen:
+            while (group / "cgroup.procs").read_text().strip():
+                time.sleep(0.05)
+            group.rmdir()
+    assert (answer.code, again.code) == (124, 124)
+    assert "no answer in 2 s" in answer.err
+    assert took < 60
+
+
 def test_a_table_for_people() -> None:
     text = finding.table(
         [finding.ok("a", "fine"), finding.skip("b", "no GPU"), finding.skip("c", "no GPU"),

@@ -24,7 +24,7 @@ from host import launcher
 from host.errors import HostError, LockstepError, Stopped, first_line
 from host.nodes import Nodes
 from train import cli
-from train.nodes import addresses, alike, links, meeting, rounds, watching
+from train.nodes import addresses, alike, clocks, links, meeting, rounds, watching
 from train.nodes.meeting import Meeting
 from train.nodes.stores import say
 from train.nodes.watching import Watch
@@ -52,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         command = cli.parse(options.words)
         config = cast(Launched, command.verb).experiment(command.options, command.knobs)
         with meeting.met(nodes, planned, alike.manifest(config)) as found:
+            clocks.check(found)
             if nodes.least is None:  # else some may not be there yet
                 network = links.network(links.measured(found), nodes.count)
                 os.environ[launcher.NETWORK] = json.dumps(network)

@@ -20,12 +20,8 @@ from host.nodes import Nodes
 from train.nodes import addresses, alike, stores
 from train.nodes.stores import EACH, SAY, say
 
-_FAREWELL = 3.0
-# torchrun takes a machine for lost whose clock is 15 s behind: it compares their times of day.
-_CLOCK = 5.0
+_FAREWELL = 10.0  # seconds in which the others hear from node 0 why it ended
 _KEY = "lockstep/node"
-ASKED = "lockstep/time"
-"""With its number behind, what a machine writes when it asks node 0 for the time of day."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
         manifest: as `Word` has it.
 
     Raises:
-        HostError: one does not come, or the address leads nowhere, or a clock is wrong.
+        HostError: one does not come, or the address leads nowhere.
         UsageError: they were told different things.
     """
     store = stores.opened(nodes)
@@ -117,10 +113,6 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
             meeting = Meeting(nodes, store, _arrive(nodes, store, word))
             signal.signal(signal.SIGTERM, before)
             _check_words(meeting)
-            if nodes.least is None:
-                _check_clocks(meeting)
-            else:
-                _check_clock(meeting)
             yield meeting
         except SystemExit:
             # The others go on waiting: for this one again, or for another in its place.
@@ -207,53 +199,18 @@ def _check_words(meeting: Meeting) -> None:
         alike.check(first.manifest, word.manifest, who)
 
 
-def _check_clocks(meeting: Meeting) -> None:
-    """See that the clocks agree: torchrun's agents compare each other's times of day."""
-    meeting.gathered("arrival", True, 30)
-    # All write within a moment of each other.
-    times = meeting.gathered("clock", time.time(), 30)
-    for rank, there in enumerate(times):
-        _compare_clock(meeting, rank, there - times[0])
-
-
-def _compare_clock(meeting: Meeting, rank: int, ahead: float) -> None:
-    if abs(ahead) > _CLOCK:
-        raise HostError(
-            f"the clock of {meeting.name(rank)} is {abs(ahead):,.0f} s"
-            f" {'ahead of' if ahead > 0 else 'behind'} node 0's",
-            "set it, as with `timedatectl set-ntp true`",
-        )
-
-
 def _raise_refused(store: Any) -> None:
     """Raise what another machine could not go on for, if one could not."""
     if store.check([f"{_KEY}/refused"]):
         raise from_fields(json.loads(store.get(f"{_KEY}/refused")))
 
 
-def _check_clock(meeting: Meeting) -> None:
-    """See that this one agrees with node 0's, whose agent answers for as long as it is there."""
-    if meeting.nodes.rank == 0:
-        return
-    question = f"{ASKED}/{meeting.nodes.rank}"
-    meeting.store.delete_key(f"{question}/answer")
-    meeting.store.set(question, "?")
-    deadline = time.monotonic() + 30
-    while not meeting.store.check([f"{question}/answer"]):
-        if time.monotonic() > deadline:
-            raise HostError(
-                f"{meeting.name(0)} does not tell its time", "look there what became of it"
-            )
-        time.sleep(EACH / 4)
-    there = float(meeting.store.get(f"{question}/answer"))
-    _compare_clock(meeting, meeting.nodes.rank, time.time() - there)
-
-
 def _leave(nodes: Nodes, store: Any) -> None:
     """Go, but node 0 last: the store goes with it."""
     with suppress(RuntimeError):
         store.set(f"{_KEY}/left/{nodes.rank}", "yes")
-        keys = [f"{_KEY}/left/{rank}" for rank in range(nodes.count)]
+        came = [rank for rank in range(nodes.count) if store.check([f"{_KEY}/word/{rank}"])]
+        keys = [f"{_KEY}/left/{rank}" for rank in came]
         deadline = time.monotonic() + _FAREWELL
         while nodes.rank == 0 and not store.check(keys) and time.monotonic() < deadline:
             time.sleep(EACH)

@@ -14,8 +14,9 @@ from typing import Any
 
 import psutil
 
-from host.errors import HostError, LockstepError, from_fields
-from train.nodes.meeting import ASKED, Meeting
+from host.errors import HostError, LockstepError, Stopped, from_fields
+from train.nodes.clocks import ASKED
+from train.nodes.meeting import Meeting
 from train.nodes.stores import say
 from train.process import outcome, standing
 
@@ -220,7 +221,9 @@ class Watch:
 
     def _end(self, error: LockstepError) -> None:
         """End this machine's part of the training."""
-        self.lost = error
+        said = outcome.told().error
+        # Who was asked to stop and has saved ended well, whoever is not heard of since.
+        self.lost = error = said if isinstance(said, Stopped) else error
         self._kill()
         # torchrun's agent may ask a store that is gone.
         if not self._done.wait(_GRACE):

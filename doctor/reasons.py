@@ -1,0 +1,97 @@
+"""What the kernel's log says of a card that does not start."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import log
+from host import pci
+from host.machine import Machine
+
+# Sign, what is seen, why, and what helps.
+_LOG = (
+    (
+        r"requires use of the NVIDIA open kernel modules",
+        "the kernel says that it needs the open kernel modules",
+        "from Blackwell on (RTX 50, B200) the closed ones do not start the card",
+        "sudo apt-get install nvidia-driver-580-open   # elsewhere the package nvidia-open",
+    ),
+    (
+        r"supported through the NVIDIA [\d.]+\S* Legacy",
+        "the installed driver no longer knows this card, an older branch does (see dmesg)",
+        "no torch of today has kernels for cards that need a legacy driver",
+        "train on another GPU, or in an older container with that driver",
+    ),
+    (
+        r"is not supported by the|NVIDIA [\d.]+ driver release",
+        "the installed driver does not know this card yet",
+        "the card is newer than the driver",
+        "install a newer driver, with the open kernel modules (580 or newer)",
+    ),
+    (
+        r"Unable to change power state from D3cold|Refused to change power state",
+        "it sleeps, and does not wake (D3cold)",
+        "what switches it off (bbswitch, power management) does not switch it on again",
+        (
+            "power the machine off and on; then keep it awake: echo on | sudo tee"
+            " /sys/bus/pci/devices/*/power/control; remove bbswitch"
+        ),
+    ),
+    (
+        r"BAR\d? is 0M|BAR \d+.*: (no space|failed to assign|can't assign)|PCI I/O region assigned",
+        "the card got no address space",
+        "the firmware gave it no room below the addresses that it could use",
+        "BIOS: Above 4G Decoding and Resizable BAR; else boot with pci=realloc",
+    ),
+    (
+        r"Xid.*: 79,|fallen off the bus",
+        "it has fallen off the bus",
+        "power, heat, riser, cable or the card itself",
+        "power the machine off and on; then look at plugs, riser and cooling",
+    ),
+    (
+        r"(_kgspBootGspRm|GSP.*(fail|timeout|halt)|Xid.*: 1(19|20),)",
+        "its firmware (GSP) does not start or does not answer",
+        "a fault of driver or card; the next boot may do",
+        (
+            "power the machine off and on, then update the driver; before Blackwell also"
+            " NVreg_EnableGpuFirmware=0"
+        ),
+    ),
+    (
+        r"RmInitAdapter failed|rm_init_adapter failed",
+        "the driver could not start it (RmInitAdapter failed)",
+        "power plug, riser, address space, or a driver that is not for this card",
+        "sudo dmesg | grep -i nvrm; power it off and on, check plugs and BIOS (Above 4G Decoding)",
+    ),
+)
+
+
+def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | None:
+    """What the kernel's log says of a card that does not start: seen, why, fix."""
+    text = "\n".join(log.lines(machine) or [])
+    # Sentences of the driver go on over several lines.
+    text = re.sub(r"\s*\n\s*(\[[^]]*\] *)?NVRM: +(?=[a-zA-Z])", " ", text)
+    if re.search(r"does not include the required GPU\s+System Processor", text):
+        return _without_gsp(cards)
+    for sign, seen, why, fix in _LOG:
+        if re.search(sign, text, re.IGNORECASE):
+            if "address space" in seen and "pci=realloc" in (machine.read("/proc/cmdline") or ""):
+                fix = "update the BIOS; Above 4G Decoding and Resizable BAR there"  # noqa: PLW2901
+            return seen, why, fix
+    return None
+
+
+def _without_gsp(cards: list[pci.Card]) -> tuple[str, str, str]:
+    """The open kernel modules do not find the firmware's processor: too old a card, or it hangs."""
+    if any(card.has_gsp for card in cards):
+        return (
+            "the driver does not find the card's own processor (GSP), which it has",
+            "the card hangs",
+            "power the machine off, half a minute without current, and on",
+        )
+    return (
+        "the open kernel modules do not know cards before Turing",
+        "they need the closed ones",
+        "sudo apt-get install nvidia-driver-580   # without -open; 580 is the last for them",
+    )

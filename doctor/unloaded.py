@@ -1,0 +1,261 @@
+"""Why a GPU on the bus is not held by NVIDIA's module, or does not start under it."""
+
+from __future__ import annotations
+
+import re
+from typing import Callable, Mapping
+
+from doctor import log, reasons
+from doctor.finding import Finding, fail, skip, warn
+from host import limits, nvidia, pci
+from host.machine import Machine
+
+_CPU = "or train on the CPU: CPUS=1"
+_OPEN = ("nouveau", "NovaCore", "nova_core", "nova")
+_NOUVEAU = (
+    "printf 'blacklist %s\\n' nouveau nova nova_core nova_drm | sudo tee"
+    " /etc/modprobe.d/no-nouveau.conf;"
+    " sudo {initramfs}; {install} && sudo reboot"
+)
+# How each family of distributions installs the driver, builds the first files, and builds modules.
+_UBUNTU = "sudo ubuntu-drivers install --gpgpu"
+_INSTALL = {
+    "fedora": "sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda   # of RPM Fusion",
+    "rhel": "sudo dnf install nvidia-open   # of NVIDIA's repository",
+    "debian": "sudo apt-get install nvidia-driver firmware-misc-nonfree",
+    "arch": "sudo pacman -S nvidia-open nvidia-utils",
+    "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta",
+    "ubuntu": _UBUNTU,
+}
+_INITRAMFS = {"fedora": "dracut --force", "rhel": "dracut --force", "suse": "dracut --force"}
+_BUILD = {
+    "fedora": "sudo akmods --force && sudo reboot",
+    "arch": "sudo mkinitcpio -P && sudo reboot",
+}
+
+_UNSIGNED = r"Key was rejected by service|Loading of unsigned module"
+_OTHER_KERNEL = (
+    r"version magic|Unknown symbol|disagrees about version of symbol|Invalid module format"
+)
+
+
+def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
+    """The one reason why nvidia-smi lists no GPU, though there is one on the bus."""
+    on_bus = f"{len(cards)} GPU{'s' * (len(cards) != 1)} on the bus"
+    # Whoever did not ask for GPUs trains on the CPU then, as on any machine without.
+    unwell = fail if machine.environ.get("GPUS") else warn
+    held = {card.driver for card in cards}
+    failed = [n for n in machine.names("/var/cache/akmods/nvidia") if n.endswith("failed.log")]
+    if failed and "nvidia" not in held:
+        return fail(
+            "driver",
+            f"{on_bus}; its module could not be built: {failed[-1]}",
+            "the driver is older than this kernel: another one holds the GPU, or none",
+            "sudo dnf upgrade --refresh 'akmod-nvidia*'; sudo akmods --force && sudo reboot; or"
+            f" boot the kernel before; {_CPU}",
+        )
+    open_one = next((name for name in _OPEN if name in held), None)
+    if open_one is not None:
+        return unwell(
+            "driver",
+            f"{on_bus}, held by {open_one}",
+            f"{open_one} cannot compute: it trains on the CPU",
+            _NOUVEAU.format(
+                initramfs=_of(machine, _INITRAMFS, "update-initramfs -u"),
+                install=_of(machine, _INSTALL, _UBUNTU).split("   #")[0],
+            ),
+        )
+    if "vfio-pci" in held:
+        return unwell(
+            "driver",
+            f"{on_bus}, held by vfio-pci",
+            "set aside for a virtual machine",
+            f"sudo driverctl unset-override {cards[0].address}",
+        )
+    if "nvidia" in held:
+        return _held(machine, cards, on_bus, unwell)
+    return _not_held(machine, cards, on_bus, unwell)
+
+
+def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
+    """nvidia-smi finds no device: this job was given none, or the card did not start."""
+    inside = limits.in_container(machine.root) or not nvidia.devices(machine)
+    known = reasons.logged(machine, cards)
+    if known is not None:
+        seen, why, fix = known
+        return fail("driver", f"No devices were found; {seen}", why, f"{fix}; {_CPU}")
+    if inside:
+        return skip("driver", "this job or container was given no GPU")
+    return fail(
+        "driver",
+        "No devices were found",
+        "a card did not start: power plug, address space (BIOS: Above 4G decoding), or too old",
+        "sudo dmesg | grep -iE 'nvrm|xid'",
+    )
+
+
+def _held(
+    machine: Machine, cards: list[pci.Card], on_bus: str, unwell: Callable[..., Finding]
+) -> Finding:
+    """NVIDIA's module holds it, and nvidia-smi is missing or lists nothing."""
+    if not machine.has("nvidia-smi"):
+        if not nvidia.devices(machine):  # sysfs shows the host's cards in every container
+            return skip("driver", "the host's GPUs are not given to this container")
+        inside = limits.in_container(machine.root)
+        fix = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        if not inside:
+            major = (nvidia.loaded(machine) or "580").split(".")[0]
+            fix = f"sudo apt-get install nvidia-utils-{major}   # or, in a container, {fix}"
+        return unwell(
+            "driver",
+            f"{on_bus}, {'given to this container' if inside else 'held by nvidia'}, and there is"
+            " no nvidia-smi",
+            "GPUs are counted by nvidia-smi: without it, it trains on the CPU",
+            fix,
+        )
+    answer, _ = nvidia.ask(machine)
+    rows = [row for row in answer.said.splitlines() if row.strip()]
+    said = (rows or ["nothing"])[-1][:120]
+    known = reasons.logged(machine, cards)
+    if known is not None:
+        seen, why, fix = known
+        return fail("driver", f"{on_bus}; nvidia-smi says: {said}; {seen}", why, f"{fix}; {_CPU}")
+    return fail(
+        "driver",
+        f"{on_bus}, and nvidia-smi says: {said}",
+        "the driver is loaded and does not answer, as with a GPU that hangs",
+        f"sudo dmesg | grep -iE 'nvrm|xid'; then sudo reboot; {_CPU}",
+    )
+
+
+def _not_held(
+    machine: Machine, cards: list[pci.Card], on_bus: str, unwell: Callable[..., Finding]
+) -> Finding:
+    """No module holds it: there is none, or the kernel did not take it."""
+    if not machine.has("nvidia-smi") and not _installed(machine):
+        note = "" if "ubuntu" in _system(machine) else "   # or your distribution's package"
+        install = _of(machine, _INSTALL, _UBUNTU + note)
+        return unwell(
+            "driver",
+            f"{on_bus}, and no driver installed",
+            "without it, it trains on the CPU",
+            install,
+        )
+    known = reasons.logged(machine, cards)
+    if known is not None:
+        seen, why, fix = known
+        return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {_CPU}")
+    if _secure_boot(machine) or log.last(machine, _UNSIGNED):
+        return fail(
+            "driver",
+            f"{on_bus}; installed, not loaded, and Secure Boot is on",
+            "the kernel refuses a module whose key it does not know",
+            _enrol(machine) + f"; {_CPU}",
+        )
+    off = _switched_off(machine)
+    if off is not None:
+        file, fix = off
+        return unwell(
+            "driver",
+            f"{on_bus}; {file} keeps its module from being loaded",
+            "a tool that switches laptops' GPUs has switched it off: it trains on the CPU",
+            fix,
+        )
+    chosen = (machine.read("/etc/prime-discrete") or "").strip()
+    if chosen in ("off", "intel"):
+        return unwell(
+            "driver",
+            f"{on_bus}; prime-select has switched it off",
+            "the laptop runs on its other GPU alone: it trains on the CPU",
+            "sudo prime-select on-demand && sudo reboot",
+        )
+    build = _of(machine, _BUILD, "sudo dkms autoinstall; sudo modprobe nvidia || dkms status")
+    if log.last(machine, _OTHER_KERNEL):
+        seen, why = "its module is for another kernel", "the kernel was upgraded, and it was not"
+    else:
+        seen = "installed, and not loaded"
+        why = "after a kernel upgrade its module may not have been built"
+    return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {_CPU}")
+
+
+def _installed(machine: Machine) -> bool:
+    """Whether a module of NVIDIA's was built for the kernel that runs, or for another one."""
+    folders = machine.names("/usr/src") + machine.names("/var/lib/dkms")
+    return any(re.match(r"nvidia([-_]|$)", name) for name in folders)
+
+
+def _enrol(machine: Machine) -> str:
+    if "fedora" in _system(machine):
+        keys = "sudo kmodgenca -a; sudo mokutil --import /etc/pki/akmods/certs/public_key.der"
+    elif "ubuntu" in _system(machine) or "debian" not in _system(machine):
+        keys = "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der"
+    else:
+        keys = "sudo mokutil --import /var/lib/dkms/mok.pub"
+    return f"{keys} && sudo reboot   # and enrol the key in the blue screen"
+
+
+def _system(machine: Machine) -> list[str]:
+    """The distribution, and what it is like: /etc/os-release."""
+    text = machine.read("/etc/os-release") or ""
+    words = re.findall(r"^ID(?:_LIKE)?=(.*)$", text, re.MULTILINE)
+    found = " ".join(words).replace('"', "").split()
+    return [
+        {
+            "opensuse": "suse",
+            "sles": "suse",
+            "centos": "rhel",
+            "rocky": "rhel",
+            "almalinux": "rhel",
+        }.get(word.split("-")[0], word.split("-")[0])
+        for word in found
+    ]
+
+
+def _of(machine: Machine, table: Mapping[str, str], usual: str) -> str:
+    """What a table says for this distribution."""
+    return next((table[word] for word in _system(machine) if word in table), usual)
+
+
+def _secure_boot(machine: Machine) -> bool:
+    folder = "/sys/firmware/efi/efivars"
+    names = [n for n in machine.names(folder) if n.startswith("SecureBoot-")]
+    # Four bytes of attributes, then the value.
+    return any((machine.read(f"{folder}/{name}") or "")[-1:] == "\x01" for name in names)
+
+
+def _switched_off(machine: Machine) -> tuple[str, str] | None:
+    """A file that keeps NVIDIA's module away, and the command that takes that back."""
+    for folder in ("/etc/modprobe.d", "/lib/modprobe.d", "/usr/lib/modprobe.d"):
+        for name in machine.names(folder):
+            text = machine.read(f"{folder}/{name}") or ""
+            if re.search(
+                r"^\s*(blacklist nvidia|alias nvidia off|install nvidia )", text, re.MULTILINE
+            ):
+                file = f"{folder}/{name}"
+                words = {
+                    "supergfx": "sudo supergfxctl -m Hybrid",
+                    "envy": "sudo envycontrol -s hybrid",
+                }
+                fix = next((fix for word, fix in words.items() if word in name), None)
+                if fix is None and machine.has("prime-select"):
+                    fix = "sudo prime-select on-demand"
+                return file, f"{fix or f'sudo rm {file}'} && sudo reboot"
+    return None
+
+
+def gone(machine: Machine) -> Finding | None:
+    """The driver is here, and no GPU is on the bus; None where none is to be expected."""
+    if limits.in_container(machine.root) or not machine.has("nvidia-smi"):
+        return None
+    if not log.last(machine, r"NVRM: No NVIDIA (GPU|graphics adapter) found"):
+        laptop = machine.exists("/sys/devices/platform/asus-nb-wmi/dgpu_disable")
+        if not laptop:
+            return None
+    unwell = fail if machine.environ.get("GPUS") else warn
+    return unwell(
+        "driver",
+        "the driver is installed, and no NVIDIA GPU is on the bus",
+        "the card is switched off, not seated, or its link does not come up",
+        "a laptop: switch it to Hybrid, echo 1 | sudo tee /sys/bus/pci/rescan; a riser: set the"
+        " slot's PCIe generation lower in the BIOS; else seat the card and its power plugs again",
+    )

@@ -1,0 +1,61 @@
+"""Windows' kernel for Linux, and what is other there."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, fail, ok, skip, warn
+from host.machine import Answer, Machine
+
+_DEVICE = "/dev/dxg"
+_WSL = "/usr/lib/wsl/lib"
+_UPDATE = (
+    "in Windows: install NVIDIA's newest driver, nvidia-smi -g 0 -dm 0 (WDDM) as administrator,"
+    " then wsl --update and wsl --shutdown"
+)
+
+
+def is_windows(machine: Machine) -> bool:
+    """Whether this is Windows' kernel for Linux."""
+    return "microsoft" in (machine.read("/proc/sys/kernel/osrelease") or "").lower()
+
+
+def blocked(machine: Machine, answer: Answer) -> Finding | None:
+    """Why nvidia-smi lists nothing under WSL 2; None elsewhere, and where Windows has no driver."""
+    if not machine.exists(_DEVICE) or answer.code == 127:
+        return None
+    rows = [row for row in answer.said.splitlines() if row.strip()]
+    seen = (rows or [f"code {answer.code}"])[0][:120]
+    why = "Windows' driver, its kernel for Linux and the libraries from it do not fit each other"
+    if "blocked by the operating system" in answer.said:
+        why = "Windows does not let WSL use the GPU: the card is in TCC mode, or its driver is old"
+    return fail("driver", f"WSL 2: nvidia-smi says: {seen}", why, f"{_UPDATE}; or CPUS=1")
+
+
+def wsl(machine: Machine) -> Finding:
+    """It is of version 2, and the checkout is on its own disk."""
+    if not is_windows(machine):
+        return skip("WSL", "not Windows")
+    release = (machine.read("/proc/sys/kernel/osrelease") or "").lower()
+    if "wsl2" not in release and not machine.exists(_DEVICE):
+        return fail(
+            "WSL",
+            "version 1",
+            "it has no GPUs, no cgroups and no containers",
+            "in Windows: wsl --set-version <distribution> 2",
+        )
+    if not machine.has("nvidia-smi") and machine.exists(f"{_WSL}/nvidia-smi"):
+        return warn(
+            "WSL",
+            f"Windows' driver is here, and {_WSL} is not in PATH",
+            "programs do not find the GPU, and train on the CPU",
+            f"export PATH=$PATH:{_WSL}",
+        )
+    if re.match(r"/mnt/[a-z]/", machine.home):
+        return warn(
+            "WSL",
+            f"the checkout is on Windows' disk: {machine.home}",
+            "each file takes ten times as long there, and permissions are not kept",
+            "git clone it again under ~",
+        )
+    return ok("WSL", "version 2: the driver is Windows'; install none inside")
