@@ -114,6 +114,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", NETWORKS)
 def test_slow_networks_and_what_the_model_says(tmp_path, name) -> None:
     """The bits of one machine, and how long the machines wait for each other is foretold."""
