@@ -300,13 +300,23 @@ UNEXPECTED = "Unexpected error from cudaGetDeviceCount(). Did you run some cuda 
         ("CUDA unknown error - this may be due to an incorrectly set up environment", "999", "nvidia_uvm"),
         ("The NVIDIA driver on your system is too old (found version 12080).", "35", "CUDA=auto"),
         ("No CUDA GPUs are available", "100", "--gpus all"),
+        ("CUDA error: all CUDA-capable devices are busy or unavailable", "46", "-c DEFAULT"),
+        ("CUDA error: uncorrectable ECC error encountered", "214", "gpu-reset"),
+        (f"{UNEXPECTED}Error 2: out of memory", "2", "GPUS=free"),
+        (f"{UNEXPECTED}Error 36: API call is not supported in the installed CUDA driver", "36", "CUDA=auto"),
+        ("CUDA error: no kernel image is available for execution on the device", "209", "CUDA=auto"),
+        (f"{UNEXPECTED}Error 304: OS call failed or operation not supported on this OS", "304", "nvidia_uvm"),
+        (f"{UNEXPECTED}Error 500: named symbol not found", "500", "wsl --update"),
+        (f"{UNEXPECTED}Error 805: MPS client failed to connect to the MPS control daemon or the MPS server", "805", "MPS_PIPE"),
+        (f"{UNEXPECTED}Error 4242: a new one", "", "dmesg"),
         ("something new", "", "dmesg"),
     ],
 )  # fmt: skip
 def test_what_cuda_says_when_it_does_not_start_is_told_apart(said, number, fix) -> None:
     found = devices.judge(said)
     assert found.status == "fail"
-    assert found.seen.startswith(f"error {number}: " if number else said)
+    assert found.seen.startswith(f"error {number}: " if number else said.removeprefix(UNEXPECTED))
+    assert "Did you run" not in found.seen
     assert fix in found.fix
 
 
