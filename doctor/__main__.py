@@ -5,6 +5,7 @@ python3 -m doctor --json       the same as a list of mappings, of the schema tha
 python3 -m doctor --quick      what stands in the way of training, in under a second; else silent
 python3 -m doctor --record F   write down what was seen, to show to others
 python3 -m doctor --verify C   will this experiment fit this machine
+python3 -m doctor --verify C --on "RTX 3090"   will it fit a card that is not here; or --on 8GB
 python3 -m doctor --like RUN   can this machine give the bits of that run
 
 Exit code 0, 6 where a check failed, 2 where a variable has no sense. Variables as for make: GPUS,
@@ -35,6 +36,7 @@ def main() -> int:
     )
     parser.add_argument("--record", type=Path, metavar="FILE", help="write down what was seen")
     parser.add_argument("--verify", metavar="CONFIG", help="will this experiment fit this machine")
+    parser.add_argument("--on", metavar="CARD", help="with --verify: on a card that is not here")
     parser.add_argument("--like", metavar="RUN", help="can this machine give the bits of that run")
     options = parser.parse_args()
     any_encoding()
@@ -43,8 +45,9 @@ def main() -> int:
         _check(options)
         environ = settings.read()
         docker.check(environ.get("ENGINE") or "auto")
-        environ.update(selection.resolve(environ))
-        if not plan.on_cpu(environ) and not options.quick:  # else who trains says it
+        environ.update(selection.resolve(environ) if options.on is None else {})
+        on_cpu = plan.on_cpu(environ)
+        if not (on_cpu or options.quick or options.on):  # else who trains says it
             plan.check_count(environ)
     except UsageError as error:
         return _refused(error)
@@ -52,7 +55,9 @@ def main() -> int:
         environ.update(GPUS="all", CPUS="")
         wrong = [finding.fail("GPUS", error.problem, "there is nothing to train on", error.fix)]
     machine = Machine(environ=environ)
-    if options.quick:
+    if options.on is not None:
+        found = bridge.examine(machine, options.verify, None, [], on=options.on)
+    elif options.quick:
         found = wrong + checks.quick(machine)
         said = finding.lines(found)
         if said and not options.json:
@@ -78,6 +83,8 @@ def _check(options: argparse.Namespace) -> None:
     """
     if os.name != "posix":
         raise UsageError("this is Windows itself", "use WSL 2: wsl --install, and make there")
+    if options.on is not None and options.verify is None:
+        raise UsageError("--on asks of an experiment", "name one: --verify configs/cifar10.yaml")
     for given, what in ((options.verify, "experiment"), (options.like, "run")):
         if given is not None and not Path(given).exists():
             raise UsageError(f"there is no {what} {given}", "look at the path")

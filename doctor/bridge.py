@@ -18,12 +18,17 @@ _LIMIT = 900.0
 
 
 def examine(
-    machine: Machine, verify: str | None, like: str | None, known: list[Finding]
+    machine: Machine,
+    verify: str | None,
+    like: str | None,
+    known: list[Finding],
+    on: str | None = None,
 ) -> list[Finding]:
     """What torch sees; a skip where there is nothing to see it with yet.
 
     Args:
         verify: an experiment to look at as well.
+        on: a card that is not here, to look at that experiment on, and at nothing else.
         like: a run whose bits this machine is to give.
         known: what the host's half found; what is the same inside is not said twice.
     """
@@ -32,6 +37,7 @@ def examine(
         return [finding.skip("inside", f"{why}; python -m doctor.inside looks all the same")]
     words = ["--json", *(["--verify", verify] if verify else [])]
     words += ["--like", like] if like else []
+    words += ["--on", on] if on else []
     try:
         where, _ = docker.choose(machine.environ.get("ENGINE") or "auto")
         if where == "docker":

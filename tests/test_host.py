@@ -53,7 +53,7 @@ HOSTS = {
     "470 A100": ("470.256.02", [A100], "auto", "error: driver 470.256.02 is older than 525, which cuda12 needs → upgrade the driver to 525 or newer"),
     "535 Pascal": (V535, [GTX], "auto", f"error: cuda12 has no kernels for the NVIDIA GeForce GTX 1080 Ti (compute capability 6.1) → {HIDE}; torch 2.14 for CUDA 12.6 was the last for Maxwell and Pascal"),
     "580 A100 and Pascal": (V580, [A100, GTX], "auto", f"error: cuda12 has no kernels for the NVIDIA GeForce GTX 1080 Ti (compute capability 6.1) → {HIDE}; torch 2.14 for CUDA 12.6 was the last for Maxwell and Pascal"),
-    "595 unknown": (V595, [FUTURE], "auto", f"error: cuda12 has no kernels for the NVIDIA R100 (compute capability 14.0) → {HIDE}; a newer torch in requirements/ may know it"),
+    "595 unknown": (V595, [FUTURE], "auto", f"error: cuda12 has no kernels for the NVIDIA R100 (compute capability 14.0) → {HIDE}; a newer torch may know it, and requirements/ is where it stands"),
     "no such line": (V580, [A100], "cuda11", "error: CUDA=cuda11 is no CUDA line → use CUDA=auto or one of cuda13, cuda12"),
 }  # fmt: skip
 

@@ -1,6 +1,6 @@
 """The inside half: what torch sees of the machine, in the environment or container.
 
-python -m doctor.inside [--json] [--verify CONFIG] [--like RUN]
+python -m doctor.inside [--json] [--verify CONFIG [--on CARD]] [--like RUN]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Callable
 
 from doctor import finding, system
 from doctor.finding import Finding
-from doctor.inside import collectives, devices, like, speed
+from doctor.inside import collectives, devices, elsewhere, like, speed
 from doctor.inside.verify import examine
 from host import dotenv
 from host.errors import UsageError
@@ -79,6 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--like", type=Path, metavar="RUN", help="also: can this machine give the bits of that run"
     )
+    parser.add_argument("--on", metavar="CARD", help="with --verify: on a card that is not here")
     options = parser.parse_args(argv)
     any_encoding()
     try:
@@ -86,7 +87,10 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         print(error.line(), file=sys.stderr)
         return error.code
-    found = look(options.verify, run=options.like)
+    if options.on is not None:
+        found = elsewhere.examine(options.verify, options.on)
+    else:
+        found = look(options.verify, run=options.like)
     if options.json:
         print(finding.to_json(found))
     else:

@@ -88,13 +88,9 @@ def fit(
     Returns:
         None where it cannot be told: the model's sizes follow from numbers, or the system is mute.
     """
-    try:
-        with alone():
-            model = blank(config.model, classes, shape)
-            kept = saved(model, config.micro_batch, shape)
-    except Exception:  # whatever a model raises that cannot do without numbers
+    need = of_shapes(config, classes, shape, world=world, half=half)
+    if need is None:
         return None
-    need = estimate(model, config, shape, kept, world=world, half=half)
     if gpus:
         least = min(torch.cuda.get_device_properties(n).total_memory for n in gpus)
         return Fit(need, need.total + resident + CONTEXT, least, "GPU memory")
@@ -104,6 +100,22 @@ def fit(
         return None
     wanted = local * (need.total + resident + PROCESS)
     return Fit(need, wanted, there, "the cgroup's limit" if limit else "memory")
+
+
+def of_shapes(config: Config, classes: int, shape: Shape, *, world: int, half: bool) -> Need | None:
+    """What a process of this training needs; None where the model's sizes follow from numbers.
+
+    Args:
+        shape: (C, H, W) of an image.
+        half: mixed precision.
+    """
+    try:
+        with alone():
+            model = blank(config.model, classes, shape)
+            kept = saved(model, config.micro_batch, shape)
+    except Exception:  # whatever a model raises that cannot do without numbers
+        return None
+    return estimate(model, config, shape, kept, world=world, half=half)
 
 
 def blank(config: Model, classes: int, shape: Shape) -> nn.Module:

@@ -1,0 +1,155 @@
+"""Would this experiment fit a card that is not here, and how long would it take at least?
+
+    python -m doctor.inside --verify configs/cifar10.yaml --on "RTX 3090"
+    python -m doctor.inside --verify configs/cifar10.yaml --on 8GB
+
+Memory is the estimate of `--verify`. The time is what the matrix units would need if nothing else
+took any: a training takes longer, by as much as model, precision and data have it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from doctor.finding import Finding, fail, ok, skip, warn
+from doctor.inside import datasheet
+from host.errors import LockstepError, UsageError, nearest
+from train import assemble, experiment
+from train.config import Config
+from train.data import ImageData
+from train.data import load as load_data
+from train.learn.alone import alone
+from train.process import memory
+from train.process.memory import CONTEXT, Need
+
+_LEAVE = 0.9  # of the memory: what fragments and libraries take besides
+_BACKWARD = 3  # a step is a forward pass, and a backward pass of twice as many operations
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Cards that are not here.
+
+    Attributes:
+        sheet: None where only their memory is known.
+        size: bytes of memory of each.
+        count: how many.
+    """
+
+    name: str
+    sheet: datasheet.Sheet | None
+    size: float
+    count: int
+
+
+def examine(path: Path, card: str) -> list[Finding]:
+    """Fits or not, the largest micro-batch, and a lower bound of the time."""
+    half = os.environ.get("PRECISION", "no") in ("fp16", "bf16")
+    try:
+        cards = _cards(card, os.environ.get("GPUS", ""))
+        config = experiment.load(path)
+        data = load_data(config.data, config.augment)
+        classes, shape = len(data.classes), data.train.shape
+        need = memory.of_shapes(config, classes, shape, world=cards.count, half=half)
+    except LockstepError as error:
+        return [fail("on that card", error.problem, "nothing can be said of it", error.fix)]
+    found = [ok("card", _described(cards))]
+    if need is None:
+        return [*found, skip("on that card", "not without numbers: tune there")]
+    return [*found, _memory(config, data, need, cards, half), _time(config, data, cards)]
+
+
+def _cards(words: str, gpus: str) -> Cards:
+    count = int(gpus) if gpus.isdecimal() and int(gpus) else 1
+    told = re.fullmatch(r"([0-9]{1,4}) ?(g|gb|gib)", words.strip().lower())
+    if told:
+        return Cards(f"a card of {told.group(1)} GB", None, int(told.group(1)) * 2**30, count)
+    found = datasheet.named(words)
+    if len(found) == 1:
+        [(name, sheet)] = found.items()
+        return Cards(name, sheet, sheet.size * 2**30, count)
+    if found:
+        raise UsageError(f"{words!r} may be {', '.join(found)}", "say which, or its memory: 24GB")
+    near = nearest(words.lower(), datasheet.names())
+    raise UsageError(f"there is no datasheet of {words!r} here{near}", "say its memory: 24GB")
+
+
+def _described(cards: Cards) -> str:
+    sheet = cards.sheet
+    rates = f", {sheet.memory:.0f} GB/s, {sheet.matrix:.0f} TFLOP/s" if sheet else ""
+    size = f"{cards.size / 2**30:.0f} GiB{rates}"
+    return f"{cards.count} × {cards.name}: {size}; from the datasheet, nothing was run"
+
+
+def _memory(config: Config, data: ImageData, need: Need, cards: Cards, half: bool) -> Finding:
+    wanted = need.total + CONTEXT
+    largest = _largest(config, data, cards, half)
+    all_at_once = largest * cards.count >= config.batch_size
+    most = "a whole batch fits at once" if all_at_once else f"up to {largest} fit"
+    seen = (
+        f"about {wanted / 2**30:.1f} of {cards.size / 2**30:.0f} GiB with micro-batches of"
+        f" {config.micro_batch}; {most}"
+    )
+    if wanted <= _LEAVE * cards.size:
+        return ok("fits on it", seen)
+    if largest < 1:
+        fix = "PRECISION=bf16, a smaller model or smaller images"
+        return fail("fits on it", seen, "not even one image fits", fix)
+    lanes = 1 << max(0, math.ceil(math.log2(config.batch_size / largest)))
+    fix = f"--lanes {lanes}, or PRECISION=bf16, or more GPUs"
+    if wanted <= cards.size:
+        return warn("fits on it", seen, "it may end in out of memory, hours later", fix)
+    return fail("fits on it", seen, "it would end in out of memory", fix)
+
+
+def _largest(config: Config, data: ImageData, cards: Cards, half: bool) -> int:
+    """Images of the largest micro-batch that fits."""
+    shape = data.train.shape
+    with alone():
+        model = memory.blank(config.model, len(data.classes), shape)
+        kept = {count: memory.saved(model, count, shape) for count in (2, 4)}
+    small, large = (
+        memory.estimate(
+            model,
+            config.model_copy(update={"batch_size": count * config.lanes}),
+            shape,
+            kept[count],
+            world=cards.count,
+            half=half,
+        )
+        for count in kept
+    )
+    each = (large.activations - small.activations) / 2
+    fixed = small.total - 2 * each
+    return max(0, math.floor((_LEAVE * cards.size - CONTEXT - fixed) / each))
+
+
+def _time(config: Config, data: ImageData, cards: Cards) -> Finding:
+    if cards.sheet is None:
+        return skip("time on it", "not known of a card without a name")
+    with alone(), torch.no_grad():
+        model = memory.blank(config.model, len(data.classes), data.train.shape)
+        images = torch.zeros(2, *data.train.shape, device="meta")
+        with FlopCounterMode(display=False) as counted:
+            model(images)
+    samples = assemble.samples(config, data)
+    total = _BACKWARD * counted.get_total_flops() / 2 * samples
+    seconds = total / (cards.sheet.matrix * 1e12 * cards.count)
+    return ok(
+        "time on it",
+        f"{_spelled(seconds)} at the least: {total:.2g} operations for {samples:,} samples, at half"
+        " precision; FP32 and small models take many times that",
+    )
+
+
+def _spelled(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

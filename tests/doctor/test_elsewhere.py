@@ -1,0 +1,117 @@
+"""`--verify CONFIG --on CARD`: an experiment on a card that is not here."""
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import slow_pictures
+
+from doctor.inside import datasheet, elsewhere
+from train import experiment
+from train.process import memory
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    slow_pictures(folder, count=64, side=32)
+    return folder
+
+
+def _experiment(folder: Path, pictures: Path, model: str, size: int, batch: int) -> Path:
+    path = folder / f"{model}.yaml"
+    path.write_text(
+        f"model: {{name: {model}}}\nbatch_size: {batch}\nlanes: 4\n"
+        f"data: {{source: folder, root: {pictures}, size: {size}}}\n"
+    )
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", ["2GB", "T4", "RTX 3090", "A100 80GB PCIe", "H100 PCIe"])
+@pytest.mark.parametrize(("model", "size"), [("resnet18", 224), ("vgg16", 224), ("resnet50", 64)])
+def test_the_largest_micro_batch_is_the_largest(card, model, size, tmp_path, pictures) -> None:
+    """By the same estimate that --verify makes: at it all fits, and a tenth more does not."""
+    path = _experiment(tmp_path, pictures, model, size, 64)
+    found = {f.name: f for f in elsewhere.examine(path, card)}
+    seen = found["fits on it"].seen
+    config = experiment.load(path)
+    there = float(re.search(r"of ([0-9]+) GiB", seen)[1]) * GIB
+
+    def wanted(micro_batch: int) -> float:
+        one = config.model_copy(update={"batch_size": micro_batch * config.lanes})
+        need = memory.of_shapes(one, 2, (3, size, size), world=1, half=False)
+        assert need is not None
+        return need.total + memory.CONTEXT
+
+    told = re.search(r"up to ([0-9]+) fit", seen)
+    if told is None:
+        assert "a whole batch fits at once" in seen
+        assert wanted(64) <= 0.9 * there
+        return
+    largest = int(told[1])
+    if largest > 1:
+        assert wanted(largest) <= 0.91 * there
+    assert wanted(largest + max(2, largest // 10)) > 0.9 * there
+    assert (found["fits on it"].status == "ok") is (wanted(16) <= 0.9 * there)
+
+
+def test_half_precision_and_more_cards_leave_more(tmp_path, pictures, monkeypatch) -> None:
+    path = _experiment(tmp_path, pictures, "vgg16", 224, 1024)
+
+    def largest() -> int:
+        found = {f.name: f.seen for f in elsewhere.examine(path, "8GB")}
+        return int(re.search(r"up to ([0-9]+) fit", found["fits on it"])[1])
+
+    whole = largest()
+    monkeypatch.setenv("PRECISION", "bf16")
+    assert largest() > whole
+
+
+def test_the_time_is_of_the_operations(tmp_path, pictures, monkeypatch) -> None:
+    """ResNet-50 takes 4.1 10⁹ multiplications with additions for an image of 224²: He et al. 2015."""
+    path = _experiment(tmp_path, pictures, "resnet50", 224, 16)
+    found = {f.name: f.seen for f in elsewhere.examine(path, "RTX 3090")}
+    samples = int(re.search(r"for ([0-9,]+) samples", found["time on it"])[1].replace(",", ""))
+    total = float(re.search(r"([0-9.e+]+) operations", found["time on it"])[1])
+    assert total / samples == pytest.approx(3 * 2 * 4.1e9, rel=0.05)
+    seconds = float(found["time on it"].split(" s ")[0])
+    assert seconds == pytest.approx(total / 71e12, rel=0.1)
+    monkeypatch.setenv("GPUS", "2")
+    found = {f.name: f.seen for f in elsewhere.examine(path, "RTX 3090")}
+    assert float(found["time on it"].split(" s ")[0]) == pytest.approx(seconds / 2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("RTX 3090", "NVIDIA GeForce RTX 3090"),
+        ("3090", "NVIDIA GeForce RTX 3090"),
+        ("rtx 4080 super", "NVIDIA GeForce RTX 4080 SUPER"),
+        ("RTX 4080", "NVIDIA GeForce RTX 4080"),
+        ("T4", "Tesla T4"),
+        ("A10", "NVIDIA A10"),
+        ("NVIDIA L40S", "NVIDIA L40S"),
+        ("h100 pcie", "NVIDIA H100 PCIe"),
+    ],
+)
+def test_a_card_is_found_by_what_people_call_it(words, name) -> None:
+    assert list(datasheet.named(words)) == [name]
+
+
+@pytest.mark.parametrize(
+    ("card", "says"),
+    [
+        ("A100", "may be NVIDIA A100-SXM4-40GB"),
+        ("RTX 9090", "there is no datasheet of 'RTX 9090' here; did you mean rtx 5090?"),
+        ("0", "there is no datasheet of '0'"),
+        ("", "may be"),
+    ],
+)
+def test_a_card_that_is_not_known_is_one_line(card, says) -> None:
+    [only] = elsewhere.examine(Path("configs/digits.yaml"), card)
+    assert only.status == "fail"
+    assert says in only.seen
+    assert "24GB" in only.fix
