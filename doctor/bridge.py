@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from host.errors import LockstepError
 from host.machine import Machine
 
 _LIMIT = 900.0
+_END = 20.0  # seconds to end in, once it was told
 
 
 def examine(
@@ -37,7 +39,11 @@ def examine(
         return [finding.skip("inside", f"{why}; python -m doctor.inside looks all the same")]
     words = ["--json", *(["--verify", verify] if verify else [])]
     words += ["--like", like] if like else []
-    words += ["--on", on] if on else []
+    if on:  # nothing of it is to be started here on GPUs
+        words += ["--on", on, "--cards", machine.environ.get("GPUS") or "1"]
+        words += ["--half"] * (machine.environ.get("PRECISION", "no") in ("fp16", "bf16"))
+        plain = {"GPUS": "", "ACCELERATE": "", "PRECISION": "", "CPUS": "1"}
+        machine = Machine(machine.root, {**machine.environ, **plain}, machine.home)
     try:
         where, _ = docker.choose(machine.environ.get("ENGINE") or "auto")
         if where == "docker":
@@ -96,6 +102,9 @@ def _started(command: list[str], machine: Machine) -> list[Finding]:
             out, err = done.communicate(timeout=_LIMIT)
         except subprocess.TimeoutExpired:
             done.terminate()  # which a container is told of
+            with suppress(subprocess.TimeoutExpired):
+                done.communicate(timeout=_END)
+            done.kill()
             return [_broken(f"no answer within {_LIMIT:g} s", command)]
     # The command that make prints stands before it.
     start = out.find("[\n {")

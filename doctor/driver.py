@@ -6,7 +6,7 @@ import re
 
 from doctor import unloaded, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import cuda, nvidia, pci
+from host import cuda, limits, nvidia, pci
 from host import lines as table
 from host.errors import LockstepError
 from host.machine import Answer, Machine
@@ -61,6 +61,13 @@ def _mismatch(machine: Machine, answer: Answer) -> Finding | None:
     """Library and module are of two versions."""
     if "version mismatch" not in answer.said:
         return None
+    if limits.in_container(machine.root):
+        return fail(
+            "driver",
+            "the library in this container is not of the kernel module's version",
+            "the driver was upgraded after the container was started",
+            "start the container anew; if it comes back, reboot the host",
+        )
     told = re.search(r"NVML library version: ([\d.]+)", answer.said)
     library = told.group(1) if told else "of another version"
     loaded = nvidia.loaded(machine) or "another"
@@ -68,9 +75,9 @@ def _mismatch(machine: Machine, answer: Answer) -> Finding | None:
         return fail(
             "driver",
             f"library {library}, kernel module {loaded}, the same on the disk",
-            "library and module were installed from two sources: a reboot changes nothing",
-            "remove one of them, and install both from one source: sudo nvidia-uninstall"
-            f" takes a .run file's away; {_CPU}",
+            "they were upgraded apart, or installed from two sources",
+            f"{_REBOOT}; if it comes back, keep one source alone (sudo nvidia-uninstall takes away"
+            f" what a .run file brought); {_CPU}",
         )
     return fail(
         "driver",
@@ -116,8 +123,7 @@ def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
             "driver",
             f"{version}; {corrupted[0]}",
             "the card cannot read what it keeps of itself; some such cards compute, others fail",
-            "see that `make doctor` finds its products right; keep an eye on the kernel's log"
-            f" ({_XID}), and have it replaced",
+            f"look whether the row `kernels` below is right; have it replaced if Xids come: {_XID}",
         )
     if code and said and not lost:
         return warn(

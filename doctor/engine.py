@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, cuda, docker, nvidia
 from host import image as images
@@ -155,7 +156,7 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
 
 def _is_desktop(machine: Machine) -> bool:
     """Whether the engine is Docker Desktop's on Linux, whose machine has no GPUs."""
-    return "Docker Desktop" in _told(machine, "OperatingSystem")
+    return not wsl.is_windows(machine) and "Docker Desktop" in _told(machine, "OperatingSystem")
 
 
 def _told(machine: Machine, field: str) -> str:

@@ -60,7 +60,7 @@ def table(findings: list[Finding], colour: bool, columns: int = 80) -> str:
     What was not looked at stands at the end, by reason.
 
     Args:
-        columns: of the terminal; what is longer goes on in the next line.
+        columns: of the terminal; what is longer goes on in the next line, but for a fix.
     """
     width = max((len(f.name) for f in findings if f.status != "skip"), default=0)
     indent = " " * (width + 8)
@@ -69,10 +69,9 @@ def table(findings: list[Finding], colour: bool, columns: int = 80) -> str:
         seen = _wrapped(printable(found.seen), indent, columns)
         head = f"{_word(found.status, colour)}  {found.name:<{width}}  "
         rows += [head + seen[0][len(indent) :], *seen[1:]] if seen else [head.rstrip()]
-        for line in _advice(found):
-            # The lines after the first of a fix stand further in: they belong to it.
-            more = indent + "  " * line.startswith("→")
-            rows += _wrapped(line, indent, columns, more)
+        rows += _wrapped(printable(found.why), indent, columns)
+        if found.fix:  # on one line: of a command that is cut, the first half would run
+            rows.append(f"{indent}→ {printable(found.fix)}")
     reasons: dict[str, list[str]] = {}
     for found in findings:
         if found.status == "skip":
@@ -90,13 +89,13 @@ def _word(status: str, colour: bool) -> str:
     return f"\033[{_COLOURS[status]}m{word}\033[0m" if colour else word
 
 
-def _wrapped(text: str, indent: str, columns: int, more: str | None = None) -> list[str]:
+def _wrapped(text: str, indent: str, columns: int) -> list[str]:
     """A text in lines between blanks; words that are longer than a line stay whole."""
     return textwrap.wrap(
         text,
         max(columns, len(indent) + _LEAST),
         initial_indent=indent,
-        subsequent_indent=indent if more is None else more,
+        subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -134,8 +133,3 @@ def from_json(text: str) -> list[Finding]:
         return [Finding(**row) for row in rows]
     except (TypeError, AttributeError) as error:
         raise ValueError(str(error)) from error
-
-
-def _advice(found: Finding) -> list[str]:
-    lines = (found.why, f"→ {found.fix}" if found.fix else "")
-    return [printable(line) for line in lines if line]

@@ -46,8 +46,8 @@ def counted(machine: Machine) -> Finding:
     files = len(nvidia.devices(machine))
     # A container or a job may be given some of those that its sysfs shows.
     if limits.in_job(machine.environ, machine.root) or "CUDA_VISIBLE_DEVICES" in machine.environ:
-        return skip("all GPUs", "some were chosen for this")
-    if limits.in_container(machine.root) or (files and files < len(there)):
+        return skip("all GPUs", "some were chosen by CUDA_VISIBLE_DEVICES or a scheduler")
+    if limits.in_container(machine.root):
         there = there[:0] if files <= len(gpus) else there[:files]
     if len(there) <= len(gpus):
         return ok("all GPUs", f"{len(gpus)} listed")
@@ -87,13 +87,16 @@ def equal(machine: Machine) -> Finding:
         return skip("equal GPUs", "fewer than two GPUs")
     names = {name for name in (gpu.text("name") for gpu in gpus) if name}
     clocks = [clock for clock in (gpu.number("clocks.max.sm") for gpu in gpus) if clock]
-    bios = {g.text("vbios_version") for g in nvidia.health(machine)} - {None}
-    if len(names) < 2 and len(bios) > 1:
+    used = {gpu.index for gpu in gpus}
+    health = [gpu for gpu in nvidia.health(machine) if gpu.index in used]
+    bios = {gpu.text("vbios_version") for gpu in health} - {None}
+    # Cards for consumers come from many makers, each with a VBIOS of its own.
+    if len(names) == 1 and len(bios) > 1 and not any(map(nvidia.CONSUMER.search, names)):
         return warn(
             "equal GPUs",
             f"of one kind, with different VBIOS: {', '.join(sorted(map(str, bios)))}",
             "rules for power and clocks may differ: each step waits for the slowest",
-            "update them to one version, or ask who runs the machine",
+            "ask who runs the machine, or the vendor",
         )
     if len(names) < 2 and (not clocks or min(clocks) > 0.95 * max(clocks)):
         return ok("equal GPUs", f"{len(gpus)} of one kind")

@@ -11,7 +11,6 @@ from host.machine import Machine
 _HOT = 87
 _CAPPED = 0.75  # of the usual power; less is a choice that many make
 _SUPPLY = "/sys/class/power_supply"
-_CONSUMER = re.compile("GeForce|TITAN|Quadro|NVIDIA RTX")
 # Without these nothing can be said of a GPU; others some drivers do not tell of sound ones.
 _VITAL = ("temperature.gpu", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total")
 _RESET = "with nothing running: sudo nvidia-smi --gpu-reset -i {gpu}; or reboot"
@@ -28,7 +27,7 @@ _HEALTH = (
     (
         "fail",
         "gpu_recovery_action",
-        "(?!none|0$).+",
+        "(?!none|0$|drain p2p).+",
         "the driver asks for: {value}",
         "until then programs on it fail or hang",
         _RESET,
@@ -155,7 +154,8 @@ def slowed(machine: Machine) -> Finding:
     for gpu in gpus:
         limit, usual = gpu.number("power.limit"), gpu.number("power.default_limit")
         others = [g.number("power.limit") or 0 for g in gpus if g.name == gpu.name]
-        if limit and usual and (limit < _CAPPED * usual or limit < 0.9 * max(others)):
+        less = limit is not None and usual is not None and limit < 0.95 * usual
+        if limit and usual and less and (limit < _CAPPED * usual or limit < 0.9 * max(others)):
             return warn(
                 "heat and power",
                 f"{gpu.label} is limited to {limit:.0f} of {usual:.0f} W",
@@ -176,7 +176,7 @@ def slowed(machine: Machine) -> Finding:
 
 def _may_sleep(machine: Machine, gpus: list[nvidia.Gpu]) -> str | None:
     """Why it is well that the driver does not stay loaded; None where it is not."""
-    consumer = _CONSUMER.search(gpus[0].name) is not None
+    consumer = nvidia.CONSUMER.search(gpus[0].name) is not None
     # A screen keeps the driver loaded as well, one that sleeps too; others say so without one.
     drawn = [gpu.text("display_active") == "Enabled" for gpu in gpus]
     drawn += [consumer and g.text("display_mode") == "Enabled" for g in nvidia.health(machine)]
@@ -186,9 +186,9 @@ def _may_sleep(machine: Machine, gpus: list[nvidia.Gpu]) -> str | None:
     reasons = {
         "the driver stays loaded": any(drawn),
         "off: a start takes a second or two more": consumer and len(gpus) == 1,
-        "off: a laptop's GPU is to sleep": any(laptop),
+        "off, so that a laptop's GPU can sleep": any(laptop),
         "off: it is a part of the processor": all(gpu.is_integrated for gpu in gpus),
-        "off: a GPU outside of the case is to be unplugged": any(outside),
+        "off, as it should be of a GPU that may be unplugged": any(outside),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

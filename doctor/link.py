@@ -12,13 +12,14 @@ from host.text import number, whole
 
 FREEZES = "external GPU's bridge"
 """The row of what may take the machine down when it is first used."""
-_MANY = 1000  # corrected errors
+_MANY = 10_000  # corrected errors since the machine was started
+_BOARD = re.compile(r"SXM|HBM3|\b(H|B|GB)[0-9]00\b")
 _BUSY, _FILLED = 50, 1024  # per cent; MiB
 _BLACKWELL, _BRIDGE = 0x2900, "0x5786"
 _HALF = 20  # Gb/s, where box and machine do twice that
 _WITHOUT_PCIE = ("dponly", "nopcie", "usbonly")
 _GPU_BOX = re.compile(
-    r"gpu|core x|core v|breakaway|node (titan|pro|lite)|akitio|aorus|ai box|gv-n|mantiz|eg[fp]x",
+    r"gpu|core x|core v|breakaway|node (titan|pro|lite)|akitio node|aorus|ai box|gv-n|mantiz|egfx",
     re.IGNORECASE,
 )
 # GB/s that reach a program, by the tunnel's Gb/s: Thunderbolt 2 (and slow cables), 3 and 4, 5.
@@ -79,7 +80,7 @@ def _storm(machine: Machine, cards: list[pci.Card]) -> Finding | None:
     return warn(
         "PCIe",
         f"{card.address}: {many:,} errors were corrected on its link",
-        "packets are sent again and again: it is slower, and the GPU may fall off the bus",
+        "packets had to be sent again: it is slower, and the GPU may fall off the bus",
         "seat the card again, leave out a riser, set the slot a PCIe generation lower in the BIOS;"
         " pcie_aspm=off as a trial",
     )
@@ -105,24 +106,25 @@ def freezes(machine: Machine) -> Finding:
     https://github.com/NVIDIA/open-gpu-kernel-modules/issues/979
     """
     version = machine.read("/proc/driver/nvidia/version") or ""
-    for card in pci.cards(machine):
+    used = {gpu.place for gpu in nvidia.seen(machine)}
+    for card in (card for card in pci.cards(machine) if card.address in used):
         above = [machine.read(f"{path}/device") for path in pci.way(card)[:-1]]
         if card.device >= _BLACKWELL and _BRIDGE in above and "Open Kernel Module" in version:
             return fail(
                 FREEZES,
                 f"{card.address}: RTX 50 behind Intel's JHL9480, under the open kernel modules",
                 "many such machines freeze, or lose the GPU, at the first load",
-                "save your work; sudo nvidia-smi -pm 1 and lock the clocks (-lgc, -lmc) help some;"
-                " then DOCTOR=0 make train",
+                "save your work, then DOCTOR=0 make train; what helped some:"
+                " sudo nvidia-smi -pm 1; sudo nvidia-smi -lgc 3000,3000",
             )
-    return skip(FREEZES, "none of those that are known to freeze")
+    return skip(FREEZES, "no GPU outside of the case")
 
 
 def external(machine: Machine) -> Finding:
     """GPUs in boxes: Thunderbolt, USB4, and what they can carry."""
     boxes = pci.boxes(machine)
     outside = [c for c in pci.cards(machine) if pci.is_removable(machine, c)]
-    unwell = _shut(machine, boxes) or (None if outside else _lost(machine, boxes))
+    unwell = _shut(machine, boxes, bool(outside)) or (None if outside else _lost(machine, boxes))
     if unwell is not None:
         return unwell
     if not outside:
@@ -145,11 +147,15 @@ def external(machine: Machine) -> Finding:
     )
 
 
-def _shut(machine: Machine, boxes: list[str]) -> Finding | None:
-    """A box that Linux has not let in."""
+def _shut(machine: Machine, boxes: list[str], others: bool) -> Finding | None:
+    """A box that Linux has not let in; where others work, only one that is made for GPUs."""
     for box in boxes:
+        if others and not _GPU_BOX.search(_name(machine, box)):
+            continue
         security = machine.read(f"{pci.THUNDERBOLT}/domain{box.split('-')[0]}/security")
-        if security in _WITHOUT_PCIE and machine.read(f"{pci.THUNDERBOLT}/{box}/authorized") != "1":
+        named = machine.read(f"{pci.THUNDERBOLT}/{box}/device_name") is not None  # no computer
+        shut = machine.read(f"{pci.THUNDERBOLT}/{box}/authorized") != "1"
+        if security in _WITHOUT_PCIE and named and shut:
             return warn(
                 "external GPU",
                 f"{_name(machine, box)} is connected, and the firmware allows no PCIe: {security}",
@@ -175,7 +181,7 @@ def _lost(machine: Machine, boxes: list[str]) -> Finding | None:
         if let_in and _GPU_BOX.search(_name(machine, box)):
             return warn(
                 "external GPU",
-                f"{_name(machine, box)} is authorised, and nothing of it is on the PCI bus",
+                f"{_name(machine, box)} is authorised, and no NVIDIA GPU of it is on the PCI bus",
                 "the tunnel sleeps, or the card in it has no power",
                 "switch the box off and on with the cable in it; check the card's power plugs; keep"
                 " the port awake: echo on | sudo tee /sys/bus/pci/devices/*/power/control",
@@ -212,18 +218,25 @@ def _name(machine: Machine, box: str) -> str:
 def nvlink(machine: Machine) -> Finding:
     """As many NVLinks are up on each GPU as on the others."""
     gpus = nvidia.seen(machine)
-    if len(gpus) < 2:
-        return skip("NVLink", "fewer than two GPUs")
+    kinds: dict[str, list[str]] = {}
+    for gpu in gpus:
+        kinds.setdefault(gpu.name, []).append(gpu.index)
+    name, same = max(kinds.items(), key=lambda pair: len(pair[1]), default=("", []))
+    if len(same) < 2:
+        return skip("NVLink", "fewer than two GPUs of a kind")
     said = machine.run("nvidia-smi", "nvlink", "-s").out
     up = {
         part[0]: len(re.findall(r"Link \d+: [\d.]+ GB/s", part[1]))
         for part in re.findall(r"^GPU (\d+):(.*?)(?=^GPU |\Z)", said, re.MULTILINE | re.DOTALL)
+        if part[0] in same
     }
     most = max(up.values(), default=0)
     if not most:
         return skip("NVLink", "none is up")
+    # Of cards with bridges some have none; boards are linked as a whole.
+    board = _BOARD.search(name) is not None
     for index, count in up.items():
-        if count < most:
+        if count < most and (count or board):
             unwell = warn if count else fail
             return unwell(
                 "NVLink",
@@ -232,4 +245,5 @@ def nvlink(machine: Machine) -> Finding:
                 "power the machine off and on, which trains the links anew; nvidia-smi nvlink -e;"
                 " where it comes back, the board is to be replaced",
             )
-    return ok("NVLink", f"{most} links on each GPU")
+    linked = sum(count > 0 for count in up.values())
+    return ok("NVLink", f"{most} links on {linked} of {len(same)} GPUs")

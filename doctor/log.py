@@ -8,35 +8,35 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import kernel
+from host import kernel, limits, nvidia
 from host.machine import Machine
 
 _ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager"))
 _RESET = "sudo nvidia-smi --gpu-reset -i {gpu}, or reboot"
 _REPLACE = "have the card replaced; until then hide it with CUDA_VISIBLE_DEVICES"
 _POWER = "power the machine off and on; then look at plugs, riser and cooling"
-# Number: whether a training can still be had, what it means, what helps. Those that are missing
-# are mostly faults of the program that ran.
+# Number: what it means, what helps. Those that are missing are mostly faults of a program.
 _MEANING = {
-    48: ("warn", "an error in its memory that could not be corrected", _RESET),
-    61: ("warn", "its own controller stopped", _RESET),
-    62: ("warn", "its own controller stopped", _RESET),
-    63: ("warn", "a row of its memory is to be replaced by a spare one, at the next reset", _RESET),
-    64: ("fail", "a row of its memory could not be replaced", _REPLACE),
-    74: ("warn", "an error on NVLink: a bridge, a cable, or the switch", _RESET),
-    79: ("fail", "the GPU has fallen off the bus: power, heat, riser or the card itself", _POWER),
-    92: ("warn", "very many errors in its memory were corrected", _REPLACE),
-    94: ("warn", "an error in its memory ended one program", _RESET),
-    95: ("fail", "an error in its memory that may have reached any program", _RESET),
-    119: ("fail", "its firmware (GSP) does not answer", f"{_RESET}; update the driver"),
-    120: ("fail", "its firmware (GSP) stopped", f"{_RESET}; update the driver"),
-    136: ("warn", "NVLink could not be set up", _RESET),
-    140: ("warn", "errors in its memory that could not be corrected", _RESET),
-    145: ("warn", "an error on NVLink", _RESET),
-    149: ("fail", "NVLink of it has failed", _RESET),
-    143: ("fail", "it could not be initialised", _RESET),
-    154: ("fail", "the driver asks for a reset or a reboot", _RESET),
+    48: ("an error in its memory that could not be corrected", _RESET),
+    61: ("its own controller stopped", _RESET),
+    62: ("its own controller stopped", _RESET),
+    63: ("a row of its memory is to be replaced by a spare one, at the next reset", _RESET),
+    64: ("a row of its memory could not be replaced", _REPLACE),
+    74: ("an error on NVLink: a bridge, a cable, or the switch", _RESET),
+    79: ("the GPU has fallen off the bus: power, heat, riser or the card itself", _POWER),
+    92: ("very many errors in its memory were corrected", _REPLACE),
+    94: ("an error in its memory ended one program", _RESET),
+    95: ("an error in its memory that may have reached any program", _RESET),
+    119: ("its firmware (GSP) does not answer", f"{_RESET}; update the driver"),
+    120: ("its firmware (GSP) stopped", f"{_RESET}; update the driver"),
+    136: ("NVLink could not be set up", _RESET),
+    140: ("errors in its memory that could not be corrected", _RESET),
+    143: ("it could not be initialised", _RESET),
+    145: ("an error on NVLink", _RESET),
+    149: ("its NVLink has failed", _RESET),
+    154: ("the driver asks for a reset or a reboot", _RESET),
 }
+_LOST, _ASKED = 79, 154
 
 
 def lines(machine: Machine) -> list[str] | None:
@@ -55,31 +55,49 @@ def last(machine: Machine, sign: str) -> str | None:
 
 
 def errors(machine: Machine) -> Finding:
-    """No GPU has failed since the machine was started."""
+    """No GPU has failed since the machine was started.
+
+    A reset mends most of it and stays silent: whether a GPU is unwell now, the GPU's own rows say.
+    """
     said = lines(machine)
     if said is None:
         return skip("kernel log", "not known: this user may not read it (sudo dmesg)")
-    found = [x for x in map(kernel.XID.search, said) if x]
-    worst = None
-    for each in found:
-        number = int(each.group(2))
-        status, meaning, fix = _MEANING.get(number, ("", "", ""))
-        if number == 154 and re.search(r"\(None\)|to 0x0\b", each.group(3)):
-            continue
-        if status and (worst is None or status == "fail" or worst[0] == "warn"):
-            worst = (status, number, each.group(1), meaning, fix)
+    found = [x for x in map(kernel.XID.search, said) if x and _is_ours(machine, x.group(1))]
+    places = {each.group(1) for each in found}
+    faults = [each for place in sorted(places) for each in _since_reset(found, place)]
     off = kernel.OFF.search("\n".join(said))
-    if off and (worst is None or worst[1] != 79):
+    if (
+        off
+        and _is_ours(machine, off.group(1))
+        and not any(int(x.group(2)) == _LOST for x in faults)
+    ):
         seen = f"GPU {off.group(1)} has fallen off the bus"
-        return fail("kernel log", seen, _MEANING[79][1], _POWER)
-    if worst is None:
+        return fail("kernel log", seen, *_MEANING[_LOST])
+    if not faults:
         count = len(found)
-        seen = f"{count} error{'s' * (count != 1)} of programs" if found else "no GPU has failed"
-        return ok("kernel log", seen)
-    status, number, place, meaning, fix = worst
-    unwell = fail if status == "fail" else warn
-    many = sum(int(each.group(2)) == number for each in found)
+        return ok("kernel log", f"{count} Xids, all of programs" if count else "no GPU has failed")
+    # The cause comes before what the driver then asks for.
+    worst = max(faults, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
+    number, place = int(worst.group(2)), worst.group(1)
+    meaning, fix = _MEANING[number]
+    many = sum(x.group(1, 2) == worst.group(1, 2) for x in faults)
     seen = f"Xid {number} of GPU {place}{f', {many} times' if many > 1 else ''}"
     # nvidia-smi takes an address only whole.
     whole_place = place if "." in place else f"{place}.0"
+    unwell = fail if number == _LOST else warn
     return unwell("kernel log", seen, meaning, fix.format(gpu=whole_place))
+
+
+def _since_reset(found: list[re.Match[str]], place: str) -> list[re.Match[str]]:
+    """A GPU's faults since the driver had nothing more to ask for."""
+    own = [each for each in found if each.group(1) == place]
+    mended = [n for n, x in enumerate(own) if x.group(2) == "154" and "to 0x0" in x.group(3)]
+    after = own[mended[-1] + 1 :] if mended else own
+    return [each for each in after if int(each.group(2)) in _MEANING]
+
+
+def _is_ours(machine: Machine, place: str) -> bool:
+    """Whether a GPU may be used from here: a container's log is the host's."""
+    given = limits.in_container(machine.root) or limits.in_job(machine.environ, machine.root)
+    places = [gpu.place for gpu in nvidia.ask(machine)[1]]
+    return not given or any(each.startswith(place.lower()) for each in places)

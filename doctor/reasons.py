@@ -8,7 +8,11 @@ from doctor import log
 from host import pci
 from host.machine import Machine
 
-# Sign, what is seen, why, and what helps.
+_NO_ROOM = (
+    r"BAR\d? is 0M|PCI I/O region assigned to your"
+    r"|{card}: BAR \d+.*(no space|failed to assign|can't assign).*\[mem"
+)
+# Sign, what is seen, why, and what helps; {card}: the address of one of the cards.
 _LOG = (
     (
         r"requires use of the NVIDIA open kernel modules",
@@ -23,13 +27,13 @@ _LOG = (
         "train on another GPU, or in an older container with that driver",
     ),
     (
-        r"is not supported by the|NVIDIA [\d.]+ driver release",
+        r"installed in this system is not supported by the\s+NVIDIA [\d.]+ driver release",
         "the installed driver does not know this card yet",
         "the card is newer than the driver",
         "install a newer driver, with the open kernel modules (580 or newer)",
     ),
     (
-        r"Unable to change power state from D3cold|Refused to change power state",
+        r"{card}.*(Unable to|Refused to|can't) change power state",
         "it sleeps, and does not wake (D3cold)",
         "what switches it off (bbswitch, power management) does not switch it on again",
         (
@@ -38,7 +42,7 @@ _LOG = (
         ),
     ),
     (
-        r"BAR\d? is 0M|BAR \d+.*: (no space|failed to assign|can't assign)|PCI I/O region assigned",
+        _NO_ROOM,
         "the card got no address space",
         "the firmware gave it no room below the addresses that it could use",
         "BIOS: Above 4G Decoding and Resizable BAR; else boot with pci=realloc",
@@ -54,8 +58,8 @@ _LOG = (
         "its firmware (GSP) does not start or does not answer",
         "a fault of driver or card; the next boot may do",
         (
-            "power the machine off and on, then update the driver; before Blackwell also"
-            " NVreg_EnableGpuFirmware=0"
+            "power the machine off, half a minute without current, and on; then update the driver;"
+            " with closed modules also: options nvidia NVreg_EnableGpuFirmware=0 in /etc/modprobe.d"
         ),
     ),
     (
@@ -70,12 +74,13 @@ _LOG = (
 def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | None:
     """What the kernel's log says of a card that does not start: seen, why, fix."""
     text = "\n".join(log.lines(machine) or [])
-    # Sentences of the driver go on over several lines.
-    text = re.sub(r"\s*\n\s*(\[[^]]*\] *)?NVRM: +(?=[a-zA-Z])", " ", text)
+    # Sentences of the driver go on over several lines; the journal has a date and a host before.
+    text = re.sub(r"[ \t]*\n(\s*\[[^]\n]*\] *|[^\n]*? kernel: |\s*)NVRM: +(?=[a-zA-Z])", " ", text)
     if re.search(r"does not include the required GPU\s+System Processor", text):
         return _without_gsp(cards)
+    places = "|".join(re.escape(card.address) for card in cards) or "(?!)"
     for sign, seen, why, fix in _LOG:
-        if re.search(sign, text, re.IGNORECASE):
+        if re.search(sign.replace("{card}", f"({places})"), text, re.IGNORECASE):
             if "address space" in seen and "pci=realloc" in (machine.read("/proc/cmdline") or ""):
                 fix = "update the BIOS; Above 4G Decoding and Resizable BAR there"  # noqa: PLW2901
             return seen, why, fix

@@ -18,22 +18,35 @@ _NOUVEAU = (
     " sudo {initramfs}; {install} && sudo reboot"
 )
 # How each family of distributions installs the driver, builds the first files, and builds modules.
-_UBUNTU = "sudo ubuntu-drivers install --gpgpu"
+_UBUNTU = "sudo ubuntu-drivers install"
 _INSTALL = {
-    "fedora": "sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda   # of RPM Fusion",
+    "fedora": "sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda && sudo akmods --force"
+    "   # of RPM Fusion",
     "rhel": "sudo dnf install nvidia-open   # of NVIDIA's repository",
     "debian": "sudo apt-get install nvidia-driver firmware-misc-nonfree",
     "arch": "sudo pacman -S nvidia-open nvidia-utils",
     "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta",
     "ubuntu": _UBUNTU,
 }
-_INITRAMFS = {"fedora": "dracut --force", "rhel": "dracut --force", "suse": "dracut --force"}
+_INITRAMFS = {
+    **dict.fromkeys(("fedora", "rhel", "suse"), "dracut --force"),
+    "arch": "mkinitcpio -P",
+}
 _BUILD = {
     "fedora": "sudo akmods --force && sudo reboot",
     "arch": "sudo mkinitcpio -P && sudo reboot",
 }
 
+_DKMS = (
+    "sudo dkms autoinstall; sudo modprobe nvidia || dkms status; without DKMS: the package of"
+    " modules for $(uname -r)"
+)
 _UNSIGNED = r"Key was rejected by service|Loading of unsigned module"
+# Not `blacklist nvidiafb`, which every Ubuntu has, nor `install nvidia modprobe …`, Debian's own.
+_AWAY = re.compile(
+    r"^\s*(blacklist\s+nvidia\s*$|alias\s+nvidia\s+off\b|install\s+nvidia\s+\S*(true|false)\b)",
+    re.MULTILINE,
+)
 _OTHER_KERNEL = (
     r"version magic|Unknown symbol|disagrees about version of symbol|Invalid module format"
 )
@@ -45,7 +58,7 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     # Whoever did not ask for GPUs trains on the CPU then, as on any machine without.
     unwell = fail if machine.environ.get("GPUS") else warn
     held = {card.driver for card in cards}
-    failed = [n for n in machine.names("/var/cache/akmods/nvidia") if n.endswith("failed.log")]
+    failed = _unbuilt(machine)
     if failed and "nvidia" not in held:
         return fail(
             "driver",
@@ -77,14 +90,23 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     return _not_held(machine, cards, on_bus, unwell)
 
 
+def _unbuilt(machine: Machine) -> list[str]:
+    """Logs of attempts to build the module for the kernel that runs."""
+    release = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    names = machine.names("/var/cache/akmods/nvidia")
+    return [n for n in names if n.endswith("failed.log") and release and release in n]
+
+
 def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
     """nvidia-smi finds no device: this job was given none, or the card did not start."""
-    inside = limits.in_container(machine.root) or not nvidia.devices(machine)
+    given = limits.in_container(machine.root) and not nvidia.devices(machine)
+    if given or limits.in_job(machine.environ, machine.root):
+        return skip("driver", "this job or container was given no GPU")
     known = reasons.logged(machine, cards)
     if known is not None:
         seen, why, fix = known
         return fail("driver", f"No devices were found; {seen}", why, f"{fix}; {_CPU}")
-    if inside:
+    if not nvidia.devices(machine):
         return skip("driver", "this job or container was given no GPU")
     return fail(
         "driver",
@@ -105,7 +127,10 @@ def _held(
         fix = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         if not inside:
             major = (nvidia.loaded(machine) or "580").split(".")[0]
-            fix = f"sudo apt-get install nvidia-utils-{major}   # or, in a container, {fix}"
+            fix = (
+                f"sudo apt-get install nvidia-utils-{major}   # nvidia-utils-{major}-server beside"
+                f" a -server driver; or, in a container, {fix}"
+            )
         return unwell(
             "driver",
             f"{on_bus}, {'given to this container' if inside else 'held by nvidia'}, and there is"
@@ -145,37 +170,39 @@ def _not_held(
     if known is not None:
         seen, why, fix = known
         return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {_CPU}")
-    if _secure_boot(machine) or log.last(machine, _UNSIGNED):
-        return fail(
-            "driver",
-            f"{on_bus}; installed, not loaded, and Secure Boot is on",
-            "the kernel refuses a module whose key it does not know",
-            _enrol(machine) + f"; {_CPU}",
-        )
+    if log.last(machine, _UNSIGNED):
+        return _not_signed(machine, on_bus)
     off = _switched_off(machine)
     if off is not None:
-        file, fix = off
-        return unwell(
-            "driver",
-            f"{on_bus}; {file} keeps its module from being loaded",
-            "a tool that switches laptops' GPUs has switched it off: it trains on the CPU",
-            fix,
-        )
-    chosen = (machine.read("/etc/prime-discrete") or "").strip()
-    if chosen in ("off", "intel"):
-        return unwell(
-            "driver",
-            f"{on_bus}; prime-select has switched it off",
-            "the laptop runs on its other GPU alone: it trains on the CPU",
-            "sudo prime-select on-demand && sudo reboot",
-        )
-    build = _of(machine, _BUILD, "sudo dkms autoinstall; sudo modprobe nvidia || dkms status")
+        seen, fix = off
+        why = "a tool that switches laptops' GPUs has switched it off: it trains on the CPU"
+        return unwell("driver", f"{on_bus}; {seen}", why, fix)
+    return _not_built(machine, on_bus)
+
+
+def _not_built(machine: Machine, on_bus: str) -> Finding:
+    """There is a driver, and no module for this kernel, as far as can be seen."""
+    build = _of(machine, _BUILD, _DKMS)
     if log.last(machine, _OTHER_KERNEL):
-        seen, why = "its module is for another kernel", "the kernel was upgraded, and it was not"
+        seen, why = (
+            "its module is for another kernel",
+            "the module was not upgraded with the kernel",
+        )
+    elif _secure_boot(machine):
+        return _not_signed(machine, on_bus)
     else:
         seen = "installed, and not loaded"
         why = "after a kernel upgrade its module may not have been built"
     return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {_CPU}")
+
+
+def _not_signed(machine: Machine, on_bus: str) -> Finding:
+    return fail(
+        "driver",
+        f"{on_bus}; installed, not loaded, and Secure Boot is on",
+        "the kernel refuses a module whose key it does not know",
+        _enrol(machine) + f"; {_CPU}",
+    )
 
 
 def _installed(machine: Machine) -> bool:
@@ -185,9 +212,10 @@ def _installed(machine: Machine) -> bool:
 
 
 def _enrol(machine: Machine) -> str:
-    if "fedora" in _system(machine):
+    system = _system(machine)
+    if system[:1] == ["fedora"]:
         keys = "sudo kmodgenca -a; sudo mokutil --import /etc/pki/akmods/certs/public_key.der"
-    elif "ubuntu" in _system(machine) or "debian" not in _system(machine):
+    elif "ubuntu" in system or not system:
         keys = "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der"
     else:
         keys = "sudo mokutil --import /var/lib/dkms/mok.pub"
@@ -224,22 +252,23 @@ def _secure_boot(machine: Machine) -> bool:
 
 
 def _switched_off(machine: Machine) -> tuple[str, str] | None:
-    """A file that keeps NVIDIA's module away, and the command that takes that back."""
+    """What keeps NVIDIA's module away, and the command that takes that back."""
     for folder in ("/etc/modprobe.d", "/lib/modprobe.d", "/usr/lib/modprobe.d"):
         for name in machine.names(folder):
             text = machine.read(f"{folder}/{name}") or ""
-            if re.search(
-                r"^\s*(blacklist nvidia|alias nvidia off|install nvidia )", text, re.MULTILINE
-            ):
-                file = f"{folder}/{name}"
-                words = {
+            if _AWAY.search(text):
+                tools = {
                     "supergfx": "sudo supergfxctl -m Hybrid",
-                    "envy": "sudo envycontrol -s hybrid",
+                    "EnvyControl": "sudo envycontrol -s hybrid",
                 }
-                fix = next((fix for word, fix in words.items() if word in name), None)
+                file = f"{folder}/{name}"
+                fix = next((fix for word, fix in tools.items() if word in name + text), None)
                 if fix is None and machine.has("prime-select"):
                     fix = "sudo prime-select on-demand"
-                return file, f"{fix or f'sudo rm {file}'} && sudo reboot"
+                seen = f"{file} keeps its module from being loaded"
+                return seen, f"{fix or f'sudo mv {file} {file}.off'} && sudo reboot"
+    if (machine.read("/etc/prime-discrete") or "") in ("off", "intel"):
+        return "prime-select has switched it off", "sudo prime-select on-demand && sudo reboot"
     return None
 
 

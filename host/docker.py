@@ -69,7 +69,7 @@ def answers(machine: Machine | None = None) -> str:
         raise _unanswered(machine, done.said, local)
     compose = machine.run("docker", "compose", "version", "--short", seconds=60)
     found = tuple(int(n) for n in re.findall(r"\d+", compose.out)[:2])
-    if compose.code != 0 and "podman" in machine.run("docker", "--version").said.lower():
+    if "podman" in f"{done.err}{machine.run('docker', '--version').said}".lower():
         raise HostError(
             "docker is Podman here, which this does not use", f"install Docker Engine, {local}"
         )

@@ -18,7 +18,9 @@ LOG = Path("/dev/kmsg")
 _RECORD = 1 << 13  # bytes; the kernel's own are shorter
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)")
 # Newer drivers say it on three lines, and without a number.
-OFF = re.compile(r"NVIDIA GPU ([0-9a-fA-F:.]+).*?fallen off the bus", re.DOTALL)
+OFF = re.compile(
+    r"NVIDIA GPU ([0-9a-fA-F:.]+)(?:(?!NVIDIA GPU).){0,300}?fallen off the bus", re.DOTALL
+)
 _WHO = re.compile(r"(pid='?[^,]*'?|name=[^,]*),\s*")
 _LONGEST = 100
 

@@ -109,15 +109,21 @@ class Machine:
             self._links[path] = found
         return found
 
-    def run(self, *words: str, seconds: float = 20) -> Answer:
-        """What a program says; asked once."""
+    def run(self, *words: str, seconds: float | None = None) -> Answer:
+        """What a program says; asked once.
+
+        Args:
+            seconds: until it is given up; a minute for nvidia-smi, which may wake eight GPUs.
+        """
+        if seconds is None:
+            seconds = 60 if words[0] == "nvidia-smi" else 20
         line = shlex.join(words)
         if line not in self._answers:
             if words[0] in self._silent:  # it would not answer this either
                 answer = Answer(NO_ANSWER, "", f"{words[0]}: no answer")
             else:
                 answer = _run(self.place(words[0]), words, self.environ, seconds)
-            if answer.code == NO_ANSWER:
+            if answer.code == NO_ANSWER and words[:2] != ("docker", "run"):
                 self._silent.add(words[0])
             self._answers[line] = answer
         return self._answers[line]

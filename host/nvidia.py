@@ -61,6 +61,9 @@ _DESKTOP = re.compile(
 SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
 """Bits of clocks_throttle_reasons.active, from nvml.h; the other ones are harmless."""
 
+CONSUMER = re.compile("GeForce|TITAN|Quadro|NVIDIA RTX")
+"""Names of cards for desks, which drive screens as well."""
+
 HIDDEN = ("", "-1", "-1,-1", "NoDevFiles")
 """Values of CUDA_VISIBLE_DEVICES that hide all on purpose; the last is Slurm's."""
 

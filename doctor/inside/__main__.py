@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Callable
@@ -80,6 +81,8 @@ def main(argv: list[str] | None = None) -> int:
         "--like", type=Path, metavar="RUN", help="also: can this machine give the bits of that run"
     )
     parser.add_argument("--on", metavar="CARD", help="with --verify: on a card that is not here")
+    parser.add_argument("--cards", default="1", metavar="N", help="with --on: how many")
+    parser.add_argument("--half", action="store_true", help="with --on: mixed precision")
     options = parser.parse_args(argv)
     any_encoding()
     try:
@@ -88,13 +91,14 @@ def main(argv: list[str] | None = None) -> int:
         print(error.line(), file=sys.stderr)
         return error.code
     if options.on is not None:
-        found = elsewhere.examine(options.verify, options.on)
+        found = elsewhere.examine(options.verify, options.on, options.cards, half=options.half)
     else:
         found = look(options.verify, run=options.like)
     if options.json:
         print(finding.to_json(found))
     else:
-        print(finding.table(found, sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        print(finding.table(found, colour, shutil.get_terminal_size().columns))
     return finding.code(found)
 
 

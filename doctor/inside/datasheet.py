@@ -66,13 +66,13 @@ def of(name: str) -> Sheet | None:
 
 def named(words: str) -> dict[str, Sheet]:
     """The cards that somebody may mean: "RTX 3090", "a100"; the one of just that name first."""
-    told = words.lower().split()
+    told = re.split(r"[ -]+", words.lower().strip())
     found = {
         key: sheet
         for key, sheet in _SHEETS.items()
-        if all(word in re.split(r"[ -]", key.lower()) or word == key.lower() for word in told)
+        if all(word in re.split(r"[ -]", key.lower()) for word in told)
     }
-    exact = [key for key in found if _plain(key) == " ".join(told)]
+    exact = [key for key in found if re.split(r"[ -]", _plain(key)) == told]
     return {key: found[key] for key in exact} if exact else found
 
 

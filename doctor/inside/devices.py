@@ -83,7 +83,11 @@ _WORDS = {
     "no kernel image": ("209", *_ERRORS["209"]),
     "out of memory": ("2", *_ERRORS["2"]),
     "No CUDA GPUs are available": ("100", *_ERRORS["100"]),
-    "Found no NVIDIA driver": ("100", *_ERRORS["100"]),
+    "Found no NVIDIA driver": (
+        "35",
+        "this container or environment does not reach the driver's libcuda",
+        "docker run --gpus all, or make train; on the host: nvidia-smi, and make doctor",
+    ),
 }
 
 

@@ -10,7 +10,6 @@ took any: a training takes longer, by as much as model, precision and data have 
 from __future__ import annotations
 
 import math
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from train.learn.alone import alone
 from train.process import memory
 from train.process.memory import CONTEXT, Need
 
+_LISTED = 0.96  # GiB that the driver lists for a GB of the datasheet: ECC, and what it keeps
 _LEAVE = 0.9  # of the memory: what fragments and libraries take besides
 _BACKWARD = 3  # a step is a forward pass, and a backward pass of twice as many operations
 
@@ -49,11 +49,16 @@ class Cards:
     count: int
 
 
-def examine(path: Path, card: str) -> list[Finding]:
-    """Fits or not, the largest micro-batch, and a lower bound of the time."""
-    half = os.environ.get("PRECISION", "no") in ("fp16", "bf16")
+def examine(path: Path, card: str, count: str = "1", *, half: bool = False) -> list[Finding]:
+    """Fits or not, the largest micro-batch, and a lower bound of the time.
+
+    Args:
+        card: a name, or the size of its memory.
+        count: of cards, as GPUS has it; 1 where that is no number.
+        half: mixed precision.
+    """
     try:
-        cards = _cards(card, os.environ.get("GPUS", ""))
+        cards = _cards(card, count)
         config = experiment.load(path)
         data = load_data(config.data, config.augment)
         classes, shape = len(data.classes), data.train.shape
@@ -62,7 +67,10 @@ def examine(path: Path, card: str) -> list[Finding]:
         return [fail("on that card", error.problem, "nothing can be said of it", error.fix)]
     found = [ok("card", _described(cards))]
     if need is None:
-        return [*found, skip("on that card", "not without numbers: tune there")]
+        return [
+            *found,
+            skip("on that card", "not known from shapes alone: make tune there says it"),
+        ]
     return [*found, _memory(config, data, need, cards, half), _time(config, data, cards)]
 
 
@@ -74,7 +82,7 @@ def _cards(words: str, gpus: str) -> Cards:
     found = datasheet.named(words)
     if len(found) == 1:
         [(name, sheet)] = found.items()
-        return Cards(name, sheet, sheet.size * 2**30, count)
+        return Cards(name, sheet, sheet.size * _LISTED * 2**30, count)
     if found:
         raise UsageError(f"{words!r} may be {', '.join(found)}", "say which, or its memory: 24GB")
     near = nearest(words.lower(), datasheet.names())
@@ -102,8 +110,11 @@ def _memory(config: Config, data: ImageData, need: Need, cards: Cards, half: boo
     if largest < 1:
         fix = "PRECISION=bf16, a smaller model or smaller images"
         return fail("fits on it", seen, "not even one image fits", fix)
-    lanes = 1 << max(0, math.ceil(math.log2(config.batch_size / largest)))
-    fix = f"--lanes {lanes}, or PRECISION=bf16, or more GPUs"
+    counts = (n for n in range(1, config.batch_size + 1) if config.batch_size % n == 0)
+    lanes = next(
+        (n for n in counts if config.batch_size // n <= largest and n % cards.count == 0), 0
+    )
+    fix = f"{f'--lanes {lanes}, or ' * bool(lanes)}PRECISION=bf16, or more GPUs"
     if wanted <= cards.size:
         return warn("fits on it", seen, "it may end in out of memory, hours later", fix)
     return fail("fits on it", seen, "it would end in out of memory", fix)
@@ -128,7 +139,7 @@ def _largest(config: Config, data: ImageData, cards: Cards, half: bool) -> int:
     )
     each = (large.activations - small.activations) / 2
     fixed = small.total - 2 * each
-    return max(0, math.floor((_LEAVE * cards.size - CONTEXT - fixed) / each))
+    return max(0, math.floor((_LEAVE * cards.size - CONTEXT - fixed) / max(1, each)))
 
 
 def _time(config: Config, data: ImageData, cards: Cards) -> Finding:

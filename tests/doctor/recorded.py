@@ -129,7 +129,7 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
     others = {"-q": [0, recorded["smi_q"], ""]} if "smi_q" in recorded else {}
     for line, answer in recorded.get("says", {}).items():
         if line.startswith("nvidia-smi "):
-            others[line.split(" ", 1)[1]] = answer
+            others[line.split(" ", 1)[1]] = answer if isinstance(answer, list) else [0, answer, ""]
     apps = [
         {"gpu_uuid": rows[n]["uuid"], "pid": pid, "process_name": name, "used_memory": used}
         for n, pid, name, used in recorded.get("apps", [])

@@ -97,7 +97,7 @@ def test_make_train_asks_it_first(tmp_path) -> None:
             cwd=ROOT, env=env, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 2
-        assert ("error: driver: library new" in done.stderr) is stops, done.stderr
+        assert ("error: driver: " in done.stderr) is stops, done.stderr
         assert ("unknown argument --no-such-knob" in done.stderr) is not stops
 
 
@@ -157,13 +157,15 @@ def test_the_json_is_of_a_schema() -> None:
 
 @pytest.mark.parametrize("columns", [80, 50, 132])
 def test_no_row_is_wider_than_the_terminal(columns, tmp_path) -> None:
-    for name in ("8xh100", "kernel-mismatch", "field-docker-in-proxmox-lxc", "egpu-tb3"):
+    for name in ("kernel-mismatch", "x4-slot", "field-docker-in-proxmox-lxc", "egpu-tb3"):
         machine = build(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()), tmp_path / name)
         text = finding.table(checks.examine(machine), colour=False, columns=columns)
-        words = {word for line in text.splitlines() for word in line.split()}
-        longest = max(map(len, words))  # a word is never cut
-        assert all(len(line) <= max(columns, 64 + longest) for line in text.splitlines())
-        assert columns < 80 or all(len(line) <= columns for line in text.splitlines()), text
+        # A fix stays on one line: of a command that is cut, the first half would run.
+        rows = [row for row in text.splitlines() if not row.lstrip().startswith("→")]
+        assert len(rows) < len(text.splitlines())
+        longest = max(len(word) for row in rows for word in row.split())  # a word is never cut
+        assert all(len(row) <= max(columns, 64 + longest) for row in rows)
+        assert columns < 80 or all(len(row) <= columns for row in rows), text
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["pipe held", "frozen"])

@@ -142,9 +142,9 @@ def _run(met: Meeting, watch: Watch, processes: int, words: list[str]) -> int:
 
 def _cause(watch: Watch, failed: ChildFailedError) -> LockstepError | None:
     """Why the trainers ended; None where they have said it themselves."""
-    if watch.lost is not None:
-        return watch.lost
     said = outcome.told()
+    if watch.lost is not None and not isinstance(said.error, Stopped):
+        return watch.lost
     if said.known:
         watch.told(said.error)
         return None

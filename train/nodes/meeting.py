@@ -108,6 +108,7 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
     own = addresses.own(nodes.address, nodes.port)
     counts = (nodes.count, nodes.least)
     word = Word(socket.gethostname(), own, *counts, **planned, manifest=manifest)
+    farewell = _FAREWELL
     try:
         try:
             meeting = Meeting(nodes, store, _arrive(nodes, store, word))
@@ -116,6 +117,7 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
             yield meeting
         except SystemExit:
             # The others go on waiting: for this one again, or for another in its place.
+            farewell = 0.0
             with suppress(RuntimeError):
                 store.delete_key(f"{_KEY}/word/{nodes.rank}")
             raise
@@ -126,7 +128,7 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
                 store.set(f"{_KEY}/refused", json.dumps(error.fields()))
             raise
         finally:
-            _leave(nodes, store)
+            _leave(nodes, store, farewell)
     except RuntimeError as error:  # torch's DistNetworkError and DistStoreError
         raise HostError(
             f"node 0 at {nodes.place} is gone: {first_line(error)}",
@@ -205,12 +207,14 @@ def _raise_refused(store: Any) -> None:
         raise from_fields(json.loads(store.get(f"{_KEY}/refused")))
 
 
-def _leave(nodes: Nodes, store: Any) -> None:
+def _leave(nodes: Nodes, store: Any, farewell: float) -> None:
     """Go, but node 0 last: the store goes with it."""
     with suppress(RuntimeError):
         store.set(f"{_KEY}/left/{nodes.rank}", "yes")
+        if nodes.rank != 0:
+            return
         came = [rank for rank in range(nodes.count) if store.check([f"{_KEY}/word/{rank}"])]
         keys = [f"{_KEY}/left/{rank}" for rank in came]
-        deadline = time.monotonic() + _FAREWELL
-        while nodes.rank == 0 and not store.check(keys) and time.monotonic() < deadline:
+        deadline = time.monotonic() + farewell
+        while not store.check(keys) and time.monotonic() < deadline:
             time.sleep(EACH)

@@ -140,7 +140,7 @@ class Watch:
                     say(f"going on without {self.meeting.name(over[0])}")
                     self._kill()  # torchrun's agent starts them again, with those that are there
             elif over or ended:
-                self._end(self._silent(over[0], now) if over else ended[0])
+                self._end(self._silent(over[0], now) if over else ended[0], silence=bool(over))
                 return
 
     def _quiet(self) -> list[int]:
@@ -219,12 +219,15 @@ class Watch:
                     process.kill()
         standing.clear()
 
-    def _end(self, error: LockstepError) -> None:
+    def _end(self, error: LockstepError, *, silence: bool) -> None:
         """End this machine's part of the training."""
-        said = outcome.told().error
-        # Who was asked to stop and has saved ended well, whoever is not heard of since.
-        self.lost = error = said if isinstance(said, Stopped) else error
+        self.lost = error
         self._kill()
+        said = outcome.told().error
+        # Who was asked to stop and has saved ended well, whoever is not heard of since. torchrun's
+        # agent asks too, to start trainers again.
+        if silence and isinstance(said, Stopped) and (not self._elastic or outcome.asked()):
+            self.lost = error = said
         # torchrun's agent may ask a store that is gone.
         if not self._done.wait(_GRACE):
             outcome.ended(error)
