@@ -88,6 +88,14 @@ _LONG = (
     "test_killed_three_times_it_has_each_trial_once_and_the_same",
     "test_it_trains_to_the_same_bits_resumes_and_is_reproduced",
     "test_one_hash_on_one_two_and_four_processes",
+    "test_an_array_of_seeds",
+    "test_out_of_time_it_goes_on",
+    "test_a_lost_node_has_the_job",
+    "test_preempted_it_saves",
+    "test_a_run_goes_on_from_the_bucket",
+    "test_what_two_machines_trained_is_reproduced",
+    "test_the_old_launch_lines",
+    "test_two_mounts_of_one_folder",
 )
 
 

@@ -108,7 +108,7 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
     own = addresses.own(nodes.address, nodes.port)
     counts = (nodes.count, nodes.least)
     word = Word(socket.gethostname(), own, *counts, **planned, manifest=manifest)
-    farewell = _FAREWELL
+    farewell, failed = _FAREWELL, False
     try:
         try:
             meeting = Meeting(nodes, store, _arrive(nodes, store, word))
@@ -122,13 +122,14 @@ def met(nodes: Nodes, planned: Mapping[str, Any], manifest: dict[str, Any]) -> I
                 store.delete_key(f"{_KEY}/word/{nodes.rank}")
             raise
         except LockstepError as error:
+            failed = True
             if nodes.least is not None:
                 raise
             with suppress(RuntimeError):
                 store.set(f"{_KEY}/refused", json.dumps(error.fields()))
             raise
         finally:
-            _leave(nodes, store, farewell)
+            _leave(nodes, store, farewell, failed=failed)
     except RuntimeError as error:  # torch's DistNetworkError and DistStoreError
         raise HostError(
             f"node 0 at {nodes.place} is gone: {first_line(error)}",
@@ -207,14 +208,15 @@ def _raise_refused(store: Any) -> None:
         raise from_fields(json.loads(store.get(f"{_KEY}/refused")))
 
 
-def _leave(nodes: Nodes, store: Any, farewell: float) -> None:
+def _leave(nodes: Nodes, store: Any, farewell: float, *, failed: bool) -> None:
     """Go, but node 0 last: the store goes with it."""
     with suppress(RuntimeError):
         store.set(f"{_KEY}/left/{nodes.rank}", "yes")
         if nodes.rank != 0:
             return
-        came = [rank for rank in range(nodes.count) if store.check([f"{_KEY}/word/{rank}"])]
-        keys = [f"{_KEY}/left/{rank}" for rank in came]
+        # After an error for each number: two may have come as one, and the other must hear it too.
+        ranks = [r for r in range(nodes.count) if failed or store.check([f"{_KEY}/word/{r}"])]
+        keys = [f"{_KEY}/left/{rank}" for rank in ranks]
         deadline = time.monotonic() + farewell
         while not store.check(keys) and time.monotonic() < deadline:
             time.sleep(EACH)
