@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Callable, Mapping
+from typing import Callable
 
-from doctor import log, reasons
+from doctor import distribution, log, reasons
 from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -16,30 +16,6 @@ _NOUVEAU = (
     "printf 'blacklist %s\\n' nouveau nova nova_core nova_drm | sudo tee"
     " /etc/modprobe.d/no-nouveau.conf;"
     " sudo {initramfs}; {install} && sudo reboot"
-)
-# How each family of distributions installs the driver, builds the first files, and builds modules.
-_UBUNTU = "sudo ubuntu-drivers install"
-_INSTALL = {
-    "fedora": "sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda && sudo akmods --force"
-    "   # of RPM Fusion",
-    "rhel": "sudo dnf install nvidia-open   # of NVIDIA's repository",
-    "debian": "sudo apt-get install nvidia-driver firmware-misc-nonfree",
-    "arch": "sudo pacman -S nvidia-open nvidia-utils",
-    "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta",
-    "ubuntu": _UBUNTU,
-}
-_INITRAMFS = {
-    **dict.fromkeys(("fedora", "rhel", "suse"), "dracut --force"),
-    "arch": "mkinitcpio -P",
-}
-_BUILD = {
-    "fedora": "sudo akmods --force && sudo reboot",
-    "arch": "sudo mkinitcpio -P && sudo reboot",
-}
-
-_DKMS = (
-    "sudo dkms autoinstall; sudo modprobe nvidia || dkms status; without DKMS: the package of"
-    " modules for $(uname -r)"
 )
 _UNSIGNED = r"Key was rejected by service|Loading of unsigned module"
 # Not `blacklist nvidiafb`, which every Ubuntu has, nor `install nvidia modprobe …`, Debian's own.
@@ -74,8 +50,10 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
             f"{on_bus}, held by {open_one}",
             f"{open_one} cannot compute: it trains on the CPU",
             _NOUVEAU.format(
-                initramfs=_of(machine, _INITRAMFS, "update-initramfs -u"),
-                install=_of(machine, _INSTALL, _UBUNTU).split("   #")[0],
+                initramfs=distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u"),
+                install=distribution.of(machine, distribution.INSTALL, distribution.UBUNTU).split(
+                    "   #"
+                )[0],
             ),
         )
     if "vfio-pci" in held:
@@ -158,8 +136,10 @@ def _not_held(
 ) -> Finding:
     """No module holds it: there is none, or the kernel did not take it."""
     if not machine.has("nvidia-smi") and not _installed(machine):
-        note = "" if "ubuntu" in _system(machine) else "   # or your distribution's package"
-        install = _of(machine, _INSTALL, _UBUNTU + note)
+        note = (
+            "" if "ubuntu" in distribution.names(machine) else "   # or your distribution's package"
+        )
+        install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU + note)
         return unwell(
             "driver",
             f"{on_bus}, and no driver installed",
@@ -182,7 +162,7 @@ def _not_held(
 
 def _not_built(machine: Machine, on_bus: str) -> Finding:
     """There is a driver, and no module for this kernel, as far as can be seen."""
-    build = _of(machine, _BUILD, _DKMS)
+    build = distribution.of(machine, distribution.BUILD, distribution.DKMS)
     if log.last(machine, _OTHER_KERNEL):
         seen, why = (
             "its module is for another kernel",
@@ -201,7 +181,7 @@ def _not_signed(machine: Machine, on_bus: str) -> Finding:
         "driver",
         f"{on_bus}; installed, not loaded, and Secure Boot is on",
         "the kernel refuses a module whose key it does not know",
-        _enrol(machine) + f"; {_CPU}",
+        distribution.enrol(machine) + f"; {_CPU}",
     )
 
 
@@ -209,39 +189,6 @@ def _installed(machine: Machine) -> bool:
     """Whether a module of NVIDIA's was built for the kernel that runs, or for another one."""
     folders = machine.names("/usr/src") + machine.names("/var/lib/dkms")
     return any(re.match(r"nvidia([-_]|$)", name) for name in folders)
-
-
-def _enrol(machine: Machine) -> str:
-    system = _system(machine)
-    if system[:1] == ["fedora"]:
-        keys = "sudo kmodgenca -a; sudo mokutil --import /etc/pki/akmods/certs/public_key.der"
-    elif "ubuntu" in system or not system:
-        keys = "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der"
-    else:
-        keys = "sudo mokutil --import /var/lib/dkms/mok.pub"
-    return f"{keys} && sudo reboot   # and enrol the key in the blue screen"
-
-
-def _system(machine: Machine) -> list[str]:
-    """The distribution, and what it is like: /etc/os-release."""
-    text = machine.read("/etc/os-release") or ""
-    words = re.findall(r"^ID(?:_LIKE)?=(.*)$", text, re.MULTILINE)
-    found = " ".join(words).replace('"', "").split()
-    return [
-        {
-            "opensuse": "suse",
-            "sles": "suse",
-            "centos": "rhel",
-            "rocky": "rhel",
-            "almalinux": "rhel",
-        }.get(word.split("-")[0], word.split("-")[0])
-        for word in found
-    ]
-
-
-def _of(machine: Machine, table: Mapping[str, str], usual: str) -> str:
-    """What a table says for this distribution."""
-    return next((table[word] for word in _system(machine) if word in table), usual)
 
 
 def _secure_boot(machine: Machine) -> bool:

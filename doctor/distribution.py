@@ -1,0 +1,67 @@
+"""How each distribution installs the driver, builds modules, and makes keys known."""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping
+
+from host.machine import Machine
+
+# How each family of distributions installs the driver, builds the first files, and builds modules.
+UBUNTU = "sudo ubuntu-drivers install"
+INSTALL = {
+    "fedora": "sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda && sudo akmods --force"
+    "   # of RPM Fusion",
+    "rhel": "sudo dnf install nvidia-open   # of NVIDIA's repository",
+    "debian": "sudo apt-get install nvidia-driver firmware-misc-nonfree",
+    "arch": "sudo pacman -S nvidia-open nvidia-utils",
+    "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta",
+    "ubuntu": UBUNTU,
+}
+INITRAMFS = {
+    **dict.fromkeys(("fedora", "rhel", "suse"), "dracut --force"),
+    "arch": "mkinitcpio -P",
+}
+BUILD = {
+    "fedora": "sudo akmods --force && sudo reboot",
+    "arch": "sudo mkinitcpio -P && sudo reboot",
+}
+
+DKMS = (
+    "sudo dkms autoinstall; sudo modprobe nvidia || dkms status; without DKMS: the package of"
+    " modules for $(uname -r)"
+)
+
+
+def enrol(machine: Machine) -> str:
+    """How the key of a module is made known to Secure Boot."""
+    system = names(machine)
+    if system[:1] == ["fedora"]:
+        keys = "sudo kmodgenca -a; sudo mokutil --import /etc/pki/akmods/certs/public_key.der"
+    elif "ubuntu" in system or not system:
+        keys = "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der"
+    else:
+        keys = "sudo mokutil --import /var/lib/dkms/mok.pub"
+    return f"{keys} && sudo reboot   # and enrol the key in the blue screen"
+
+
+def names(machine: Machine) -> list[str]:
+    """The distribution, and what it is like: /etc/os-release."""
+    text = machine.read("/etc/os-release") or ""
+    words = re.findall(r"^ID(?:_LIKE)?=(.*)$", text, re.MULTILINE)
+    found = " ".join(words).replace('"', "").split()
+    return [
+        {
+            "opensuse": "suse",
+            "sles": "suse",
+            "centos": "rhel",
+            "rocky": "rhel",
+            "almalinux": "rhel",
+        }.get(word.split("-")[0], word.split("-")[0])
+        for word in found
+    ]
+
+
+def of(machine: Machine, table: Mapping[str, str], usual: str) -> str:
+    """What a table says for this distribution."""
+    return next((table[word] for word in names(machine) if word in table), usual)
