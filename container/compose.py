@@ -138,7 +138,8 @@ def build(words: list[str], known: dict[str, str]) -> None:
     Raises:
         HostError: the build failed.
     """
-    if subprocess.run(_command([], words, known), check=False).returncode == 0:
+    # On the standard output, whoever is built for may have something to tell.
+    if subprocess.run(_command([], words, known), stdout=sys.stderr, check=False).returncode == 0:
         # What this build replaced has no name any more, and takes gigabytes.
         ours = f"label=dev.lockstep.checkout={docker.project()}"
         _docker("image", "prune", "--force", "--filter", ours)
@@ -172,7 +173,7 @@ def _command(files: list[str], words: list[str], known: Mapping[str, str]) -> li
     chosen = [word for name in [_FILE, *files] for word in ("-f", name)] if files else []
     shown = [f"{name}={value}" for name, value in known.items()]
     command = ["env", *shown, "docker", "compose", *chosen, *words]
-    aside = sys.stderr if set(_TELLING) & set(words) else sys.stdout
+    aside = sys.stderr if {"build", *_TELLING} & set(words) else sys.stdout
     print(printable(shlex.join(command)), file=aside, flush=True)
     return command
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install a lock into .venv (or $VENV), hashes checked:  requirements/install.sh cuda13|cuda12|dev
 # Called by make when the lock has changed. Needs Python 3.11 or newer, or uv, and nothing else.
+# What it says goes to the standard error: who called may have something to tell on the other.
 set -eu
 line=$1
 venv=${VENV:-.venv}
@@ -13,7 +14,7 @@ fail() { printf 'error: %s → %s\n' "$1" "$2" >&2; exit 6; }
 
 if ! "$venv"/bin/python -c '' 2>/dev/null; then
   rm -rf "$venv"
-  echo "making $venv"
+  echo "making $venv" >&2
   python=${PYTHON:-python3}
   if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
     "$python" -m venv "$venv" >/dev/null 2>&1 || command -v uv >/dev/null 2>&1 ||
@@ -39,7 +40,7 @@ if [ ! -x "$uv" ]; then
 fi
 
 [ "$line" = dev ] || size=" (several GB the first time)"
-echo "installing $lock into $venv${size:-}"
+echo "installing $lock into $venv${size:-}" >&2
 VIRTUAL_ENV=$(cd "$venv" && pwd)
 export UV_COMPILE_BYTECODE=1 VIRTUAL_ENV
 shift
