@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from doctor import driver, engine, gpus, health, link, log, network, system, wsl
+from doctor import driver, engine, gpus, health, link, log, network, nvlink, system, wsl
 from doctor.finding import Finding, warn
 from host import plan
 from host.errors import first_line
@@ -43,7 +43,7 @@ _ALL = (
     gpus.neighbours,
     health.persistence,
     link.slots,
-    link.nvlink,
+    nvlink.nvlink,
     link.external,
     link.freezes,
     network.interfaces,

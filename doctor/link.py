@@ -13,7 +13,6 @@ from host.text import number, whole
 FREEZES = "external GPU's bridge"
 """The row of what may take the machine down when it is first used."""
 _MANY = 10_000  # corrected errors since the machine was started
-_BOARD = re.compile(r"SXM|HBM3|\b(H|B|GB)[0-9]00\b")
 _BUSY, _FILLED = 50, 1024  # per cent; MiB
 _BLACKWELL, _BRIDGE = 0x2900, "0x5786"
 _HALF = 20  # Gb/s, where box and machine do twice that
@@ -213,37 +212,3 @@ def _name(machine: Machine, box: str) -> str:
     parts = ("vendor", "device")
     words = [machine.read(f"{pci.THUNDERBOLT}/{box}/{part}_name") or "" for part in parts]
     return " ".join(word for word in words if word) or "a box"
-
-
-def nvlink(machine: Machine) -> Finding:
-    """As many NVLinks are up on each GPU as on the others."""
-    gpus = nvidia.seen(machine)
-    kinds: dict[str, list[str]] = {}
-    for gpu in gpus:
-        kinds.setdefault(gpu.name, []).append(gpu.index)
-    name, same = max(kinds.items(), key=lambda pair: len(pair[1]), default=("", []))
-    if len(same) < 2:
-        return skip("NVLink", "fewer than two GPUs of a kind")
-    said = machine.run("nvidia-smi", "nvlink", "-s").out
-    up = {
-        part[0]: len(re.findall(r"Link \d+: [\d.]+ GB/s", part[1]))
-        for part in re.findall(r"^GPU (\d+):(.*?)(?=^GPU |\Z)", said, re.MULTILINE | re.DOTALL)
-        if part[0] in same
-    }
-    most = max(up.values(), default=0)
-    if not most:
-        return skip("NVLink", "none is up")
-    # Of cards with bridges some have none; boards are linked as a whole.
-    board = _BOARD.search(name) is not None
-    for index, count in up.items():
-        if count < most and (count or board):
-            unwell = warn if count else fail
-            return unwell(
-                "NVLink",
-                f"GPU {index}: {count} of {most} links are up",
-                "what the GPUs tell each other goes over fewer links, or over PCIe",
-                "power the machine off and on, which trains the links anew; nvidia-smi nvlink -e;"
-                " where it comes back, the board is to be replaced",
-            )
-    linked = sum(count > 0 for count in up.values())
-    return ok("NVLink", f"{most} links on {linked} of {len(same)} GPUs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from doctor.finding import Finding, fail, ok, skip, warn
 from host.machine import Machine
-from host.text import whole
+from host.text import number, whole
 
 _NET, _FABRIC = "/sys/class/net", "/sys/class/infiniband"
 _ACTIVE = "ACTIVE"
@@ -87,11 +87,40 @@ def fabric(machine: Machine) -> Finding:
     # One without a cable says the same: it is not for us to know.
     polling = [d for d, p in ports if "Polling" in (machine.read(f"{p}/phys_state") or "")]
     seen += f"; no link at {', '.join(polling)}" if polling else ""
-    trouble = _trouble(machine, kind)
+    trouble = _slower(machine, up) or _trouble(machine, kind)
     if trouble is None:
         return ok("InfiniBand", seen)
     more, why, fix = trouble
     return warn("InfiniBand", f"{seen}{more}", why, fix)
+
+
+def _slower(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """A port that is slower than one of the same board, or whose cable has one lane of four."""
+    best: dict[str, float] = {}
+    ports = []
+    for device, path in up:
+        board = machine.read(f"{_FABRIC}/{device}/board_id") or device
+        said = machine.read(f"{path}/rate") or ""
+        rate = number(said)
+        if rate is not None:
+            best[board] = max(rate, best.get(board, 0.0))
+            ports.append((device, path.rsplit("/", 1)[1], board, rate, "(1X" in said))
+    for device, port, board, rate, single in ports:
+        if rate < best[board] or single:
+            beside = (
+                f"{rate:g} of {best[board]:g} Gb/s"
+                if rate < best[board]
+                else f"{rate:g} Gb/s over one lane"
+            )
+            return (
+                f"; {device} port {port}: {beside}",
+                "all machines wait for the slowest of their links",
+                (
+                    f"ibstat {device}; clean or change that cable, look at the switch's port;"
+                    f" sudo mlxlink -d {device} -p {port}   # says why"
+                ),
+            )
+    return None
 
 
 def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:

@@ -13,6 +13,8 @@ from host.text import whole
 # The lock's oldest package is younger: a clock before this fails every certificate.
 _YOUNGEST = 1767225600  # 2026-01-01
 _RUN = 1e9  # bytes: checkpoints of a middling model
+_FILES = 1000  # that a run and its caches make
+_LITTLE = 2 << 30  # bytes: torch and a small model
 
 
 def processors(machine: Machine) -> Finding:
@@ -43,6 +45,15 @@ def memory(machine: Machine) -> Finding:
             "torch alone takes 1 GiB a process; what takes more is killed",
             "docker run --memory 16g, or resources.limits.memory, or --mem; or fewer processes"
             " and workers",
+        )
+    free, swapped = limits.memory_free(machine.root), limits.swapped(machine.root)
+    if free is not None and free < min(_LITTLE, 0.1 * total):
+        out = f" and {swapped / 2**30:.1f} swapped out" if swapped >= 1 << 30 else ""
+        return warn(
+            "memory",
+            f"{free / 2**30:.1f} of {seen} are free{out}",
+            "other programs have the rest: a training would wait for the disk, or be killed",
+            "ps aux --sort=-rss | head   # who has it",
         )
     return ok("memory", seen)
 
@@ -118,6 +129,15 @@ def disk(machine: Machine) -> Finding:
     place, least = min(known, key=lambda pair: pair[1])
     seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
     fix = "make room, or put runs/ on another disk: ln -s /big/runs runs"
+    files = machine.files(place if machine.exists(place) else machine.home)
+    if files is not None and files < _FILES:
+        return fail(
+            "disk",
+            f"{seen}, but {files:,} more files at most (inodes)",
+            "`No space left on device` would end the run, whatever df says",
+            "du --inodes -x -d3 / 2>/dev/null | sort -n | tail   # where they are; or put runs/ on"
+            " another disk: ln -s /big/runs runs",
+        )
     if least < _RUN:
         return fail("disk", seen, "a checkpoint would not fit, and the run would end there", fix)
     if least < 5e9:

@@ -110,9 +110,24 @@ def in_job(environ: Mapping[str, str], root: Path = ROOT) -> bool:
 
 def memory_total(root: Path = ROOT) -> int | None:
     """Bytes of the machine's memory."""
+    return _meminfo(root, "MemTotal")
+
+
+def memory_free(root: Path = ROOT) -> int | None:
+    """Bytes of the machine's memory that programs can still have without swapping."""
+    return _meminfo(root, "MemAvailable")
+
+
+def swapped(root: Path = ROOT) -> int:
+    """Bytes that are swapped out."""
+    total, free = _meminfo(root, "SwapTotal"), _meminfo(root, "SwapFree")
+    return 0 if total is None or free is None else max(0, total - free)
+
+
+def _meminfo(root: Path, name: str) -> int | None:
     with suppress(OSError, StopIteration, ValueError, IndexError):
         rows = (root / "proc/meminfo").read_text().splitlines()
-        return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("MemTotal:"))
+        return next(int(row.split()[1]) * 1024 for row in rows if row.startswith(f"{name}:"))
     return None
 
 

@@ -150,12 +150,20 @@ class Machine:
         """Bytes that a file system holds in all."""
         return self._df(path, 1)
 
+    def files(self, path: str) -> int | None:
+        """Files that may still be made below a folder; None where there is no such limit."""
+        total, left = self._row("-iP", path, 1), self._row("-iP", path, 3)
+        return left if total else None  # btrfs and its like say 0 of 0
+
     def _df(self, path: str, column: int) -> int | None:
-        rows = self.run("df", "-kP", path).out.splitlines()
+        count = self._row("-kP", path, column)
+        return None if count is None else count * 1024
+
+    def _row(self, how: str, path: str, column: int) -> int | None:
+        rows = self.run("df", how, path).out.splitlines()
         words = rows[1].split() if len(rows) > 1 else []
         # The device's name may have spaces: count from the end.
-        count = whole(words[column - 6]) if len(words) >= 6 else None
-        return None if count is None else count * 1024
+        return whole(words[column - 6]) if len(words) >= 6 else None
 
     def record(self) -> str:
         """All that was read and said so far, as JSON."""

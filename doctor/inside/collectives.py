@@ -20,7 +20,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from doctor.finding import Finding, fail, ok, skip
+from doctor import nvlink
+from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.inside import devices
 from host import HOME, launcher
 from host.machine import Machine
@@ -30,7 +31,11 @@ LIMIT = 20.0
 # Seconds until the first is ready, and from then on until the last one is. Imports from a cold disk
 # are slow; so is NCCL, which starts CUDA on each GPU when it is first used.
 _START, _LATE, _NCCL = 90.0, 30.0, 30.0
-_WORDS = 16 << 20  # float32 in a message: 64 MiB
+_WORDS = {"nccl": 64 << 20, "gloo": 1 << 20}  # float32 in a message: 256 and 4 MiB
+# Of what a link gives each way, the least that an all-reduce should reach. Of such a message it
+# reaches 0.7 or more over NVLink; over PCIe 0.8 where GPUs reach each other, and less than half of
+# that through the host's memory, which several share.
+_NVLINK, _PCIE = 0.4, 0.15
 
 # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, the mildest first.
 _TRIES = {
@@ -39,22 +44,33 @@ _TRIES = {
 }
 
 
-def collectives(_machine: Machine) -> Finding:
-    """All GPUs talk to each other; or two processes on the CPU."""
+def collectives(machine: Machine) -> Finding:
+    """All GPUs talk to each other, and as fast as their links let them; or two on the CPU."""
     gpus = devices.count()
     if gpus == 1:
         return skip("collectives", "fewer than two GPUs")
-    return check(gpus, "nccl", LIMIT + _NCCL) if gpus else check(2, "gloo", LIMIT)
+    if not gpus:
+        return check(2, "gloo", LIMIT)
+    return check(gpus, "nccl", LIMIT + _NCCL, nvlink.between(machine))
 
 
-def check(world: int, backend: str, limit: float) -> Finding:
-    """As `collectives`, for `world` processes and a limit in seconds."""
+def check(
+    world: int, backend: str, limit: float, between: tuple[float, str] | None = None
+) -> Finding:
+    """As `collectives`.
+
+    Args:
+        world: processes.
+        limit: seconds.
+        between: GB/s each way between the GPUs, and over what, where that is known.
+    """
     figures, said = talk(world, backend, limit, {})
     if figures is None:  # a cold start is slow once; what helped the second time must have helped
         figures, said = talk(world, backend, limit, {})
     if figures is not None:
         rates = ", ".join(f"{name} {rate:.1f} GB/s" for name, rate in figures.items())
-        return ok("collectives", f"{world} processes over {backend}: {rates}")
+        seen = f"{world} processes over {backend}: {rates}"
+        return slow(seen, figures["all-reduce"], between) or ok("collectives", seen)
     why = "training on several processes would hang for half an hour, and then end"
     for variable in _TRIES[backend]:
         name, value = variable.split("=")
@@ -66,6 +82,22 @@ def check(world: int, backend: str, limit: float) -> Finding:
         "gloo": "GLOO_SOCKET_IFNAME=eth0 make doctor   # or the name that `ip addr` shows",
     }
     return fail("collectives", said, why, most[backend])
+
+
+def slow(seen: str, rate: float, between: tuple[float, str] | None) -> Finding | None:
+    """What to say of an all-reduce that is slower than the links between the GPUs are."""
+    if between is None:
+        return None
+    link, name = between
+    if rate >= link * (_NVLINK if name == "NVLink" else _PCIE):
+        return None
+    return warn(
+        "collectives",
+        f"{seen}; {name} gives {link:.0f}",
+        "at each step the GPUs wait for each other longer than they have to",
+        "nvidia-smi topo -m; unset NCCL_P2P_DISABLE and its like (env | grep NCCL, and .env); BIOS:"
+        " ACS and IOMMU off; NCCL_DEBUG=INFO make doctor says which way it takes",
+    )
 
 
 def talk(
@@ -161,7 +193,7 @@ def _member(backend: str, folder: Path, limit: float, rank: int, world: int) -> 
         timeout=timedelta(seconds=limit),
         device_id=device if backend == "nccl" else None,
     )
-    data = torch.empty(_WORDS if backend == "nccl" else _WORDS // 16, device=device)
+    data = torch.empty(_WORDS[backend], device=device)
     figures: dict[str, float] = {}
 
     def timed(name: str, share: float, expected: float) -> None:

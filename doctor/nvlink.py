@@ -1,0 +1,102 @@
+"""The links between GPUs: as many are up as should be, and none is being trained again."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, fail, ok, skip, warn
+from host import nvidia, pci
+from host.machine import Machine
+
+_BOARD = re.compile(r"SXM|HBM3|\b(H|B|GB)[0-9]00\b")
+_GPU = re.compile(r"^GPU (\d+):(.*?)(?=^GPU |\Z)", re.MULTILINE | re.DOTALL)
+# Up to Hopper, and from Blackwell on. Packets are sent again now and then; a link that is trained
+# again is about to fail: on 320 GPUs one had such a counter, and its link failed five days later
+# (https://github.com/marin-community/marin/issues/9086).
+_TRAINED = re.compile(r"Link (\d+): (?:Recovery Errors|Total link recovery events): (\d+)")
+_REPEATED = re.compile(r"Link (\d+): (?:Replay|CRC|CRC Flit|CRC Data) Errors: (\d+)")
+_MANY = 100  # packets sent again since the driver was loaded
+
+
+def nvlink(machine: Machine) -> Finding:
+    """As many NVLinks are up on each GPU as on the others."""
+    gpus = nvidia.seen(machine)
+    kinds: dict[str, list[str]] = {}
+    for gpu in gpus:
+        kinds.setdefault(gpu.name, []).append(gpu.index)
+    name, same = max(kinds.items(), key=lambda pair: len(pair[1]), default=("", []))
+    if len(same) < 2:
+        return skip("NVLink", "fewer than two GPUs of a kind")
+    up = {index: len(rates) for index, rates in _rates(machine).items() if index in same}
+    most = max(up.values(), default=0)
+    if not most:
+        return skip("NVLink", "none is up")
+    # Of cards with bridges some have none; boards are linked as a whole.
+    board = _BOARD.search(name) is not None
+    for index, count in up.items():
+        if count < most and (count or board):
+            unwell = warn if count else fail
+            return unwell(
+                "NVLink",
+                f"GPU {index}: {count} of {most} links are up",
+                "what the GPUs tell each other goes over fewer links, or over PCIe",
+                "power the machine off and on, which trains the links anew; nvidia-smi nvlink -e;"
+                " where it comes back, the board is to be replaced",
+            )
+    worn = _worn(machine, same)
+    if worn is not None:
+        return warn(
+            "NVLink",
+            worn,
+            "it slows all GPUs down, and often fails within days: then the training ends",
+            "sudo dmesg | grep -iE 'xid.*(74|14[4-9]|150)'; have the board looked at, a bridge"
+            " seated again; nvidia-smi nvlink -re sets the counters to 0",
+        )
+    linked = sum(count > 0 for count in up.values())
+    return ok("NVLink", f"{most} links on {linked} of {len(same)} GPUs")
+
+
+def between(machine: Machine) -> tuple[float, str] | None:
+    """GB/s each way between the GPUs that CUDA sees, at the narrowest place, and over what.
+
+    None where that is not known: of one GPU, of those outside of the case.
+    """
+    gpus = nvidia.seen(machine)
+    if len(gpus) < 2:
+        return None
+    links = _rates(machine)
+    sums = [sum(links.get(gpu.index, ())) for gpu in gpus]
+    # A bridge joins two, and not the others.
+    if min(sums) > 0 and (len(gpus) == 2 or _BOARD.search(gpus[0].name)):
+        return min(sums), "NVLink"
+    cards = {card.address: card for card in pci.cards(machine)}
+    own = [cards[gpu.place] for gpu in gpus if gpu.place in cards]
+    ways = [card.reachable for card in own if not pci.is_removable(machine, card)]
+    known = [way for way in ways if way is not None and way.rate > 0]
+    if len(known) < len(gpus):
+        return None
+    narrow = min(known, key=lambda way: way.rate)
+    return narrow.rate, str(narrow)
+
+
+def _rates(machine: Machine) -> dict[str, list[float]]:
+    """By GPU, GB/s each way of the links that are up."""
+    said = machine.run("nvidia-smi", "nvlink", "-s").out
+    return {
+        index: [float(rate) for rate in re.findall(r"Link \d+: (\d+(?:\.\d+)?) GB/s", rows)]
+        for index, rows in _GPU.findall(said)
+    }
+
+
+def _worn(machine: Machine, indices: list[str]) -> str | None:
+    """What the links' counters say of one that is about to fail; None where all is well."""
+    said = machine.run("nvidia-smi", "nvlink", "-e").out
+    for sign, least, what in (
+        (_TRAINED, 1, "was trained again {} times"),
+        (_REPEATED, _MANY, "sent {} packets again"),
+    ):
+        for index, rows in _GPU.findall(said):
+            for link, count in sign.findall(rows):
+                if index in indices and int(count) >= least:
+                    return f"GPU {index}: link {link} {what.format(count)}"
+    return None
