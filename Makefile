@@ -37,7 +37,7 @@ endif
 # A word that is no target would be "up to date" where a folder has that name.
 # A verb is a file of train/verbs. Those without a target of their own are passed on as they are.
 verbs   := $(filter-out __init__ data fit evaluate knobs tune reproduce predict export report runs compare scaling sweep,$(notdir $(basename $(wildcard train/verbs/*.py))))
-targets := help doctor train data tune eval predict export reproduce report runs compare scaling sweep seeds knobs $(verbs) tensorboard test test-slow test-crowd test-alone \
+targets := help doctor report-machine train data tune eval predict export reproduce report runs compare scaling sweep seeds knobs $(verbs) tensorboard test test-slow test-crowd test-alone \
            test-fault test-gpu test-portable test-nodes test-container bench conformance coverage ready lint format schema lock \
            shell image image-twice pin-images clean
 strange := $(firstword $(filter-out $(targets),$(MAKECMDGOALS)))
@@ -68,7 +68,7 @@ LOCKSTEP_TOLD := $(foreach v,$(filter-out CONFIG RUN ARGS,$(told)),$(v)=$(call q
 export LOCKSTEP_TOLD
 
 # Targets that look after the host themselves; for the others it is looked up what the host has.
-apart  := help doctor clean image image-twice pin-images test-container
+apart  := help doctor report-machine clean image image-twice pin-images test-container
 goals  := $(filter-out $(apart),$(MAKECMDGOALS))
 found  := $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 8)))' 2>/dev/null)
 ifneq ($(and $(wildcard .env),$(goals)),)
@@ -338,6 +338,9 @@ checked:
 doctor:  ##2 look at driver, GPUs, engine, disks, …: what is wrong, and the command that mends it
 	@$(if $(filter refused:%,$(args)),exit $(args:refused:%=%),:)
 	@$(if $(found),ENGINE=$(call quoted,ENGINE) $(HOST) doctor $(args),echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
+
+report-machine:  ##2 the same as text to paste into an issue, with nothing private in it
+	@$(if $(found),ENGINE=$(call quoted,ENGINE) $(HOST) doctor --markdown $(args) || test $$? = 6,echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
 
 .PHONY: named
 named:

@@ -2,10 +2,12 @@
 
 python3 -m doctor              a table, and what the environment or image sees, where there is one
 python3 -m doctor --json       the same as a list of mappings, of the schema that each names
+python3 -m doctor --markdown   the same as text to paste into an issue, with nothing private in it
 python3 -m doctor --quick      what stands in the way of training, in under a second; else silent
 python3 -m doctor --record F   write down what was seen, to show to others
 python3 -m doctor --verify C   will this experiment fit this machine
 python3 -m doctor --verify C --on "RTX 3090"   will it fit a card that is not here; or --on 8GB
+python3 -m doctor --stress 10  compute for ten minutes, and compare each result with the right one
 python3 -m doctor --like RUN   can this machine give the bits of that run
 
 Exit code 0, 6 where a check failed, 2 where a variable has no sense. Variables as for make: GPUS,
@@ -18,19 +20,23 @@ import argparse
 import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
-from doctor import bridge, checks, finding
+from doctor import bridge, checks, finding, markdown
 from host import docker, plan, selection, settings
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 from host.text import any_encoding
+
+_LONGEST = 10_080  # minutes: a week
 
 
 def main() -> int:
     """Look, print, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python3 -m doctor", allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print a list of mappings")
+    parser.add_argument("--markdown", action="store_true", help="print text for an issue")
     parser.add_argument(
         "--quick", action="store_true", help="only what stops a training; or silence"
     )
@@ -38,6 +44,7 @@ def main() -> int:
     parser.add_argument("--verify", metavar="CONFIG", help="will this experiment fit this machine")
     parser.add_argument("--on", metavar="CARD", help="with --verify: on a card that is not here")
     parser.add_argument("--like", metavar="RUN", help="can this machine give the bits of that run")
+    parser.add_argument("--stress", metavar="MINUTES", help="compute, and compare each result")
     options = parser.parse_args()
     any_encoding()
     wrong: list[finding.Finding] = []
@@ -64,9 +71,12 @@ def main() -> int:
             print(said, file=sys.stderr)
     else:
         found = wrong + checks.examine(machine)
-        found += bridge.examine(machine, options.verify, options.like, found)
+        minutes = _minutes(options.stress)
+        found += bridge.examine(machine, options.verify, options.like, found, minutes=minutes)
     if options.json:
         print(finding.to_json(found))
+    elif options.markdown:
+        print(markdown.report(machine, found))
     elif not options.quick:
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         print(finding.table(found, colour, shutil.get_terminal_size().columns))
@@ -85,9 +95,26 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("this is Windows itself", "use WSL 2: wsl --install, and make there")
     if options.on is not None and options.verify is None:
         raise UsageError("--on asks of an experiment", "name one: --verify configs/cifar10.yaml")
+    if options.markdown and (options.json or options.quick):
+        raise UsageError("--markdown goes with neither --json nor --quick", "take one away")
+    if options.stress is not None and (options.quick or options.on):
+        raise UsageError("--stress goes with neither --quick nor --on", "take one away")
+    _minutes(options.stress)
     for given, what in ((options.verify, "experiment"), (options.like, "run")):
         if given is not None and not Path(given).exists():
             raise UsageError(f"there is no {what} {given}", "look at the path")
+
+
+def _minutes(words: str | None) -> float:
+    """How long to compute; 0 where that is not asked for."""
+    if words is None:
+        return 0
+    with suppress(ValueError):
+        if 0 < float(words) <= _LONGEST:
+            return float(words)
+    raise UsageError(
+        f"--stress {words} is no number of minutes up to {_LONGEST}", "ten are a start: --stress 10"
+    )
 
 
 def _recorded(machine: Machine, file: Path) -> int:

@@ -24,21 +24,26 @@ def examine(
     verify: str | None,
     like: str | None,
     known: list[Finding],
+    *,
     on: str | None = None,
+    minutes: float = 0,
 ) -> list[Finding]:
     """What torch sees; a skip where there is nothing to see it with yet.
 
     Args:
         verify: an experiment to look at as well.
         on: a card that is not here, to look at that experiment on, and at nothing else.
+        minutes: of products on each GPU, or on the CPU, after all that.
         like: a run whose bits this machine is to give.
         known: what the host's half found; what is the same inside is not said twice.
     """
     if any(f.name == FREEZES and f.status == "fail" for f in known):
         why = "not started: the first load may freeze this machine"
         return [finding.skip("inside", f"{why}; python -m doctor.inside looks all the same")]
+    asked = {"experiment": verify, "run": like, "stress": f"{minutes:g} min" * bool(minutes)}
     words = ["--json", *(["--verify", verify] if verify else [])]
     words += ["--like", like] if like else []
+    words += ["--stress", f"{minutes:g}"] if minutes else []
     if on:  # nothing of it is to be started here on GPUs
         words += ["--on", on, "--cards", machine.environ.get("GPUS") or "1"]
         words += ["--half"] * (machine.environ.get("PRECISION", "no") in ("fp16", "bf16"))
@@ -50,7 +55,7 @@ def examine(
             line = cuda.fitting_line(machine.environ, cuda.look(machine), any_host=True)
             labels = image.labels(line, "train", machine.environ.get("BASE_IMAGE", ""))
             if not image.is_current(image.name("train", line.name), labels["INPUTS"]):
-                return _nothing("the image is not built yet: make image builds it", verify, like)
+                return _nothing("the image is not built yet: make image builds it", asked)
             command = [
                 sys.executable,
                 "-m",
@@ -65,11 +70,13 @@ def examine(
             python = Path(machine.home) / ".venv" / "bin" / "python"
             inside = INSIDE.exists()
             if not (inside or python.exists()):
-                return _nothing("nothing is installed yet: make ready does it", verify, like)
+                return _nothing("nothing is installed yet: make ready does it", asked)
             command = [sys.executable if inside else str(python), "-m", "doctor.inside", *words]
     except LockstepError as error:
         return [finding.skip("inside", error.problem)]
-    found = _started(command, machine)
+    if minutes:
+        print(f"computing for {minutes:g} min, after the other checks", file=sys.stderr)
+    found = _started(command, machine, _LIMIT + 2 * 60 * minutes)
     said = {f.name: f for f in known}
     return [
         replace(f, name=f"{f.name} inside") if f.name in said else f
@@ -78,18 +85,17 @@ def examine(
     ]
 
 
-def _nothing(why: str, verify: str | None, like: str | None) -> list[Finding]:
-    """There is nothing yet to see it with; who asked for an experiment or a run is told so."""
-    asked = {"experiment": verify, "run": like}
+def _nothing(why: str, asked: dict[str, str | None]) -> list[Finding]:
+    """There is nothing yet to see it with; who asked for more than a look is told so."""
     found = [
-        finding.warn(name, f"{given} was not looked at", why, "do that, and ask again")
+        finding.warn(name, f"{given}: not done", why, "do that, and ask again")
         for name, given in asked.items()
         if given
     ]
     return found or [finding.skip("inside", why)]
 
 
-def _started(command: list[str], machine: Machine) -> list[Finding]:
+def _started(command: list[str], machine: Machine, limit: float) -> list[Finding]:
     with subprocess.Popen(
         command,
         cwd=machine.home,
@@ -99,13 +105,13 @@ def _started(command: list[str], machine: Machine) -> list[Finding]:
         stderr=subprocess.PIPE,
     ) as done:
         try:
-            out, err = done.communicate(timeout=_LIMIT)
+            out, err = done.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             done.terminate()  # which a container is told of
             with suppress(subprocess.TimeoutExpired):
                 done.communicate(timeout=_END)
             done.kill()
-            return [_broken(f"no answer within {_LIMIT:g} s", command)]
+            return [_broken(f"no answer within {limit:g} s", command)]
     # The command that make prints stands before it.
     start = out.find("[\n {")
     try:

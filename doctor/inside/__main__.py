@@ -1,6 +1,6 @@
 """The inside half: what torch sees of the machine, in the environment or container.
 
-python -m doctor.inside [--json] [--verify CONFIG [--on CARD]] [--like RUN]
+python -m doctor.inside [--json] [--verify CONFIG [--on CARD]] [--like RUN] [--stress MINUTES]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Callable
 
 from doctor import finding, system
 from doctor.finding import Finding
-from doctor.inside import collectives, devices, elsewhere, like, speed
+from doctor.inside import collectives, devices, elsewhere, like, speed, stress
 from doctor.inside.verify import examine
 from host import dotenv
 from host.errors import UsageError
@@ -44,10 +44,10 @@ _GIVEN = (
 )
 
 
-def _guarded(check: Callable[[Machine], Finding], machine: Machine) -> Finding:
+def _guarded(check: Callable[..., Finding], *given: object) -> Finding:
     """What a check found; its own failure is a finding, and the others go on."""
     try:
-        return check(machine)
+        return check(*given)
     except Exception as error:  # whatever CUDA and its libraries raise on a machine that is unwell
         said = (str(error).splitlines() or [type(error).__name__])[0][:160]
         full = "out of memory" in said
@@ -56,18 +56,22 @@ def _guarded(check: Callable[[Machine], Finding], machine: Machine) -> Finding:
         return finding.fail(check.__name__.replace("_", " "), said, why, fix)
 
 
-def look(verify: Path | None, *, run: Path | None = None, given: bool = True) -> list[Finding]:
+def look(
+    verify: Path | None, *, run: Path | None = None, given: bool = True, minutes: float = 0
+) -> list[Finding]:
     """Every check.
 
     Args:
         verify: an experiment to look at as well.
         run: whether this machine can give the bits of that one.
         given: also look at what the host's half looks at: processors, memory, disk.
+        minutes: of products after all that; 0 for none.
     """
     machine = Machine()
     found = [_guarded(check, machine) for check in (*(_GIVEN if given else ()), *_ALL)]
     found += examine(verify, machine) if verify is not None else []
-    return found + (like.examine(run) if run is not None else [])
+    found += like.examine(run) if run is not None else []
+    return found + ([_guarded(stress.stress, minutes)] if minutes else [])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -80,6 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--like", type=Path, metavar="RUN", help="also: can this machine give the bits of that run"
     )
+    parser.add_argument("--stress", type=float, default=0, metavar="MINUTES", help="also: compute")
     parser.add_argument("--on", metavar="CARD", help="with --verify: on a card that is not here")
     parser.add_argument("--cards", default="1", metavar="N", help="with --on: how many")
     parser.add_argument("--half", action="store_true", help="with --on: mixed precision")
@@ -93,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.on is not None:
         found = elsewhere.examine(options.verify, options.on, options.cards, half=options.half)
     else:
-        found = look(options.verify, run=options.like)
+        found = look(options.verify, run=options.like, minutes=options.stress)
     if options.json:
         print(finding.to_json(found))
     else:

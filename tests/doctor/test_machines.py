@@ -1,18 +1,24 @@
 """Each recorded machine gives the findings it should, and no false alarm."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 from recorded import MACHINES, build
 
-from doctor import checks, finding
+from doctor import checks, finding, markdown
+
+_PRIVATE = re.compile(
+    r"\bada\b|GPU-[0-9a-f]{8}|/home/(?!USER)|(?<![\d.])(?!127\.)\d{1,3}(\.\d{1,3}){3}(?![\d.])"
+)
 
 
 @pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
 def test_a_machine_gives_just_these_findings(path: Path, tmp_path: Path) -> None:
     recorded = yaml.safe_load(path.read_text())
-    found = checks.examine(build(recorded, tmp_path))
+    machine = build(recorded, tmp_path)
+    found = checks.examine(machine)
     said = {f.name: (f.status, f"{f.seen} {f.why} {f.fix}") for f in found}
     unwell = {name: pair for name, pair in said.items() if pair[0] not in ("ok", "skip")}
     expected = recorded["expect"]
@@ -26,3 +32,10 @@ def test_a_machine_gives_just_these_findings(path: Path, tmp_path: Path) -> None
         assert words in said[name][1]
     for f in found:
         assert bool(f.fix) == bool(f.why) == (f.status in ("warn", "fail")), f
+    machine.environ = {**machine.environ, "USER": "ada", "HOME": "/home/ada"}
+    told = markdown.report(machine, found)
+    assert _PRIVATE.search(told) is None, told
+    assert len(re.findall(r"^- \*\*(?:warn|fail)\*\* ", told, re.MULTILINE)) == len(unwell)
+    table = [row for row in told.splitlines() if re.match(r"\| (ok|skip) \|", row)]
+    assert len(table) == len(found) - len(unwell)
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in table} <= {4}

@@ -1,0 +1,110 @@
+"""`--stress`: a sound machine passes, and numbers that change are found, wherever they change."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from doctor import finding
+
+_CODE = "from doctor import finding; from doctor.inside import stress; \
+print(finding.to_json([stress.stress(0.15)]))"
+_COPY = 4 << 20  # bytes
+
+
+@contextmanager
+def _begun() -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-c", _CODE]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _end(process: subprocess.Popen[str]) -> finding.Finding:
+    out, _ = process.communicate(timeout=300)
+    return finding.from_json(out)[0]
+
+
+def _largest(pid: int) -> range:
+    """The addresses of a process's largest piece of memory that it may write."""
+    places = [
+        range(*(int(end, 16) for end in line.split()[0].split("-")))
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+        if line.split()[1].startswith("rw-p") and len(line.split()) == 5
+    ]
+    return max(places, key=len, default=range(0))  # nothing while the program is loaded
+
+
+def _resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+def _copies(pid: int) -> range:
+    """Where the copies lie, once all of them are written."""
+    while True:
+        place = _largest(pid)
+        if len(place) > 64 * _COPY and _resident(pid) > len(place):
+            time.sleep(2)
+            return place
+        time.sleep(0.2)
+
+
+def _change(pid: int, places: Iterable[int]) -> None:
+    with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
+        for place in places:
+            memory.seek(place)
+            memory.write(b"\x42")  # the highest byte of a number: 0 becomes 32
+
+
+@pytest.mark.slow
+def test_a_sound_machine_passes() -> None:
+    with _begun() as process:
+        found = _end(process)
+    assert found.status == "ok", found
+    assert "none wrong" in found.seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("all_of_them", "said"),
+    [(False, "numbers in its memory changed by themselves"), (True, "of them wrong, the first")],
+    ids=["one number", "a number of each copy"],
+)
+def test_numbers_that_change_are_found(all_of_them: bool, said: str) -> None:
+    """A bit of the process's memory is changed from outside, as a cosmic ray would."""
+    with _begun() as process:
+        place = _copies(process.pid)
+        last = place.stop - _COPY // 2 + 3  # it will hardly be read
+        _change(process.pid, range(last, place.start, -_COPY) if all_of_them else [last])
+        found = _end(process)
+    assert found.status == "fail", found
+    assert said in found.seen
+    assert found.fix
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--stress", "many"], "--stress many is no number of minutes up to 10080"),
+        (["--stress", "-1"], "--stress -1 is no number of minutes"),
+        (["--stress", "nan"], "--stress nan is no number of minutes"),
+        (["--stress", "1", "--quick"], "--stress goes with neither --quick nor --on"),
+    ],
+)
+def test_what_is_no_time_is_refused(words: list[str], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "doctor", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
