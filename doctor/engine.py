@@ -60,7 +60,7 @@ def engine(machine: Machine) -> Finding:
     if wanted == "local":
         return skip("engine", "ENGINE=local")
     try:
-        return ok("engine", f"Docker {docker.answers(machine)}")
+        return ok("engine", f"Docker {docker.answers(machine)}{_where(machine)}")
     except LockstepError as error:
         if wanted == "docker":
             return fail("engine", error.problem, "ENGINE=docker asks for it", error.fix)
@@ -68,6 +68,15 @@ def engine(machine: Machine) -> Finding:
             return skip("engine", f"{error.problem}: training runs in a local environment")
         why = "training falls back to a local environment"
         return warn("engine", error.problem, why, error.fix)
+
+
+def _where(machine: Machine) -> str:
+    """Which engine it is, where it is not the usual one: each has images of its own."""
+    place = machine.environ.get("DOCKER_HOST")
+    if place:
+        return f" at {place}"
+    context = machine.run("docker", "context", "show").out.strip()
+    return f" in the context {context}" if context not in ("", "default") else ""
 
 
 def _answers(machine: Machine) -> bool:

@@ -6,7 +6,7 @@ import math
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits
+from host import INSIDE, limits
 from host.machine import Machine
 from host.text import whole
 
@@ -101,7 +101,10 @@ def user_limits(machine: Machine) -> Finding:
         )
     if files < 1024:
         return warn(
-            "limits", f"{files} open files", "loader processes run out of them", "ulimit -n 65536"
+            "limits",
+            f"{files} open files",
+            "loader processes run out of them",
+            "ulimit -n 65536; docker run --ulimit nofile=65536",
         )
     words = [
         "not known" if b is None else "unlimited" if b == math.inf else f"{b:.0f}" for b in told
@@ -119,9 +122,9 @@ def _limit(text: str, name: str) -> float | None:
 
 def disk(machine: Machine) -> Finding:
     """Room where runs, caches and the local environment are written."""
-    places = [f"{machine.home}/{name}" for name in ("runs", ".cache")]
     free = [
-        (place, machine.free(place if machine.exists(place) else machine.home)) for place in places
+        (place, machine.free(place if machine.exists(place) else machine.home))
+        for place in _written(machine)
     ]
     known = [(place, room) for place, room in free if room is not None]
     if not known:
@@ -180,10 +183,18 @@ def synchronised(machine: Machine) -> Finding:
 def owner(machine: Machine) -> Finding:
     """What is written into can be written by the caller."""
     me = machine.run("id", "-u").out.strip()
-    for name in ("runs", ".cache"):
-        path = f"{machine.home}/{name}"
+    for path in _written(machine):
         if not machine.exists(path) or machine.run("test", "-w", path).code != 1:
             continue
+        name = path.rsplit("/", 1)[1]
+        if _is_read_only(machine, path):
+            return fail(
+                "owner",
+                f"{name}/ is on a file system that is mounted read-only",
+                "nothing can be saved there",
+                f"in a container: docker run -v $PWD/{name}:{path}; on a host that was not meant"
+                " to be so: sudo dmesg | grep -i 'remounting filesystem read-only'",
+            )
         user = machine.run("stat", "-c", "%u", path).out.strip() or "somebody else"
         return fail(
             "owner",
@@ -192,3 +203,17 @@ def owner(machine: Machine) -> Finding:
             f"sudo chown -R $(id -u):$(id -g) {name}   # if it is yours",
         )
     return ok("owner", f"UID {me}" if me else "the caller")
+
+
+def _written(machine: Machine) -> list[str]:
+    """The folders that a training writes into."""
+    cache = "/cache" if machine.exists(str(INSIDE)) else f"{machine.home}/.cache"
+    return [f"{machine.home}/runs", cache]
+
+
+def _is_read_only(machine: Machine, path: str) -> bool:
+    """Whether the file system that a folder is on takes no writes."""
+    rows = [row.split() for row in (machine.read("/proc/self/mounts") or "").splitlines()]
+    mounts = [(row[1], row[3].split(",")) for row in rows if len(row) > 3]
+    above = [m for m in mounts if f"{path}/".startswith(f"{m[0].rstrip('/')}/")]
+    return bool(above) and "ro" in max(above, key=lambda mount: len(mount[0]))[1]

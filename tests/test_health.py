@@ -91,6 +91,37 @@ def test_lack_of_memory_is_told_from_other_errors(error, said, tmp_path, monkeyp
     assert "step-00000045 is whole: add --resume" in found.fix
 
 
+# As people reported them: Tianhao-Qi/Mask2DiT#4, kaito-project/kaito#976, OpenHelix-Team/cobra#24,
+# murong-xu/CADS#4, huggingface/meshgen#7, jhc13/taggui#188.
+@pytest.mark.parametrize(
+    ("asked", "free", "kept", "pieces"),
+    [
+        ("35.60 GiB", "26.16 GiB", "40.69 GiB", "40.69 GiB"),
+        ("546.00 MiB", "514.19 MiB", "736.86 MiB", "736.86 MiB"),
+        ("158.00 MiB", "115.69 MiB", "910.35 MiB", "910.35 MiB"),
+        ("22.78 GiB", "12.73 GiB", "9.35 GiB", None),  # 22.08 GiB together
+        ("1002.00 MiB", "0 bytes", "129.48 MiB", None),
+        ("20.00 MiB", "2.35 GiB", "24.85 MiB", None),  # there was room: it is something else
+    ],
+)
+def test_memory_in_pieces_is_told_from_too_little(asked, free, kept, pieces, monkeypatch) -> None:
+    text = (
+        f"CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 79.33 GiB of"
+        f" which {free} is free. Process 76883 has 53.16 GiB memory in use. Of the allocated memory"
+        f" 11.97 GiB is allocated by PyTorch, and {kept} is reserved by PyTorch but unallocated."
+    )
+    error = torch.cuda.OutOfMemoryError(text)
+    found = failures.out_of_memory(error, Config())
+    assert found is not None
+    told = "PYTORCH_ALLOC_CONF=expandable_segments:True >> .env" in found.fix
+    assert told == (pieces is not None)
+    assert (f"{pieces} that torch keeps unused" in found.problem) == told
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    again = failures.out_of_memory(error, Config())
+    assert again is not None
+    assert "expandable_segments" not in again.fix
+
+
 ADVICE = (
     "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace"
     " below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1."

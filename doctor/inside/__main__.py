@@ -41,6 +41,7 @@ _GIVEN = (
     system.user_limits,
     system.disk,
     system.clock,
+    system.owner,
 )
 
 

@@ -29,7 +29,8 @@ from train.process import memory
 from train.process.memory import CONTEXT, Need
 
 _LISTED = 0.96  # GiB that the driver lists for a GB of the datasheet: ECC, and what it keeps
-_LEAVE = 0.9  # of the memory: what fragments and libraries take besides
+LEAVE = 0.9
+"""Of the memory: what fragments and libraries take besides."""
 _BACKWARD = 3  # a step is a forward pass, and a backward pass of twice as many operations
 
 
@@ -105,7 +106,7 @@ def _memory(config: Config, data: ImageData, need: Need, cards: Cards, half: boo
         f"about {wanted / 2**30:.1f} of {cards.size / 2**30:.0f} GiB with micro-batches of"
         f" {config.micro_batch}; {most}"
     )
-    if wanted <= _LEAVE * cards.size:
+    if wanted <= LEAVE * cards.size:
         return ok("fits on it", seen)
     if largest < 1:
         fix = "PRECISION=bf16, a smaller model or smaller images"
@@ -139,7 +140,7 @@ def _largest(config: Config, data: ImageData, cards: Cards, half: bool) -> int:
     )
     each = (large.activations - small.activations) / 2
     fixed = small.total - 2 * each
-    return max(0, math.floor((_LEAVE * cards.size - CONTEXT - fixed) / max(1, each)))
+    return max(0, math.floor((LEAVE * cards.size - CONTEXT - fixed) / max(1, each)))
 
 
 def _time(config: Config, data: ImageData, cards: Cards) -> Finding:

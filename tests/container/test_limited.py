@@ -1,11 +1,18 @@
 """Real limits of a container: the doctor finds each, and the tuner lives with them."""
 
 import json
+import os
 import re
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+import nvidia_smi
 import pytest
 from conftest import slow_pictures
+from nodes.machines import shifted_clock
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
 
@@ -33,6 +40,120 @@ def test_the_doctor_finds_each_limit(checkout) -> None:
         assert (found[name]["status"], found[name]["seen"][: len(seen)]) == ("warn", seen)
         assert found[name]["fix"]
     assert found["collectives"]["status"] == "ok"
+
+
+FAULTS = {
+    "open files": (["--ulimit", "nofile=512:512"], "limits", "warn", "512 open files"),
+    "stack": (["--ulimit", "stack=1048576:1048576"], "limits", "warn", "stack 1024 KiB"),
+    "read-only": (["--read-only"], "owner", "fail", "runs/ is on a file system that is mounted"),
+    "another's folder": (
+        ["--user", "4242:4242", "-v", "{another}:/lockstep/runs"],
+        "owner",
+        "fail",
+        "runs/ belongs to UID 4343, and cannot be written by 4242",
+    ),
+    "full disk": (
+        ["--tmpfs", "/lockstep/runs:size=100m,mode=1777"],
+        "disk",
+        "fail",
+        "0.1 GB free for runs",
+    ),
+    "no inodes": (
+        ["--tmpfs", "/lockstep/runs:size=6g,nr_inodes=50,mode=1777"],
+        "disk",
+        "fail",
+        "6.4 GB free for runs, but 49 more files",
+    ),
+    "clock": (
+        ["-v", "{clock}:/clock.so:ro", "-e", "LD_PRELOAD=/clock.so"],
+        "clock",
+        "fail",
+        "it is years behind",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_doctor_finds_each_fault_of_a_container(fault, checkout, tmp_path) -> None:
+    """And no other: what it warns of without the fault is the same with it."""
+    given, name, status, seen = FAULTS[fault]
+    places = {"another": str(tmp_path / "another"), "clock": ""}
+    if fault == "another's folder":
+        (tmp_path / "another").mkdir(mode=0o755)
+        os.chown(tmp_path / "another", 4343, 4343)
+    if fault == "clock":
+        tmp_path.chmod(0o755)
+        places["clock"] = str(shifted_clock(tmp_path, seconds=-10 * 365 * 86_400))
+    code = [f"{checkout.path}/{part}:/lockstep/{part}:ro" for part in ("doctor", "host")]
+    mounts = [word for place in code for word in ("-v", place)]
+    words = [word.format(**places) for word in given]
+    done = run("--shm-size", "2g", *mounts, *words, IMAGE, "doctor", "--json")
+    found = {row["name"]: row for row in json.loads(done.stdout)}
+    unwell = {n: row["status"] for n, row in found.items() if row["status"] in ("warn", "fail")}
+    assert unwell == {name: status}, done.stdout
+    assert found[name]["seen"].startswith(seen)
+    assert found[name]["fix"]
+    assert done.returncode == (6 if status == "fail" else 0)
+
+
+def test_an_engine_without_the_toolkit_and_a_second_engine(checkout, tmp_path) -> None:
+    """The host has a GPU, as far as nvidia-smi goes; the engines are real."""
+    row = {
+        "index": 0, "uuid": "GPU-0f1a2b3c-0000-4d5e-8f90-a1b2c3d4e5f6", "name": "NVIDIA L4",
+        "driver_version": "580.95.05", "compute_cap": "8.9", "memory.total": 23034,
+    }  # fmt: skip
+    nvidia_smi.write(tmp_path, [row])
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = checkout.run("python3", "-m", "doctor", "--json", PATH=path)
+    found = {row["name"]: row for row in json.loads(done.out)}
+    assert found["toolkit"]["status"] == "fail"
+    assert found["toolkit"]["seen"] == "Docker has no NVIDIA Container Toolkit"
+    assert "nvidia-ctk runtime configure" in found["toolkit"]["fix"]
+    with _second_engine(tmp_path) as place:
+        done = checkout.run("python3", "-m", "doctor", "--json", DOCKER_HOST=place)
+        found = {row["name"]: row for row in json.loads(done.out)}
+        assert found["engine"]["status"] == "ok"
+        assert found["engine"]["seen"].endswith(f" at {place}")
+        assert "the image is not built yet" in found["inside"]["seen"]  # it is in the other engine
+    done = checkout.run("python3", "-m", "doctor", "--json", DOCKER_HOST=place)
+    found = {row["name"]: row for row in json.loads(done.out)}
+    assert found["engine"]["seen"] == "no Docker engine answers"
+
+
+@contextmanager
+def _second_engine(folder: Path) -> Iterator[str]:
+    """A second engine with images of its own; where it listens."""
+    place = f"unix://{folder}/engine.sock"
+    words = [
+        "dockerd",
+        "--host",
+        place,
+        "--data-root",
+        folder / "images",
+        "--exec-root",
+        folder / "run",
+    ]
+    words += ["--pidfile", folder / "pid", "--bridge", "none", "--iptables=false"]
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(words, stdout=log, stderr=log) as engine,
+    ):
+        try:
+            for _ in range(120):
+                if run_docker(place, "version").returncode == 0:
+                    break
+                assert engine.poll() is None, (folder / "log").read_text()
+                time.sleep(0.5)
+            (folder / "engine.sock").chmod(0o666)
+            yield place
+        finally:
+            engine.terminate()
+
+
+def run_docker(place: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["docker", "--host", place, *words], capture_output=True, text=True, check=False
+    )
 
 
 def test_make_doctor_looks_at_the_host_and_into_the_image(checkout) -> None:

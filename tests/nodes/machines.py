@@ -122,15 +122,15 @@ def trainer(node: Node) -> psutil.Process:
     return next(p for p in node.part("-m train fit") if "train.nodes" not in " ".join(p.cmdline()))
 
 
-def shifted_clock(folder: Path) -> Path:
-    """A library that has the time of day an hour ahead, for LD_PRELOAD."""
+def shifted_clock(folder: Path, seconds: int = 3600) -> Path:
+    """A library that has the time of day ahead, an hour or as told, for LD_PRELOAD."""
     source, library = folder / "clock.c", folder / "clock.so"
     source.write_text(
         "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <time.h>\n"
         "int clock_gettime(clockid_t id, struct timespec *t) {\n"
         '  int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");\n'
         "  int code = real(id, t);\n"
-        "  if (id == CLOCK_REALTIME) t->tv_sec += 3600;\n  return code;\n}\n"
+        f"  if (id == CLOCK_REALTIME) t->tv_sec += {seconds};\n  return code;\n}}\n"
     )
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     return library

@@ -1,9 +1,10 @@
 """What an error of a library means for the user: a process is gone, or memory is."""
 
+import os
 import re
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -34,6 +35,9 @@ _GPU_BROKEN = re.compile(
     r"ECC|is lost|off the bus|launch failure|launch timed out|unknown error|illegal memory access"
     r"|EXECUTION_FAILED|unhandled cuda error|hardware"
 )
+_AMOUNT = r"([\d.]+) ((?:[KMGT]i)?B|bytes)"
+_UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True"
 _RECENT = 600.0  # seconds that an entry of the kernel's log may be older than a failure
 _COMPILER = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "torch._dynamo.exc")
 
@@ -128,11 +132,50 @@ def out_of_memory(
     asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", text)
     wanted = f"; it asked for {asked.group(1)}" if asked else ""
     more = f"--lanes {2 * config.lanes} (other bits), PRECISION=bf16, or a smaller --batch_size"
+    pieces = _in_pieces(text)
+    if pieces:
+        wanted += f", and {pieces} that torch keeps unused lie in pieces that are too small"
+        more = f"`echo {_EXPANDABLE} >> .env` joins the pieces (same bits); or {more}"
+    _told_in_full(checkpoints)
     return OutOfMemory(
         f"process {launcher.rank()} ran out of {_gpu_memory() if gpu else 'memory'}{wanted}",
         f"{more}; `make tune` finds what fits{_resume(checkpoints)}",
         one_rank=True,
     )
+
+
+def _in_pieces(text: str) -> str | None:
+    """How much memory torch holds unused, where it and what is free would have been enough.
+
+    Torch has given whole blocks back before it says so: what is left lies between tensors.
+    """
+    asked, free, kept = (
+        re.search(sign, text)
+        for sign in (
+            rf"[Tt]ried to allocate {_AMOUNT}",
+            rf"of which {_AMOUNT} is free",
+            rf"{_AMOUNT} is reserved by PyTorch but unallocated",
+        )
+    )
+    if not (asked and free and kept) or "expandable_segments" in _allocator():
+        return None
+    sizes = [float(found.group(1)) * _UNITS[found.group(2)] for found in (asked, free, kept)]
+    enough = sizes[1] < sizes[0] <= sizes[1] + sizes[2]
+    return f"{kept.group(1)} {kept.group(2)}" if enough else None
+
+
+def _allocator() -> str:
+    """What torch's allocator is told, under its old name and its new one."""
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    return " ".join(os.environ.get(name, "") for name in names)
+
+
+def _told_in_full(checkpoints: Path | None) -> None:
+    """Leave what torch's allocator knows in the run's folder: which sizes it holds."""
+    if checkpoints is not None and torch.cuda.is_available():
+        with suppress(OSError, RuntimeError):
+            said = checkpoints.parent / f"memory-{launcher.rank()}.txt"
+            said.write_text(torch.cuda.memory_summary())
 
 
 def _resume(checkpoints: Path | None) -> str:
