@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import nvidia_smi
 import pytest
-from conftest import slow_pictures
+from conftest import ROOT, slow_pictures
 from nodes.machines import shifted_clock
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
@@ -26,12 +27,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_doctor_finds_each_limit(checkout) -> None:
-    code = [
-        "-v",
-        f"{checkout.path}/train:/lockstep/train:ro",
-        "-v",
-        f"{checkout.path}/doctor:/lockstep/doctor:ro",
-    ]
+    parts = ("train", "doctor", "host")
+    code = [w for part in parts for w in ("-v", f"{checkout.path}/{part}:/lockstep/{part}:ro")]
     limits = ["--cpus", "1", "--memory", "2g", "--shm-size", "64m"]
     done = run(*limits, *code, IMAGE, "doctor", "--json")
     assert done.returncode == 0, done.stderr
@@ -96,27 +93,30 @@ def test_the_doctor_finds_each_fault_of_a_container(fault, checkout, tmp_path) -
     assert done.returncode == (6 if status == "fail" else 0)
 
 
-def test_an_engine_without_the_toolkit_and_a_second_engine(checkout, tmp_path) -> None:
+def _doctor(**variables: str) -> dict[str, dict[str, str]]:
+    words = [sys.executable, "-m", "doctor", "--json"]
+    environ = {**os.environ, "ENGINE": "auto", "CUDA_VISIBLE_DEVICES": "0", **variables}
+    done = subprocess.run(words, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    return {row["name"]: row for row in json.loads(done.stdout)}
+
+
+def test_an_engine_without_the_toolkit_and_a_second_engine(tmp_path) -> None:
     """The host has a GPU, as far as nvidia-smi goes; the engines are real."""
     row = {
         "index": 0, "uuid": "GPU-0f1a2b3c-0000-4d5e-8f90-a1b2c3d4e5f6", "name": "NVIDIA L4",
         "driver_version": "580.95.05", "compute_cap": "8.9", "memory.total": 23034,
     }  # fmt: skip
     nvidia_smi.write(tmp_path, [row])
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    done = checkout.run("python3", "-m", "doctor", "--json", PATH=path)
-    found = {row["name"]: row for row in json.loads(done.out)}
+    found = _doctor(PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert found["toolkit"]["status"] == "fail"
     assert found["toolkit"]["seen"] == "Docker has no NVIDIA Container Toolkit"
     assert "nvidia-ctk runtime configure" in found["toolkit"]["fix"]
     with _second_engine(tmp_path) as place:
-        done = checkout.run("python3", "-m", "doctor", "--json", DOCKER_HOST=place)
-        found = {row["name"]: row for row in json.loads(done.out)}
+        found = _doctor(DOCKER_HOST=place)
         assert found["engine"]["status"] == "ok"
         assert found["engine"]["seen"].endswith(f" at {place}")
         assert "the image is not built yet" in found["inside"]["seen"]  # it is in the other engine
-    done = checkout.run("python3", "-m", "doctor", "--json", DOCKER_HOST=place)
-    found = {row["name"]: row for row in json.loads(done.out)}
+    found = _doctor(DOCKER_HOST=place)
     assert found["engine"]["seen"] == "no Docker engine answers"
 
 
@@ -144,7 +144,6 @@ def _second_engine(folder: Path) -> Iterator[str]:
                     break
                 assert engine.poll() is None, (folder / "log").read_text()
                 time.sleep(0.5)
-            (folder / "engine.sock").chmod(0o666)
             yield place
         finally:
             engine.terminate()
