@@ -202,7 +202,9 @@ def _judged(parts: list[_Part], minutes: float, logged: str | None) -> Finding:
         reasons = [word for bit, word in nvidia.SLOWED.items() if part.seen.slowed & bit]
         quarter = max(1, len(part.rates) // 4)
         early, late = _middle(part.rates[1 : quarter + 1]), _middle(part.rates[-quarter:])
-        slower = len(part.rates) > 4 and late < _SLOWER * early
+        # A CPU is shared: any other program may make its products slow.
+        on_gpu = part.device.type == "cuda"
+        slower = on_gpu and len(part.rates) > 4 and late < _SLOWER * early
         if reasons or slower:
             rate = f"; the last products took {early / late:.1f} times as long" if slower else ""
             held = f"; slowed by {', '.join(reasons)}" if reasons else ""

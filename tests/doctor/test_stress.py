@@ -48,12 +48,14 @@ def _resident(pid: int) -> int:
 
 def _copies(pid: int) -> range:
     """Where the copies lie, once all of them are written."""
+    sizes: list[int] = []
     while True:
         place = _largest(pid)
-        if len(place) > 64 * _COPY and _resident(pid) > len(place):
-            time.sleep(2)
+        sizes = [*sizes[-3:], _resident(pid)]
+        full = len(place) > 64 * _COPY and sizes[-1] > len(place)
+        if full and len(sizes) == 4 and max(sizes) - min(sizes) < _COPY:  # it grows no more
             return place
-        time.sleep(0.2)
+        time.sleep(0.4)
 
 
 def _change(pid: int, places: Iterable[int]) -> None:
