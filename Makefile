@@ -340,6 +340,7 @@ doctor:  ##2 look at driver, GPUs, engine, disks, …: what is wrong, and the co
 	@$(if $(found),ENGINE=$(call quoted,ENGINE) $(HOST) doctor $(args),echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
 
 report-machine:  ##2 the same as text to paste into an issue, with nothing private in it
+	@$(if $(filter refused:%,$(args)),exit $(args:refused:%=%),:)
 	@$(if $(found),ENGINE=$(call quoted,ENGINE) $(HOST) doctor --markdown $(args) || test $$? = 6,echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
 
 .PHONY: named

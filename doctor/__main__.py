@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from doctor import bridge, checks, finding, markdown
-from host import docker, plan, selection, settings
+from host import asked, docker, plan, selection, settings
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 from host.text import any_encoding
@@ -55,7 +55,7 @@ def main() -> int:
         environ.update(selection.resolve(environ) if options.on is None else {})
         on_cpu = plan.on_cpu(environ)
         if not (on_cpu or options.quick or options.on):  # else who trains says it
-            plan.check_count(environ)
+            asked.check_count(environ)
     except UsageError as error:
         return _refused(error)
     except HostError as error:  # the checks may say why

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits, nvidia, pci
+from host import limits, nvidia, pci, visible
 from host.machine import Machine
 
 
@@ -15,7 +15,7 @@ def models(machine: Machine) -> Finding:
     if not gpus:
         return skip("GPUs", "no GPU")
     hidden = machine.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if hidden not in nvidia.HIDDEN and not nvidia.seen(machine):
+    if hidden not in visible.HIDDEN and not visible.seen(machine):
         return fail(
             "GPUs",
             f"CUDA_VISIBLE_DEVICES={hidden} names none of the {len(gpus)} that are here",
@@ -82,7 +82,7 @@ def licence(machine: Machine) -> Finding:
 
 def equal(machine: Machine) -> Finding:
     """All GPUs are of one kind and clock."""
-    gpus = nvidia.seen(machine)
+    gpus = visible.seen(machine)
     if len(gpus) < 2:
         return skip("equal GPUs", "fewer than two GPUs")
     names = {name for name in (gpu.text("name") for gpu in gpus) if name}
@@ -116,7 +116,7 @@ def equal(machine: Machine) -> Finding:
 
 def mig(machine: Machine) -> Finding:
     """No GPU is cut into instances."""
-    gpus = nvidia.seen(machine)
+    gpus = visible.seen(machine)
     cut = [g for g in gpus if g.text("mig.mode.current") == "Enabled"]
     if not any(g.text("mig.mode.current") for g in gpus):
         return skip("MIG", "no GPU that says")
@@ -135,7 +135,7 @@ def mig(machine: Machine) -> Finding:
 
 def neighbours(machine: Machine) -> Finding:
     """Nobody else computes on the GPUs."""
-    gpus = nvidia.seen(machine)
+    gpus = visible.seen(machine)
     if not gpus:
         return skip("busy GPUs", "no GPU")
     by_uuid = {gpu.uuid: gpu for gpu in gpus}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits, nvidia, pci
+from host import limits, nvidia, pci, visible
 from host.machine import Machine
 
 _HOT = 87
@@ -72,7 +72,7 @@ _HEALTH = (
 
 def state(machine: Machine) -> Finding:
     """No GPU answers a question with an error."""
-    gpus = nvidia.seen(machine)
+    gpus = visible.seen(machine)
     if not gpus:
         return skip("GPU state", "no GPU")
     for gpu in gpus:
@@ -97,7 +97,7 @@ def _unwell(gpu: nvidia.Gpu, field: str, value: str) -> Finding:
 
 def memory_errors(machine: Machine) -> Finding:
     """No uncorrectable error in GPU memory since the driver was loaded."""
-    gpus = nvidia.seen(machine)
+    gpus = visible.seen(machine)
     known = [(g, g.number("ecc.errors.uncorrected.volatile.total")) for g in gpus]
     counted = [(g, count) for g, count in known if count is not None]
     if not counted:
@@ -120,7 +120,7 @@ def memory_errors(machine: Machine) -> Finding:
 def health(machine: Machine) -> Finding:
     """What the driver wants done about a GPU: a reset, a replacement."""
     rows = {gpu.index: gpu for gpu in nvidia.health(machine)}
-    gpus = [rows[gpu.index] for gpu in nvidia.seen(machine) if gpu.index in rows]
+    gpus = [rows[gpu.index] for gpu in visible.seen(machine) if gpu.index in rows]
     if not gpus:
         return skip("GPU health", "no GPU that says")
     for status, field, sign, seen, why, fix in _HEALTH:
@@ -135,7 +135,7 @@ def health(machine: Machine) -> Finding:
 
 def slowed(machine: Machine) -> Finding:
     """Neither heat nor power holds a GPU back."""
-    gpus = nvidia.seen(machine)
+    gpus = visible.seen(machine)
     if not gpus:
         return skip("heat and power", "no GPU")
     named = {g.index: g.bits("clocks_event_reasons.active") for g in nvidia.health(machine)}

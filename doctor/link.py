@@ -6,7 +6,7 @@ import itertools
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import nvidia, pci
+from host import nvidia, pci, visible
 from host.machine import Machine
 from host.text import number, whole
 
@@ -105,7 +105,7 @@ def freezes(machine: Machine) -> Finding:
     https://github.com/NVIDIA/open-gpu-kernel-modules/issues/979
     """
     version = machine.read("/proc/driver/nvidia/version") or ""
-    used = {gpu.place for gpu in nvidia.seen(machine)}
+    used = {gpu.place for gpu in visible.seen(machine)}
     for card in (card for card in pci.cards(machine) if card.address in used):
         above = [machine.read(f"{path}/device") for path in pci.way(card)[:-1]]
         if card.device >= _BLACKWELL and _BRIDGE in above and "Open Kernel Module" in version:

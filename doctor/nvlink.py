@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import nvidia, pci
+from host import pci, visible
 from host.machine import Machine
 
 _BOARD = re.compile(r"SXM|HBM3|\b(H|B|GB)[0-9]00\b")
@@ -20,7 +20,7 @@ _MANY = 100  # packets sent again since the driver was loaded
 
 def nvlink(machine: Machine) -> Finding:
     """As many NVLinks are up on each GPU as on the others."""
-    gpus = nvidia.seen(machine)
+    gpus = visible.seen(machine)
     kinds: dict[str, list[str]] = {}
     for gpu in gpus:
         kinds.setdefault(gpu.name, []).append(gpu.index)
@@ -61,7 +61,7 @@ def between(machine: Machine) -> tuple[float, str] | None:
 
     None where that is not known: of one GPU, of those outside of the case.
     """
-    gpus = nvidia.seen(machine)
+    gpus = visible.seen(machine)
     if len(gpus) < 2:
         return None
     links = _rates(machine)

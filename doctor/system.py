@@ -132,11 +132,12 @@ def disk(machine: Machine) -> Finding:
     place, least = min(known, key=lambda pair: pair[1])
     seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
     fix = "make room, or put runs/ on another disk: ln -s /big/runs runs"
-    files = machine.files(place if machine.exists(place) else machine.home)
-    if files is not None and files < _FILES:
+    files = [machine.files(p if machine.exists(p) else machine.home) for p, _ in known]
+    fewest = min((count for count in files if count is not None), default=_FILES)
+    if fewest < _FILES:
         return fail(
             "disk",
-            f"{seen}, but {files:,} more files at most (inodes)",
+            f"{seen}, but {fewest:,} more files at most (inodes)",
             "`No space left on device` would end the run, whatever df says",
             "du --inodes -x -d3 / 2>/dev/null | sort -n | tail   # where they are; or put runs/ on"
             " another disk: ln -s /big/runs runs",

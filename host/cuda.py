@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from host import lines as table
-from host import nvidia, plan, settings
+from host import nvidia, plan, settings, visible
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 from host.nvidia import Gpu
@@ -37,7 +37,7 @@ def look(machine: Machine | None = None) -> Driver | None:
     """The driver and the GPUs that CUDA_VISIBLE_DEVICES leaves; None where no driver answers."""
     machine = machine or Machine()
     _, listed = nvidia.ask(machine)
-    return Driver(listed[0].row["driver_version"], nvidia.seen(machine)) if listed else None
+    return Driver(listed[0].row["driver_version"], visible.seen(machine)) if listed else None
 
 
 def fitting_line(

@@ -6,7 +6,6 @@ the whole question, so it is asked again without that field.
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass
 from typing import Sequence, Tuple
@@ -63,9 +62,6 @@ SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80:
 
 CONSUMER = re.compile("GeForce|TITAN|Quadro|NVIDIA RTX")
 """Names of cards for desks, which drive screens as well."""
-
-HIDDEN = ("", "-1", "-1,-1", "NoDevFiles")
-"""Values of CUDA_VISIBLE_DEVICES that hide all on purpose; the last is Slurm's."""
 
 Capability = Tuple[int, int]
 _ROW = re.compile(r"[0-9]+, *[^,]*,.*,")
@@ -206,52 +202,6 @@ def _asked(machine: Machine, wanted: Sequence[str]) -> tuple[Answer, list[Gpu]]:
         for row in rows
         if len(row) == len(fields) and whole(row[0]) is not None
     ]
-
-
-def seen(machine: Machine) -> list[Gpu]:
-    """The GPUs that CUDA sees: those that CUDA_VISIBLE_DEVICES leaves, in its order."""
-    _, gpus = ask(machine)
-    return visible(gpus, machine.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def visible(gpus: Sequence[Gpu], chosen: str | None) -> list[Gpu]:
-    """The GPUs that CUDA sees where CUDA_VISIBLE_DEVICES is `chosen` (None: not set).
-
-    CUDA's rule, from the CUDA programming guide (environment variables) and, where that is silent,
-    from how torch counts without starting CUDA (torch/cuda/__init__.py): a list of numbers, or of
-    beginnings of UUIDs that fit one GPU each. It ends at the first entry that names none; what
-    stands behind that is not seen. The first entry decides which of the two kinds it is, and one
-    GPU named twice leaves none. Of MIG's instances, which the driver does not list, one is seen.
-    """
-    if chosen is None or not gpus:
-        return list(gpus)
-    if chosen.startswith("MIG-"):
-        name = chosen.split(",")[0]
-        return [Gpu({"index": name, "uuid": name, "name": name})]
-    named = _by_uuid(gpus, chosen) if chosen.startswith("GPU-") else _by_number(gpus, chosen)
-    return named if len({gpu.uuid for gpu in named}) == len(named) else []
-
-
-def _by_uuid(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
-    words = list(itertools.takewhile(lambda word: word.startswith("GPU-"), chosen.split(",")))
-    if len(set(words)) < len(words):
-        return []
-    found = []
-    for word in words:
-        fits = [gpu for gpu in gpus if gpu.uuid.startswith(word)]
-        if len(fits) != 1:
-            break
-        found.append(fits[0])
-    return found
-
-
-def _by_number(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
-    # As strtoul reads them: "1st" is 1.
-    read = (re.match(r"\+?(\d+)", word.strip()) for word in chosen.split(","))
-    numbers = [int(one.group(1)) for one in itertools.takewhile(bool, read) if one]
-    if len(set(numbers)) < len(numbers):
-        return []
-    return [gpus[n] for n in itertools.takewhile(lambda n: n < len(gpus), numbers)]
 
 
 def apps(machine: Machine) -> list[App]:

@@ -1,28 +1,27 @@
 """How many processes train, on what and at which precision: from make's variables, made once.
 
-GPUS, CPUS, PRECISION and ACCELERATE are read here and nowhere else. The hardware config that
-follows from them (a file of configs/accelerate) and what `accelerate launch` is told beside it
-stand in the plan as well.
+PRECISION and ACCELERATE are read here, GPUS and CPUS in `host.asked`, and nowhere else. The
+hardware config that follows from them (a file of configs/accelerate) and what `accelerate launch`
+is told beside it stand in the plan as well.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Mapping
 
-from host import hardware, nvidia
+from host import hardware
+from host.asked import Asked, ask, is_choice, too_few
 from host.errors import HostError, UsageError
 from host.lanes import sharing
 from host.machine import Machine
 from host.nodes import Nodes
+from host.visible import seen
 
 PRECISIONS = ("no", "fp16", "bf16")
 MULTI_NODE = "multi_node"
 """The hardware config of several machines."""
-MOST = "most"
-"""GPUS where `free` chose them: as many of those that CUDA sees as can share the lanes."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,6 @@ class Plan:
         return {"ACCELERATE_USE_CPU": cpu, "ACCELERATE_MIXED_PRECISION": self.precision}
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What GPUS and CPUS ask for; None: whatever there is."""
-
-    device: str | None
-    count: int | None
-    words: str
-
-
 def make(
     environ: Mapping[str, str],
     visible: int,
@@ -90,14 +80,14 @@ def make(
     precision = environ.get("PRECISION", "")
     if precision not in ("", *PRECISIONS):
         raise UsageError(f"PRECISION={precision} is none of no, fp16, bf16", "choose one of them")
-    asked = _asked(environ, visible)
+    asked = ask(environ, visible)
     name = environ.get("ACCELERATE", "")
     if nodes is not None:
         name, asked = _on_each(nodes, name, asked, visible)
         if not asked.words and nodes.processes:  # what the cluster gives; fewer may share the lanes
             visible = min(visible, nodes.processes)
     if portable and asked.device is None and not name:
-        asked = _Asked("cpu", None, "")
+        asked = Asked("cpu", None, "")
     plan = (
         _named(name, asked, precision, visible)
         if name
@@ -124,7 +114,7 @@ def for_machine(
     nodes: Nodes | None = None,
 ) -> Plan:
     """As `make`, on this machine."""
-    visible = len(nvidia.seen(Machine(environ=environ)))
+    visible = len(seen(Machine(environ=environ)))
     return make(environ, visible, lanes, portable=portable, nodes=nodes)
 
 
@@ -135,7 +125,7 @@ def _each(lanes: int | None, nodes: Nodes | None) -> int | None:
     return max(1, lanes // nodes.count)
 
 
-def _on_each(nodes: Nodes, name: str, asked: _Asked, visible: int) -> tuple[str, _Asked]:
+def _on_each(nodes: Nodes, name: str, asked: Asked, visible: int) -> tuple[str, Asked]:
     """What each of several machines is asked for."""
     if name not in ("", MULTI_NODE):
         raise UsageError(
@@ -143,7 +133,7 @@ def _on_each(nodes: Nodes, name: str, asked: _Asked, visible: int) -> tuple[str,
             "leave it out: GPUS= or CPUS=, and PRECISION=, say what each machine starts",
         )
     if asked.device is None and nodes.processes and not visible:
-        asked = _Asked("cpu", nodes.processes, f"{nodes.told_by}: {nodes.processes} a node")
+        asked = Asked("cpu", nodes.processes, f"{nodes.told_by}: {nodes.processes} a node")
     return "", asked
 
 
@@ -153,28 +143,11 @@ def on_cpu(environ: Mapping[str, str]) -> bool:
     Raises:
         UsageError: a variable has no sense.
     """
-    device = "cuda" if is_choice(environ.get("GPUS", "")) else _asked(environ, 0).device
+    device = "cuda" if is_choice(environ.get("GPUS", "")) else ask(environ, 0).device
     name = environ.get("ACCELERATE", "")
     return device == "cpu" or (
         device is None and bool(name) and hardware.read(name).device == "cpu"
     )
-
-
-def check_count(environ: Mapping[str, str]) -> None:
-    """See that there are as many GPUs as GPUS= says, where it is a number.
-
-    Raises:
-        HostError: there are not.
-    """
-    asked = environ.get("GPUS", "")
-    visible = len(nvidia.seen(Machine(environ=environ))) if asked.isdigit() else 0
-    if asked.isdigit() and int(asked) > visible:
-        raise too_few(f"GPUS={asked}", int(asked), visible)
-
-
-def is_choice(gpus: str) -> bool:
-    """Whether GPUS is a list (1,3) or `free`: `host.selection` makes names of it."""
-    return re.fullmatch(r"\d+(,\d+)+,?|\d+,|free(:[1-9]\d*)?", gpus) is not None
 
 
 def _check_portable(plan: Plan, words: str) -> None:
@@ -192,41 +165,7 @@ def not_portable(what: str) -> UsageError:
     )
 
 
-def too_few(asked: str, wanted: int, visible: int) -> HostError:
-    """More GPUs are asked for than CUDA sees."""
-    look = "check `nvidia-smi` and CUDA_VISIBLE_DEVICES"
-    count = f" asks for {wanted} GPU{'s' * (wanted != 1)}" if "ACCELERATE" in asked else ""
-    return HostError(
-        f"{asked}{count}, and {visible or 'no'} GPU{'s' * (visible != 1)} can be seen here",
-        f"use {f'GPUS={visible}' if visible else 'CPUS=1'}, or {look}",
-    )
-
-
-def _asked(environ: Mapping[str, str], visible: int) -> _Asked:
-    gpus, cpus = environ.get("GPUS", ""), environ.get("CPUS", "")
-    if gpus and cpus:
-        raise UsageError("GPUS and CPUS are both set", "set one of them")
-    if cpus:
-        return _Asked("cpu", _count("CPUS", cpus), f"CPUS={cpus}")
-    if gpus == MOST:
-        return _Asked("cuda", None, "GPUS=free")
-    if gpus == "all":
-        # None there is no answer to all of them.
-        return _Asked("cuda", max(1, visible), "GPUS=all")
-    if gpus:
-        count = _count("GPUS", gpus)
-        return _Asked("cuda" if count else "cpu", count or None, f"GPUS={gpus}")
-    return _Asked(None, None, "")
-
-
-def _count(name: str, text: str) -> int:
-    if not text.isdigit() or (name == "CPUS" and int(text) == 0):
-        wanted = "a number from 1" if name == "CPUS" else "a number or all"
-        raise UsageError(f"{name}={text} is no number of processes", f"give {wanted}")
-    return int(text)
-
-
-def _chosen(asked: _Asked, precision: str, visible: int, lanes: int | None) -> Plan:
+def _chosen(asked: Asked, precision: str, visible: int, lanes: int | None) -> Plan:
     """The hardware config that fits what is asked for."""
     device = asked.device or ("cuda" if visible else "cpu")
     if asked.count is not None:
@@ -251,7 +190,7 @@ def _chosen(asked: _Asked, precision: str, visible: int, lanes: int | None) -> P
     return Plan(count, device, kind, found.path, words, found.plain)
 
 
-def _named(name: str, asked: _Asked, precision: str, visible: int) -> Plan:
+def _named(name: str, asked: Asked, precision: str, visible: int) -> Plan:
     """The hardware config that ACCELERATE names, and what is asked for beside it."""
     found = hardware.read(name)
     if asked.device not in (None, found.device):

@@ -12,7 +12,8 @@ import re
 import sys
 from typing import Mapping
 
-from host import nvidia, plan, settings
+from host import nvidia, settings, visible
+from host.asked import MOST
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 
@@ -30,10 +31,10 @@ def resolve(environ: Mapping[str, str], machine: Machine | None = None) -> dict[
         HostError: there are no such GPUs, or too few are free.
     """
     asked = environ.get("GPUS", "")
-    if asked in ("", "all", plan.MOST) or asked.isdigit():
+    if asked in ("", "all", MOST) or asked.isdigit():
         return {}
     machine = machine or Machine(environ=environ)
-    gpus = nvidia.seen(machine)
+    gpus = visible.seen(machine)
     if environ.get("CPUS"):
         raise UsageError("GPUS and CPUS are both set", "set one of them")
     if re.fullmatch(r"\d+(,\d+)*,?", asked):
@@ -49,7 +50,7 @@ def resolve(environ: Mapping[str, str], machine: Machine | None = None) -> dict[
         )
     uuids = ",".join(gpu.uuid for gpu in chosen)
     # As many of those that are free as can share the lanes: that is for the launcher to say.
-    count = plan.MOST if asked == "free" else str(len(chosen))
+    count = MOST if asked == "free" else str(len(chosen))
     return {"GPUS": count, _VISIBLE: uuids}
 
 

@@ -6,7 +6,7 @@ import nvidia_smi
 import pytest
 import torch
 
-from host import cuda, nvidia, plan, selection
+from host import cuda, nvidia, plan, selection, visible
 from host.machine import Machine
 
 # As nvidia-smi prints them; two begin alike.
@@ -78,7 +78,7 @@ def test_the_table_is_long_enough() -> None:
 
 @pytest.mark.parametrize(("chosen", "count", "expected"), TABLE)
 def test_the_rule_is_cudas(chosen, count, expected, monkeypatch) -> None:
-    found = [int(gpu.index) for gpu in nvidia.visible(listed(count), chosen)]
+    found = [int(gpu.index) for gpu in visible.of(listed(count), chosen)]
     assert found == expected
     if chosen is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -89,9 +89,9 @@ def test_the_rule_is_cudas(chosen, count, expected, monkeypatch) -> None:
 
 def test_of_migs_instances_one_is_seen() -> None:
     for name in ("MIG-7f3a", "MIG-GPU-8932f937-d72c-4106-c12f-20bd9faed9f6/1/2", "MIG-a,MIG-b"):
-        [seen] = nvidia.visible(listed(2), name)
+        [seen] = visible.of(listed(2), name)
         assert seen.uuid == name.split(",")[0]
-        assert nvidia.visible([], name) == []
+        assert visible.of([], name) == []
 
 
 @pytest.mark.parametrize("chosen", ["7,0", "1,7,0", "0,-1,1", "GPU-1a2b9", None])
@@ -107,11 +107,11 @@ def test_all_who_ask_get_the_same_answer(chosen, tmp_path: Path) -> None:
     if chosen is not None:
         environ["CUDA_VISIBLE_DEVICES"] = chosen
     machine = Machine(environ=environ)
-    expected = [gpu.uuid for gpu in nvidia.visible(listed(4), chosen)]
+    expected = [gpu.uuid for gpu in visible.of(listed(4), chosen)]
     driver = cuda.look(machine)
     assert driver is not None
     assert [gpu.uuid for gpu in driver.gpus] == expected
-    assert [gpu.uuid for gpu in nvidia.seen(machine)] == expected
+    assert [gpu.uuid for gpu in visible.seen(machine)] == expected
     assert plan.for_machine(environ).processes == max(1, len(expected))
     assert plan.for_machine(environ).device == ("cuda" if expected else "cpu")
     if expected:
@@ -121,6 +121,6 @@ def test_all_who_ask_get_the_same_answer(chosen, tmp_path: Path) -> None:
 
 def test_a_machine_without_the_driver_s_tool_has_no_gpus() -> None:
     machine = Machine(environ={"PATH": "/nonexistent"})
-    assert nvidia.seen(machine) == []
+    assert visible.seen(machine) == []
     assert cuda.look(machine) is None
     assert plan.for_machine(machine.environ).device == "cpu"

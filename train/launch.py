@@ -13,7 +13,7 @@ import sys
 from types import FrameType
 from typing import NoReturn, cast
 
-from host import nodes, nvidia, selection
+from host import nodes, selection, visible
 from host.errors import LockstepError, UsageError
 from host.machine import Machine
 from host.nodes import Nodes
@@ -61,7 +61,7 @@ def main() -> int:
             planned = plan.of(config, os.environ, verb.lanes(config), machines)
             if config.portable:
                 variables.hold()
-                if nvidia.seen(Machine()) and planned.device == "cpu":
+                if visible.seen(Machine()) and planned.device == "cpu":
                     way = "; --numerics native takes GPUs" * command.verb.KNOBS
                     print(f"numerics: portable computes on the CPU{way}", file=sys.stderr)
             line = supervisor.command(planned, "train", words)

@@ -10,7 +10,7 @@ import pynvml
 import torch
 
 from doctor.finding import Finding, fail, ok, skip
-from host import nvidia
+from host import nvidia, visible
 from host.machine import Machine
 
 # CUDA's error numbers as torch prints them, what each means, and what helps.
@@ -122,7 +122,7 @@ def sees(machine: Machine) -> Finding:
     devices = any(name.startswith("nvidia") for name in machine.names("/dev"))
     if not listed and not devices:
         return skip("CUDA", "no GPU")
-    if hidden is not None and hidden in nvidia.HIDDEN:
+    if hidden is not None and hidden in visible.HIDDEN:
         return skip("CUDA", "hidden by CUDA_VISIBLE_DEVICES")
     try:
         torch.cuda.init()

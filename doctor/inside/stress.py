@@ -11,7 +11,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import psutil
 import pynvml
 import torch
 from torch import Tensor
@@ -167,7 +166,7 @@ def _free(device: torch.device) -> int:
     """Bytes that nobody uses."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    free = int(psutil.virtual_memory().available)
+    free = limits.memory_free() or 0
     limit, used = limits.memory(), limits.memory_used()
     return free if limit is None or used is None else max(0, min(free, limit - used))
 

@@ -135,7 +135,7 @@ def out_of_memory(
     pieces = _in_pieces(text)
     if pieces:
         wanted += f", and {pieces} that torch keeps unused lie in pieces that are too small"
-        more = f"`echo {_EXPANDABLE} >> .env` joins the pieces (same bits); or {more}"
+        more = f"`echo {_EXPANDABLE} >> .env` joins the pieces; or {more}"
     _told_in_full(checkpoints)
     return OutOfMemory(
         f"process {launcher.rank()} ran out of {_gpu_memory() if gpu else 'memory'}{wanted}",

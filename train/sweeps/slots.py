@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from host import TOLD, limits, nvidia, plan
+from host import TOLD, limits, plan, visible
 from host.errors import UsageError
 from host.machine import Machine
 from train.config import Config
@@ -39,7 +39,7 @@ def slots(config: Config, environ: Mapping[str, str], workers: int | None) -> li
         UsageError: it cannot be shared evenly.
         HostError: the machine does not have what is asked for.
     """
-    gpus = nvidia.seen(Machine(environ=environ))
+    gpus = visible.seen(Machine(environ=environ))
     whole = plan.make(environ, len(gpus), portable=config.portable)
     on_cpu = whole.device == "cpu"
     count = workers or (1 if on_cpu else whole.processes)

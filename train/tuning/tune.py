@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from host import nvidia
+from host import visible
 from host.errors import HostError
 from host.machine import Machine
 from train import experiment
@@ -30,7 +30,7 @@ def tune(file: Path | None, config: Config, what: list[str]) -> Path:
         print("no loader processes to measure, since data.cache_on is gpu")
         what = [name for name in what if name != "workers"]
     folder = _folder(config)
-    trials = Trials(folder, len(nvidia.seen(Machine())))
+    trials = Trials(folder, len(visible.seen(Machine())))
     found: dict[str, Any] = {"experiment": str(file), "command": sys.argv[1:]}
     print("one training of seconds, to say how long this takes", flush=True)
     print(forecast.told(config, trials, what), flush=True)
