@@ -34,6 +34,7 @@ from train.data import ImageData, load
 from train.lanes import runtime as runtimes
 from train.lanes.allreduce import AllReduce
 from train.lanes.runtime import Runtime
+from train.lanes.settings import pin
 from train.tuning import bench
 
 # Name: model and its knobs, and steps in a turn.
@@ -67,7 +68,7 @@ class Turn:
 
     def take(self, steps: int) -> float:
         """Seconds a step."""
-        runtimes._pin(self.config)
+        pin(self.config)
         torch.set_num_threads(self.threads)
         if dist.is_initialized():
             dist.barrier()

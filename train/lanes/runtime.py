@@ -1,28 +1,27 @@
 """Where this run computes: the only `Accelerator(...)`, and everything that pins arithmetic.
 
-The launcher decides (accelerate launch, torchrun, plain python); this file finds out what came
-up and compares it with what was asked for, because the launchers do not.
+The launcher decides (accelerate launch, torchrun, plain python); `launched` compares what came up
+with what was asked for, because the launchers do not.
 """
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar
 
-import psutil
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor
 
-from host import launcher, plan
+from host import plan
 from host.errors import HostError, LockstepError
 from host.lanes import share
 from train.config import Config
+from train.lanes import launched
 from train.lanes.pulse import AGREEMENT, Pulse
 from train.lanes.settings import pin, settings
 from train.lanes.vote import Vote
@@ -143,11 +142,11 @@ def start(
         HostError: the processes or devices asked for did not come up.
         UsageError: the number of processes does not fit the lanes.
     """
-    _refuse_engines()
-    _check_meeting()
+    launched.refuse_engines()
+    launched.check_meeting()
     # Where nobody named the hardware, the experiment does.
     portable = config.portable
-    use_cpu = (portable and not _launched()) or _use_cpu()
+    use_cpu = (portable and not launched.by_launcher()) or launched.use_cpu()
     threads = pin(config)
     try:
         # The watchdog says more than a library whose patience ends: it is to be the first. It does
@@ -155,7 +154,7 @@ def start(
         patience = timedelta(seconds=max(1800, config.watchdog + 600))
         patience = patience if config.watchdog else _FOREVER
         group = InitProcessGroupKwargs(timeout=patience)
-        if _share_gpu() and not use_cpu:
+        if launched.share_gpu() and not use_cpu:
             group.backend = "gloo"
         handlers: list[Any] = [_buckets(config), group]
         accelerator = Accelerator(cpu=use_cpu, mixed_precision=precision, kwargs_handlers=handlers)
@@ -163,7 +162,7 @@ def start(
         raise HostError(str(error), "choose another precision, such as PRECISION=no") from error
     try:
         rank, world = accelerator.process_index, accelerator.num_processes
-        _compare(world)
+        launched.compare(world)
         # Accelerate would go on in FP32 without a word.
         if use_cpu and accelerator.mixed_precision == "fp16":
             raise HostError("FP16 needs a GPU", "use BF16 or no mixed precision on the CPU")
@@ -185,76 +184,6 @@ def start(
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.
         accelerator.end_training()
-
-
-def _compare(came: int) -> None:
-    """Refuse to be one of several trainers that each believe they are alone."""
-    told = launcher.world()
-    wanted = None if told is None else str(told)
-    if wanted is None and _launched() and "MASTER_ADDR" in os.environ:
-        # Accelerate's launcher for one process starts one, however many it was asked for, by flag
-        # or by config; that it was asked for more shows only in its having named an address.
-        with suppress(psutil.Error):
-            if "MASTER_ADDR" not in psutil.Process(os.getppid()).environ():
-                wanted = "several"
-    if wanted is not None and wanted != str(came):
-        raise HostError(
-            f"{wanted} processes were asked for and {came} came up",
-            "use configs/accelerate/multi_gpu.yaml or multi_cpu.yaml, or `make train CPUS=N`",
-        )
-
-
-def _refuse_engines() -> None:
-    """What shards or splits the model adds up gradients in its own way, or not at all on a CPU."""
-    for engine in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
-        if os.environ.get(f"ACCELERATE_USE_{engine}", "").lower() in ("true", "1"):
-            raise HostError(
-                f"the hardware config asks for {engine}, which this trainer does not do",
-                "use one of configs/accelerate",
-            )
-
-
-def _check_meeting() -> None:
-    """Refuse to be one of several that were not told where to meet."""
-    if (launcher.world() or 1) > 1:
-        missing = [n for n in ("RANK", "MASTER_ADDR", "MASTER_PORT") if n not in os.environ]
-        if missing:
-            raise HostError(
-                f"WORLD_SIZE={launcher.world()} without {' and '.join(missing)}",
-                "start with make, accelerate launch or torchrun, which set them all; or unset it",
-            )
-
-
-def _launched() -> bool:
-    """Whether Accelerate's launcher started this process; it always says which precision."""
-    return "ACCELERATE_MIXED_PRECISION" in os.environ
-
-
-def _use_cpu() -> bool:
-    """Whether to compute on the CPU; a hardware config that wants GPUs must not end up there."""
-    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1"):
-        return True
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "-1,-1":  # how multi_cpu.yaml hides all GPUs
-        return True
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    local = 1 if _share_gpu() else launcher.local_world()
-    if (_launched() or gpus) and gpus < local:
-        raise HostError(
-            f"{local} GPU process{'es' * (local > 1)} asked for on this machine, where torch sees"
-            f" {gpus} GPU{'s' * (gpus != 1)}",
-            "use configs/accelerate/cpu.yaml or multi_cpu.yaml, or hide the GPUs from torchrun"
-            " with CUDA_VISIBLE_DEVICES=-1"
-            if gpus == 0 or not _launched()
-            else f"use --num_processes {gpus}",
-        )
-    return gpus == 0
-
-
-def _share_gpu() -> bool:
-    """Whether processes may share a GPU. NCCL refuses that, so they talk over gloo: slow, and for
-    those who want to see on one GPU that several processes end in the same bits.
-    """
-    return os.environ.get("LOCKSTEP_SHARE_GPU") == "1"
 
 
 def _buckets(config: Config) -> DistributedDataParallelKwargs:

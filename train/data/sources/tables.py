@@ -2,31 +2,24 @@
 
 import errno
 import hashlib
-import logging
 import os
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import datasets.config
 from datasets import (
     ClassLabel,
     Dataset,
     DatasetDict,
     Image,
     Value,
-    disable_progress_bars,
-    load_dataset,
-    load_dataset_builder,
-    load_from_disk,
 )
 
 from host import regular
-from host.errors import DataError, first_line
+from host.errors import DataError
 from train.config import Data
 from train.data.pictures import Found, Labelled, some, two_splits
-from train.data.sources import inside, labels, places
+from train.data.sources import inside, labels, opening, places
 from train.data.sources.tree import HELD_OUT
 
 SUFFIXES = {".parquet", ".arrow", ".tar"}
@@ -90,7 +83,7 @@ def splits(config: Data) -> Found:
         DataError: the source cannot be reached, is no data set, or its columns or labels are not
             what the experiment says.
     """
-    return tables(open_tables(config), config)
+    return tables(opening.source(config), config)
 
 
 def from_folder(config: Data, root: Path) -> Found:
@@ -99,11 +92,11 @@ def from_folder(config: Data, root: Path) -> Found:
     Raises:
         DataError: it holds no data set, or names what lies elsewhere.
     """
-    _quiet()
+    opening.quiet()
     # The library takes a folder called parquet for its reader of Parquet, and names files by
     # the place that a link leads to.
     root = root.absolute()
-    read, used = _open_folder(config, root)
+    read, used = opening.folder(config, root)
     named = [name for name in inside.names(root) if Path(name).name not in _DESCRIPTIONS]
     taken = {os.path.realpath(name) for name in used}
     unused = [
@@ -148,69 +141,6 @@ def tables(found: DatasetDict, config: Data) -> Found:
     ]
     left_out = dict.fromkeys(unused[1:], f"validation is {unused[0]}")
     return Found(*two_splits(splits_of, config), classes, left_out, both=len(splits_of) > 1)
-
-
-def open_tables(config: Data) -> DatasetDict:
-    """The source that the experiment names, as tables by split.
-
-    Raises:
-        DataError: it cannot be reached, or is no data set.
-    """
-    _quiet()
-    if config.source.count("/") > 1 or config.source.startswith((".", "/")):
-        raise DataError(
-            f"data.source {config.source} is a path",
-            f"write --data.source folder --data.root {config.source}",
-        )
-    try:
-        return load_dataset(config.source, cache_dir=config.root)
-    except Exception as error:  # hub, HTTP, file system: each library has its own family
-        raise DataError(
-            f"data set {config.source} cannot be reached ({_named(error)})",
-            "check its name and the network; to work offline, fetch it once on a connected machine"
-            f" (`hf download --repo-type dataset {config.source} --local-dir DIR`), copy DIR here"
-            " and use --data.source folder --data.root DIR",
-        ) from error
-
-
-def _quiet() -> None:
-    # They warn of what is no news here, and count retries; errors come as exceptions anyway.
-    logging.getLogger("datasets").setLevel(logging.ERROR)
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-
-
-def _open_folder(config: Data, root: Path) -> tuple[DatasetDict, set[str]]:
-    """A folder's tables by split, and the files that they were read from, where that is said."""
-    saved = inside.is_saved(root)
-    inside.check(root, saved=saved, outside=config.outside)
-    used: set[str] = set()
-    try:
-        if saved:
-            found = load_from_disk(str(root))
-        else:
-            # Under its state: what was read of another state must not be taken for this one.
-            kept = Path(datasets.config.HF_DATASETS_CACHE) / "folders" / inside.state(root)[:16]
-            builder = load_dataset_builder(str(root), cache_dir=str(kept))
-            files = builder.config.data_files or {}
-            used = {os.path.normpath(name) for names in files.values() for name in names}
-            if not config.outside:
-                inside.check_files(root, [name for names in files.values() for name in names])
-            builder.download_and_prepare()
-            found = builder.as_dataset()
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(
-            f"{root} holds no data set ({_named(error)})",
-            "put Parquet there, or pictures as DIR/train/CLASS/* and DIR/validation/CLASS/*",
-        ) from error
-    return found if isinstance(found, DatasetDict) else DatasetDict(train=found), used
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _two_splits(tables: DatasetDict) -> tuple[Dataset, Dataset | None, list[str]]:
