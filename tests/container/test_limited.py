@@ -119,6 +119,7 @@ def test_an_engine_without_the_toolkit_and_a_second_engine(tmp_path, short) -> N
         assert "the image is not built yet" in found["inside"]["seen"]  # it is in the other engine
     found = _doctor(DOCKER_HOST=place)
     assert found["engine"]["seen"] == "no Docker engine answers"
+    assert run("--entrypoint", "true", IMAGE).returncode == 0, "the first engine lost its network"
 
 
 @pytest.fixture
@@ -130,9 +131,15 @@ def short() -> Iterator[Path]:
 
 @contextmanager
 def _second_engine(folder: Path) -> Iterator[str]:
-    """A second engine with images of its own; where it listens."""
+    """A second engine with images of its own; where it listens.
+
+    It has a network namespace of its own: an engine without a bridge deletes the docker0 that it
+    finds, and that one is the first engine's.
+    """
     place = f"unix://{folder}/engine.sock"
     words = [
+        "unshare",
+        "--net",
         "dockerd",
         "--host",
         place,
