@@ -23,6 +23,7 @@ class Hardware:
     Attributes:
         processes: how many it starts; 0: it does not say.
         several: whether it starts as many as it is told.
+        sharded: whether weights are spread over the processes, be they on GPUs or on the CPU.
         plain: whether it says nothing beyond device and precision of one process.
     """
 
@@ -31,6 +32,7 @@ class Hardware:
     device: str
     precision: str
     several: bool
+    sharded: bool
     plain: bool
 
 
@@ -51,10 +53,10 @@ def read(name: str) -> Hardware:
         ) from None
     said = dict(re.findall(r"^(\w+): *['\"]?([\w,-]+)", text, re.MULTILINE))
     kind = said.get("distributed_type", "NO")
-    if kind not in ("NO", "MULTI_GPU"):
+    if kind not in ("NO", "MULTI_GPU", "FSDP"):
         raise UsageError(
             f"ACCELERATE={name} says distributed_type: {kind}, which this trainer does not do",
-            "use MULTI_GPU (as multi_gpu.yaml and multi_cpu.yaml do) or 'NO'",
+            "use MULTI_GPU (as multi_gpu.yaml and multi_cpu.yaml do), FSDP or 'NO'",
         )
     processes, machines = (
         int(text) if text.isdigit() else 0
@@ -67,6 +69,7 @@ def read(name: str) -> Hardware:
         "cpu" if said.get("use_cpu", "").lower() in ("true", "yes", "on") else "cuda",
         said.get("mixed_precision", "no"),
         kind != "NO",
+        kind == "FSDP",
         kind == "NO" and machines == 1 and set(re.findall(r"^(\w+):", text, re.MULTILINE)) <= _SAID,
     )
 

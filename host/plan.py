@@ -193,7 +193,8 @@ def _chosen(asked: Asked, precision: str, visible: int, lanes: int | None) -> Pl
 def _named(name: str, asked: Asked, precision: str, visible: int) -> Plan:
     """The hardware config that ACCELERATE names, and what is asked for beside it."""
     found = hardware.read(name)
-    if asked.device not in (None, found.device):
+    device = asked.device or found.device
+    if device != found.device and not found.sharded:
         where = {"cuda": "GPUs", "cpu": "the CPU"}[found.device]
         raise UsageError(
             f"{asked.words}, and ACCELERATE={name} computes on {where}", "set one of them"
@@ -213,6 +214,8 @@ def _named(name: str, asked: Asked, precision: str, visible: int) -> Plan:
     # Where the file does not say how many, Accelerate takes all that it sees.
     count = asked.count or found.processes or max(1, visible)
     extra = ["--num_processes", str(count)] if asked.count and found.several else []
+    if device != found.device:
+        extra += ["--gpu_ids=-1,-1"]  # as multi_cpu.yaml hides all GPUs
     extra += ["--mixed_precision", precision] if precision else []
     words = ("--config_file", str(found.path), *extra)
-    return Plan(count, found.device, kind, found.path, words, found.plain)
+    return Plan(count, device, kind, found.path, words, found.plain)

@@ -132,7 +132,7 @@ def test_evaluation_takes_all_gpus_whatever_the_lanes() -> None:
 
 def test_the_hardware_configs_are_there() -> None:
     names = {path.stem for path in ROOT.glob("configs/accelerate/*.yaml")}
-    assert names == {"cpu", "multi_cpu", "gpu", "multi_gpu", "multi_node", "fp16", "bf16"}
+    assert names == {"cpu", "multi_cpu", "gpu", "multi_gpu", "multi_node", "fp16", "bf16", "fsdp"}
 
 
 def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:

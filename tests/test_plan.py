@@ -147,7 +147,7 @@ FOREIGN = {
     "accelerate examples single_accelerator": ("distributed_type: \"NO\"\nmixed_precision: \"bf16\"", (1, "cuda", "bf16")),
     "accelerate examples multi_node": ("distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 4", (2, "cuda", "no")),
     "accelerate examples fp8": ("distributed_type: \"NO\"\nmixed_precision: \"fp8\"", "asks for fp8"),
-    "accelerate examples fsdp": ("distributed_type: FSDP\nmixed_precision: 'bf16'\nnum_processes: 2", "distributed_type: FSDP"),
+    "accelerate examples fsdp": ("distributed_type: FSDP\nmixed_precision: 'bf16'\nnum_processes: 2", (2, "cuda", "bf16")),
     "accelerate examples deepspeed": ("distributed_type: DEEPSPEED\nnum_processes: 2", "distributed_type: DEEPSPEED"),
     "accelerate examples multi_xpu": ("distributed_type: \"MULTI_XPU\"\nnum_processes: 2", "distributed_type: MULTI_XPU"),
     "accelerate tests mpi": ("distributed_type: MULTI_CPU\nnum_machines: 4\nnum_processes: 16\nuse_cpu: true", "distributed_type: MULTI_CPU"),

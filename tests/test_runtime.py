@@ -153,7 +153,7 @@ def test_more_processes_than_lanes_is_an_error(tmp_path) -> None:
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("engine", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
+@pytest.mark.parametrize("engine", ["DEEPSPEED", "MEGATRON_LM"])
 def test_engines_that_shard_are_refused_by_name(monkeypatch, engine) -> None:
     """On the CPU Accelerate would go on without them, and without a word."""
     monkeypatch.setenv(f"ACCELERATE_USE_{engine}", "true")

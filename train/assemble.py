@@ -11,12 +11,14 @@ from host.text import printable
 from train import learner
 from train.config import Config
 from train.data import Augmenter, ImageData, check_place, load
-from train.lanes import order
+from train.lanes import launched, order
 from train.lanes.allreduce import AllReduce
 from train.lanes.patience import all_done
 from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
+from train.lanes.sharding import Sharding
+from train.lanes.shardsum import ShardSum
 from train.lanes.traits import Traits
 from train.lanes.tree import LaneTree
 from train.lanes.tripwire import Tripwire
@@ -118,6 +120,9 @@ def resumed(
         register(saver, config, optimizer, runtime, average)
     state = resume.last(claim, saver, runtime, order.steps(count, config.batch_size))
     comparison.agree_on_pass(runtime, first_pass)
+    sharding = _sharding(model, optimizer, config, runtime, count) if runtime.sharded else None
+    if average is not None and sharding is not None:
+        average.shard(sharding)
     made = parts(
         config,
         runtime,
@@ -130,8 +135,30 @@ def resumed(
         stop=stop,
         average=average,
         first_pass=first_pass,
+        sharding=sharding,
     )
     return made, state
+
+
+def _sharding(
+    model: nn.Module, optimizer: Optimizer, config: Config, runtime: Runtime, count: int
+) -> Sharding:
+    """The model and what the optimizer keeps, spread over the processes."""
+    last = count % config.batch_size
+    if last and last < 2 * config.lanes:
+        raise UsageError(
+            f"the last step has {last} samples for {config.lanes} lanes, and where weights are"
+            " sharded no process can go without any",
+            f"--max_steps {max(1, count // config.batch_size)} leaves that step out",
+        )
+    return Sharding(
+        model,
+        optimizer,
+        rank=runtime.rank,
+        world=runtime.world,
+        exact=config.lockstep,
+        again=launched.gathers_again(),
+    )
 
 
 def register(
@@ -162,9 +189,10 @@ def parts(
     stop: StopFlag,
     average: Average | None = None,
     first_pass: str | None = None,
+    sharding: Sharding | None = None,
 ) -> Parts:
     """What a training of `count` samples works with, but for what writes."""
-    wrapped, reducer = wrap(model, config, runtime, traits)
+    wrapped, reducer = wrap(model, config, runtime, traits, sharding)
     return Parts(
         config=config,
         runtime=runtime,
@@ -182,6 +210,7 @@ def parts(
         saver=saver,
         tripwire=tripwire(model, optimizer, config, runtime, average),
         average=average,
+        sharding=sharding,
         recorder=None,
         stop=stop,
         samples=count,
@@ -192,18 +221,24 @@ def parts(
 
 
 def wrap(
-    unwrapped: nn.Module, config: Config, runtime: Runtime, traits: Traits
+    unwrapped: nn.Module,
+    config: Config,
+    runtime: Runtime,
+    traits: Traits,
+    sharding: Sharding | None = None,
 ) -> tuple[nn.Module, Reducer]:
     """The model as it is called, and what sums over its lanes."""
     tree = config.lockstep
     # Accelerate's evaluation mode is precision and device, without DDP.
-    alone = tree or runtime.world == 1
+    alone = tree or runtime.world == 1 or sharding is not None
     model: Any = runtime.accelerator.prepare_model(unwrapped, evaluation_mode=alone)
-    reducer: Reducer = (
-        LaneTree(unwrapped, runtime.rank, runtime.world, len(runtime.lanes), traits)
-        if tree
-        else AllReduce(model, runtime.world, traits)
-    )
+    reducer: Reducer
+    if sharding is not None:
+        reducer = ShardSum(unwrapped, sharding, traits, exact=tree)
+    elif tree:
+        reducer = LaneTree(unwrapped, runtime.rank, runtime.world, len(runtime.lanes), traits)
+    else:
+        reducer = AllReduce(model, runtime.world, traits)
     wrapped: Any = model
     if config.model.compile:
         # Which shapes came before on this process must not decide how one is computed: none is
@@ -223,7 +258,8 @@ def tripwire(
     average: Average | None = None,
 ) -> Tripwire | None:
     """What compares the processes' weights; None where there is one process."""
-    if runtime.world == 1:
+    # Of shards each is held once.
+    if runtime.world == 1 or runtime.sharded:
         return None
     whole, watch = config.lockstep, config.tripwire > 0
     averaged = average.tensors() if average is not None else {}

@@ -144,8 +144,10 @@ class Journal:
         if parts.recorder:
             parts.recorder.sync()
         with self.clock.paused(), parts.runtime.together():
+            # Of sharded weights each process has a part.
+            held = parts.saver.held() if parts.runtime.main or parts.sharding else None
             if parts.runtime.main:
-                parts.saver.save(asdict(state))
+                parts.saver.save(asdict(state), held)
         self._saved = state.step
 
     def rescue(self) -> None:

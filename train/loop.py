@@ -1,6 +1,5 @@
 """The training loop: one screen."""
 
-import math
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -98,9 +97,7 @@ def update(parts: Parts, batches: Iterator[Batch], step: int, lr: float) -> tupl
     """
     optim.set_lr(parts.optimizer, lr)
     report = forward_backward(parts, batches, step)
-    norm = parts.runtime.accelerator.clip_grad_norm_(
-        parts.model.parameters(), parts.config.optim.clip or math.inf
-    )
+    norm = parts.clip()
     if parts.tripwire:
         parts.tripwire.before_update(step)
     parts.optimizer.step()

@@ -108,6 +108,9 @@ def evaluate(
                 raise Stopped("a signal came in an evaluation", "add --resume to go on")
             start, batch = next(batches, (0, None))
             if batch is None:
+                if runtime.sharded:  # the others compute, and need this process's part of weights
+                    first = data.validation.images(torch.zeros(1, dtype=torch.int64))
+                    inference.logits(augmenter.normalize(first.to(runtime.device)), 0)
                 continue
             span = slice(start, start + len(batch))
             logits = inference.logits(augmenter.normalize(batch.images), start)

@@ -1,11 +1,12 @@
 """What a training run is made of."""
 
+import math
 from collections.abc import Generator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 
 from accelerate.optimizer import AcceleratedOptimizer
-from torch import nn
+from torch import Tensor, nn
 
 from train.config import Config
 from train.data import Augmenter, Batch, ImageData, lane_blocks
@@ -13,6 +14,7 @@ from train.lanes import order
 from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
+from train.lanes.sharding import Sharding
 from train.lanes.traits import Traits
 from train.lanes.tripwire import Tripwire
 from train.learn.average import Average
@@ -40,6 +42,7 @@ class Parts:
         first_pass: a digest of what the new model gives for the first images; None at `fast`.
         tripwire: compares the processes' weights; None where there is one process.
         average: of the weights over steps; None where none is asked for.
+        sharding: the weights' shards; None where each process holds them all.
         recorder: writes figures over time; None on processes that do not write.
         watch: counts where the time of steps goes.
         health: samples the machine; None where nobody reads it.
@@ -59,6 +62,7 @@ class Parts:
     saver: Saver
     tripwire: Tripwire | None
     average: Average | None
+    sharding: Sharding | None
     recorder: Recorder | None
     stop: StopFlag
     samples: int
@@ -91,6 +95,14 @@ class Parts:
                     images = self.augmenter(batch.images, batch.keys)
                     batch = replace(batch, images=images)
                 yield from map(self.augmenter.mix, batch.split(sizes))
+
+    def clip(self) -> Tensor:
+        """Hold the gradient to the experiment's norm; returns the norm that it had."""
+        limit = self.config.optim.clip or math.inf
+        if self.sharding is not None:
+            return self.sharding.clip(limit)
+        norm: Tensor = self.runtime.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+        return norm
 
     def measure(self) -> Metrics:
         """Figures of the weights, or of their average, on the validation set, on each process.

@@ -87,9 +87,10 @@ def _train(
                 with _picturing(parts.recorder, state.step):
                     drawn = matrix.drawn(metrics.confusion)
                     parts.recorder.picture("confusion", drawn, state.step)
+        # Of sharded weights each process has a part.
+        result = summary.result(parts, state, metrics) if parts.recorder or parts.sharding else {}
         if parts.recorder:
             table.write(claim.path / table.FILE, data.validation, data.classes, metrics.outcomes)
-            result = summary.result(parts, state, metrics)
             manifest.finish(claim.path, result)
             print(printable(summary.closing(claim.path, result)), flush=True)
             if config.log.report:

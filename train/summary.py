@@ -51,6 +51,7 @@ def opening(parts: Parts, path: Path, step: int) -> str:
         f"{config.data.source}: {images}, {width}×{height} {colour}{left}",
         f"{len(data.classes)} classes: {some(data.classes)}",
         f"{config.model.name}: {size} parameters{frozen}, {kind}",
+        *_shards(parts),
         *pretrained.taken(config.model, parts.unwrapped),
         *_losses(config),
         *_rates(config, parts),
@@ -64,6 +65,13 @@ def opening(parts: Parts, path: Path, step: int) -> str:
 def _many(count: int) -> str:
     """Of parameters."""
     return f"{count / 1e6:.2f} M" if count >= _SMALL else f"{count:,}"
+
+
+def _shards(parts: Parts) -> Iterator[str]:
+    """How much of the weights this process holds."""
+    if parts.sharding is not None:
+        mine = sum(shard.numel() for shard in parts.sharding.shards.values())
+        yield f"sharded (FSDP2): {_many(mine)} of these parameters on the first process"
 
 
 def _losses(config: Config) -> Iterator[str]:
@@ -125,7 +133,8 @@ def doubts(parts: Parts) -> Iterator[str]:
         gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
         half=runtime.accelerator.mixed_precision != "no",
     )
-    if found is not None and not found.fits:
+    # It knows nothing of shards.
+    if found is not None and not found.fits and parts.sharding is None:
         yield (
             f"about {found.wanted / 2**30:.1f} GiB are needed, and {found.place} has"
             f" {found.there / 2**30:.1f}: raise lanes (other bits) or the number of processes, or"

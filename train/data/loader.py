@@ -114,7 +114,8 @@ class _Blocks:
 
     def __init__(self, split: Split, config: Config, lanes: range, first: int, total: int) -> None:
         lane = config.micro_batch * math.prod(split.shape)
-        count = max(1, _BLOCK // lane)
+        # Of lanes that are no neighbours each comes by itself.
+        count = max(1, _BLOCK // lane) if lanes.step == 1 else 1
         self.runs = [lanes[n : n + count] for n in range(0, len(lanes), count)]
         self.steps = range(first, order.steps(total, config.batch_size))
         self.config, self.total = config, total

@@ -116,14 +116,18 @@ class Exchange:
         """Make `flat` the sum over all processes; what arrives goes through `other`."""
         distance = 1 if flat.numel() else self.world
         while distance < self.world:
-            peer = self.rank ^ distance
-            # As bytes: networks do not know every type. To receive stands first: gloo otherwise
-            # sends one way after the other, and needs twice the time on a slow link.
-            both = [
-                dist.P2POp(dist.irecv, other.view(torch.uint8), peer, self._group, number),
-                dist.P2POp(dist.isend, flat.view(torch.uint8), peer, self._group, number),
-            ]
-            for work in dist.batch_isend_irecv(both):
-                work.wait()
+            swap(flat, other, self.rank ^ distance, self._group, number)
             flat.add_(other)
             distance *= 2
+
+
+def swap(mine: Tensor, other: Tensor, peer: int, group: dist.ProcessGroup | None, tag: int) -> None:
+    """Give a neighbour `mine`, and have what it gives in `other`; both contiguous."""
+    # As bytes: networks do not know every type. To receive stands first: gloo otherwise sends one
+    # way after the other, and needs twice the time on a slow link.
+    both = [
+        dist.P2POp(dist.irecv, other.view(torch.uint8), peer, group, tag),
+        dist.P2POp(dist.isend, mine.view(torch.uint8), peer, group, tag),
+    ]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()

@@ -10,7 +10,8 @@ import psutil
 import torch
 
 from host import launcher
-from host.errors import HostError
+from host.errors import HostError, UsageError
+from train.config import Config
 
 
 def compare(came: int) -> None:
@@ -30,14 +31,88 @@ def compare(came: int) -> None:
         )
 
 
-def refuse_engines() -> None:
-    """What shards or splits the model adds up gradients in its own way, or not at all on a CPU."""
-    for engine in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
-        if os.environ.get(f"ACCELERATE_USE_{engine}", "").lower() in ("true", "1"):
+def sharded() -> bool:
+    """Whether the hardware config asks for FSDP, which is then ours to start, and not Accelerate's:
+    on a CPU it would make DDP of it without a word.
+
+    Raises:
+        HostError: it asks for another engine, or for what this trainer does not do with FSDP.
+    """
+    for engine in ("DEEPSPEED", "MEGATRON_LM"):
+        if _is_set(f"ACCELERATE_USE_{engine}"):
             raise HostError(
                 f"the hardware config asks for {engine}, which this trainer does not do",
                 "use one of configs/accelerate",
             )
+    if not _is_set("ACCELERATE_USE_FSDP"):
+        return False
+    del os.environ["ACCELERATE_USE_FSDP"]
+    wrong = [
+        f"{name.lower()}: {said}"
+        for name, usual in _FSDP.items()
+        if (said := os.environ.get(name, usual).lower()) != usual
+    ]
+    if wrong:
+        raise HostError(
+            f"the hardware config says {wrong[0]}, which this trainer does not do",
+            "use configs/accelerate/fsdp.yaml",
+        )
+    return True
+
+
+# What a hardware config can say of FSDP and would be left undone; what else it can say has no
+# sense in FSDP2, or is about state dicts, which here are whole.
+_FSDP = {
+    "FSDP_VERSION": "2",
+    "FSDP_OFFLOAD_PARAMS": "false",
+    "FSDP_ACTIVATION_CHECKPOINTING": "false",
+    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": "false",
+    "FSDP_AUTO_WRAP_POLICY": "",
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": "",
+    "FSDP_IGNORED_MODULES": "",
+}
+
+
+def gathers_again() -> bool:
+    """Whether FSDP frees a block's whole weights after its forward pass, as it does by default."""
+    return os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() != "false"
+
+
+def check_sharded(config: Config, precision: str, *, training: bool) -> None:
+    """Refuse what a sharded training would do otherwise, or not at all.
+
+    Raises:
+        UsageError: naming the knob.
+    """
+    without = "or leave ACCELERATE=fsdp out"
+    if not training:
+        raise UsageError(
+            "ACCELERATE=fsdp is for training: checkpoints are whole", "leave it out here"
+        )
+    if config.reproducibility == "deterministic":
+        raise UsageError(
+            "reproducibility: deterministic is of DDP's sums, and sharded weights have others",
+            f"use lockstep, whose bits are those of one process, {without}",
+        )
+    if precision == "fp16":
+        raise UsageError("FP16's loss scaler is not for sharded weights", f"use bf16, {without}")
+    if config.optim.name in ("lamb", "muon"):
+        raise UsageError(
+            f"optim.name {config.optim.name} looks at whole tensors, and each process has a part",
+            f"use sgd or adamw, {without}",
+        )
+    if config.optim.name == "adamw" and config.portable:
+        raise UsageError(
+            "numerics: portable takes AdamW's fused form, whose bits follow how tensors are cut",
+            f"use --optim.name sgd or --numerics native, {without}",
+        )
+    for knob in ("compile", "channels_last"):
+        if getattr(config.model, knob):
+            raise UsageError(f"model.{knob} is not for sharded weights", f"drop it, {without}")
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "").lower() in ("true", "1")
 
 
 def check_meeting() -> None:

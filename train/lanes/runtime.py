@@ -42,6 +42,7 @@ class Runtime:
         lanes: the lane numbers this process works through at each step.
         control: a CPU process group for small decisions; None when alone.
         settings: those of torch that are pinned.
+        sharded: whether weights are spread over the processes.
         pulse: where it is in the training.
     """
 
@@ -53,6 +54,7 @@ class Runtime:
     lanes: range
     control: dist.ProcessGroup | None
     settings: dict[str, Any]
+    sharded: bool = False
     pulse: Pulse = field(default_factory=Pulse)
 
     @property
@@ -142,7 +144,7 @@ def start(
         HostError: the processes or devices asked for did not come up.
         UsageError: the number of processes does not fit the lanes.
     """
-    launched.refuse_engines()
+    sharded = launched.sharded()
     launched.check_meeting()
     # Where nobody named the hardware, the experiment does.
     portable = config.portable
@@ -171,16 +173,22 @@ def start(
         if portable and accelerator.mixed_precision != "no":
             raise plan.not_portable(f"{accelerator.mixed_precision.upper()} is asked for")
         size, lockstep = config.batch_size, config.lockstep
+        sharded = sharded and world > 1
         lanes = range(0)
         if training:
             lanes = share(config.lanes, rank, world, batch=size, lockstep=lockstep)
+        if sharded:
+            launched.check_sharded(config, accelerator.mixed_precision, training=training)
+            lanes = range(rank, config.lanes, world)  # neighbours are summed at once
         # Accelerate takes the thread count from its own guess when it starts gloo.
         torch.set_num_threads(threads)
         # Small decisions must not wait for the GPU, as a group over NCCL would.
         control: Any = None
         if world > 1:
             control = dist.new_group(backend="gloo", timeout=patience)
-        yield Runtime(accelerator, rank, world, portable, threads, lanes, control, settings())
+        yield Runtime(
+            accelerator, rank, world, portable, threads, lanes, control, settings(), sharded
+        )
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.
         accelerator.end_training()

@@ -37,14 +37,21 @@ class Slot:
     def now(self) -> Tensor | None:
         """The tensor that is there now; None where there is none any more."""
         try:
-            return self.places[self.leaf]  # type: ignore[no-any-return]
+            return held(self.places[self.leaf])
         except KeyError:
             return None
 
     @property
     def is_parameter(self) -> bool:
         """Whether it is no buffer."""
-        return isinstance(self.first, nn.Parameter)
+        return self.places is self.owner._parameters
+
+
+def held(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor: all of it, or its part where it is sharded."""
+    # By its attribute: to import torch's class takes half a second, and most runs shard nothing.
+    found: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return found
 
 
 def slots(model: nn.Module) -> list[Slot]:
@@ -83,10 +90,11 @@ def _slots(model: nn.Module) -> Iterator[Slot]:
     seen: set[int] = set()
     for prefix, module in model.named_modules():
         for places in (module._parameters, module._buffers):
-            for leaf, tensor in places.items():
-                if tensor is None or id(tensor) in seen:
+            for leaf, whole in places.items():
+                if whole is None or id(whole) in seen:
                     continue
-                seen.add(id(tensor))
+                seen.add(id(whole))
+                tensor = held(whole)
                 name = f"{prefix}.{leaf}" if prefix else leaf
                 if tensor.layout is not torch.strided:
                     raise UsageError(

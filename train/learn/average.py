@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from host.errors import UsageError
+from train.lanes.sharding import Sharding
 from train.lanes.state import Kept, slots
 from train.learn.weights import contiguous, put
 
@@ -49,6 +50,15 @@ class Average:
             else:
                 value.copy_(now)
         torch._foreach_lerp_(*moved, weight)
+
+    def shard(self, sharding: Sharding) -> None:
+        """Keep this process's part of it, of a model that is sharded by now."""
+        self._values = [
+            sharding.part(value) if slot.is_parameter else value
+            for slot, value in zip(self._now.slots, self._values, strict=True)
+        ]
+        self._now = Kept(slots(self.model))
+        self._now.values = []
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -80,6 +80,7 @@ def hardware(runtime: Runtime) -> dict[str, Any]:
         "type": runtime.device.type,
         "distributed": str(runtime.accelerator.distributed_type.value),
         "mixed_precision": runtime.accelerator.mixed_precision,
+        "sharded": runtime.sharded,
         "threads": runtime.threads,
         "cpus": limits.cpus(),
         "cpu": _cpu_model(),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from host.errors import CheckpointError, first_line
 from train.record import alive, files
@@ -13,6 +13,9 @@ from train.record.facts import Facts
 from train.record.rundir import name_of
 from train.record.stateful import Stateful
 from train.record.verification import MODEL
+
+Held = tuple[dict[str, Tensor], dict[str, dict[str, Any]]]
+"""Weights and buffers by name; the state of each other thing that has some, by name."""
 
 
 class Saver:
@@ -40,16 +43,24 @@ class Saver:
             raise ValueError(f"there is a part named {name} already")
         self._parts[name] = part
 
-    def save(self, state: Mapping[str, Any]) -> None:
+    def held(self) -> Held:
+        """The weights and all other state, as they are now."""
+        parts = {name: part.state_dict() for name, part in self._parts.items()}
+        return self.model.state_dict(), parts
+
+    def save(self, state: Mapping[str, Any], held: Held | None = None) -> None:
         """Write a checkpoint of `state` (it holds `step` and `best_step`), then prune.
+
+        Args:
+            held: what `held` gave; None: as it is now.
 
         Raises:
             CheckpointError: it could not be written; earlier checkpoints are untouched.
         """
         alive.check(self.root.parent)
-        parts = {name: part.state_dict() for name, part in self._parts.items()}
+        model, parts = held or self.held()
         content = {**state, **self.facts.written()}
-        write(self.root, state["step"], self.model.state_dict(), parts, content)
+        write(self.root, state["step"], model, parts, content)
         prune(self.root, self.keep)
 
     def restore(self, found: Checkpoint) -> None:

@@ -1,0 +1,161 @@
+"""Weights spread over the processes by FSDP2: the bits of one process that holds them all."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fault.harness import assert_same_run, start
+from torch import nn
+
+from train.lanes.sharding import units
+
+# 14 steps of 96 samples, and a short one of 92.
+WORDS: list[Any] = [
+    "fit", "--config", "configs/digits.yaml", "--batch_size", 96, "--lanes", 8, "--epochs", 1,
+    "--eval.every", 7, "--checkpoint.every", 5, "--log.every", 1,
+]  # fmt: skip
+# What Accelerate's launcher says for configs/accelerate/fsdp.yaml.
+FSDP = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_RESHARD_AFTER_FORWARD": "true",
+    "FSDP_OFFLOAD_PARAMS": "false",
+    "FSDP_ACTIVATION_CHECKPOINTING": "false",
+}
+
+CASES: dict[str, list[Any]] = {
+    "batch norm, clipping": ["--optim.clip", 0.3, "--augment.pad", 2],
+    "adamw, clipping": [
+        "--numerics", "native", "--optim.name", "adamw", "--optim.lr", 0.002, "--optim.clip", 0.3,
+    ],
+    "dropout, average of the weights": ["--model.name", "dropnet", "--optim.ema", 0.9],
+    "no batch norm, plain sgd": ["--model.name", "mlp", "--optim.momentum", 0],
+    "resnet18": [
+        "--model.name", "resnet18", "--model.stem", "small", "--max_steps", 2, "--batch_size", 32,
+    ],
+    "vit": [
+        "--numerics", "native", "--model.name", "timm:test_vit", "--data.size", 32,
+        "--max_steps", 3, "--batch_size", 32, "--optim.clip", 1,
+    ],
+}  # fmt: skip
+
+
+def run(home: Path, words: list[Any], world: int, *, sharded: bool, **strikes: Any) -> Any:
+    told = dict.fromkeys(range(world), FSDP if sharded else {})
+    return start(home, world, words, strikes.get("strikes"), told)
+
+
+def ended(home: Path, words: list[Any], world: int = 1) -> Path:
+    """To its end; sharded on more than one process."""
+    words = [*words, "--run", home / "run", "--resume"]
+    attempt = run(home / "log", words, world, sharded=world > 1)
+    assert attempt.wait(240) == [0] * world, attempt.output()
+    return home / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knobs", CASES.values(), ids=CASES)
+def test_the_bits_of_one_process(tmp_path, knobs) -> None:
+    one, *others = (ended(tmp_path / str(n), [*WORDS, *knobs], n) for n in (1, 2, 4))
+    for other in others:
+        assert_same_run(other, one)
+        assert json.loads((other / "run.json").read_text())["hardware"]["sharded"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((4, True), (1, False)), ((2, False), (4, True)), ((4, True), (2, True))],
+    ids=["sharded, then whole", "whole, then sharded", "from four to two"],
+)
+def test_killed_it_goes_on_on_another_number(tmp_path, before, after) -> None:
+    """Killed in the middle of step 9, it goes on from step 7 or 5."""
+    knobs = ["--optim.ema", 0.9, "--optim.clip", 0.3]
+    whole = ended(tmp_path / "whole", [*WORDS, *knobs])
+    words = [*WORDS, *knobs, "--run", tmp_path / "run", "--resume"]
+    world, sharded = before
+    strikes = {0: {"at": "lane", "count": 9 * 8 // world, "signal": 9}}
+    broken = run(tmp_path / "0", words, world, sharded=sharded, strikes=strikes)
+    assert -9 in broken.wait(120), broken.output()
+    world, sharded = after
+    again = run(tmp_path / "1", words, world, sharded=sharded)
+    assert again.wait(240) == [0] * world, again.output()
+    assert "going on after step" in again.output()
+    assert_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+def test_each_process_holds_its_part(tmp_path) -> None:
+    """On a CPU Accelerate makes DDP of FSDP, of which each process would hold all."""
+    words = [*WORDS, "--max_steps", 1, "--run", tmp_path / "run"]
+    attempt = run(tmp_path / "0", words, 4, sharded=True)
+    assert attempt.wait(120) == [0] * 4, attempt.output()
+    said = attempt.output()
+    (every,) = re.findall(r"convnet: ([\d.]+) M parameters", said)
+    (mine,) = re.findall(r"sharded \(FSDP2\): ([\d.]+) M of these", said)
+    assert float(mine) == pytest.approx(float(every) / 4, abs=0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("knobs", "variables", "line"),
+    [
+        (
+            ["--optim.name", "lamb", "--numerics", "native"],
+            {},
+            "optim.name lamb looks at whole tensors",
+        ),
+        (["--optim.name", "adamw"], {}, "takes AdamW's fused form"),
+        (["--model.channels_last", "true"], {}, "model.channels_last is not for sharded"),
+        (["--reproducibility", "deterministic"], {}, "use lockstep, whose bits are those of one"),
+        (["--epochs", 0.34], {}, "--max_steps 5 leaves that step out"),
+        ([], {"FSDP_VERSION": "1"}, "says fsdp_version: 1"),
+        ([], {"FSDP_OFFLOAD_PARAMS": "true"}, "says fsdp_offload_params: true"),
+        ([], {"FSDP_AUTO_WRAP_POLICY": "NO_WRAP"}, "says fsdp_auto_wrap_policy: no_wrap"),
+    ],
+)
+def test_what_would_be_other_is_refused(tmp_path, knobs, variables, line) -> None:
+    words = [*WORDS, *knobs, "--run", tmp_path / "run"]
+    attempt = start(tmp_path / "0", 2, words, None, dict.fromkeys(range(2), FSDP | variables))
+    assert set(attempt.wait(60)) <= {2, 6}
+    assert line in attempt.output()
+    assert "Traceback" not in attempt.output()
+
+
+def test_what_is_gathered_at_a_time() -> None:
+    def layer() -> nn.Module:
+        return nn.Linear(128, 128)
+
+    blocks = nn.Sequential(layer(), nn.ReLU(), layer())
+    model = nn.ModuleDict({"stem": nn.Linear(2, 128), "body": blocks, "head": nn.Linear(128, 9)})
+    assert list(units(model)) == [blocks[0], blocks[2]]
+    assert list(units(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))) == []
+
+
+@pytest.mark.parametrize("world", [2, 4, 8, 16])
+def test_halving_adds_as_the_tree_does(world) -> None:
+    """On what each process would have after the swaps, in this one."""
+    from train.lanes.sharding import TreeReduceScatter
+
+    rows = torch.randn(world, world * 5, generator=torch.Generator().manual_seed(world))
+    tree = list(rows)
+    while len(tree) > 1:
+        tree = [a + b for a, b in zip(tree[::2], tree[1::2], strict=True)]
+    held = {
+        rank: rows[rank].view(world, -1)[TreeReduceScatter(rank, world)._places]
+        for rank in range(world)
+    }
+    distance = 1
+    while distance < world:
+        halves = {rank: blocks.chunk(2) for rank, blocks in held.items()}
+        held = {
+            rank: halves[rank][bool(rank & distance)]
+            + halves[rank ^ distance][bool(rank & distance)]
+            for rank in held
+        }
+        distance *= 2
+    for rank, (block,) in held.items():
+        assert torch.equal(block, tree[0].view(world, -1)[rank])

@@ -1,0 +1,119 @@
+"""The sum over lanes of a model whose weights are sharded."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from train.lanes.buffers import Buffers
+from train.lanes.sharding import Sharding
+from train.lanes.traits import Traits
+
+
+class ShardSum:
+    """The tree of `LaneTree`, read from the side: the processes work on neighbouring lanes at the
+    same time, process r of W on lanes r, r + W, r + 2W, …
+
+    torch sums each block's gradients over the processes after each backward pass, W lanes at once,
+    and leaves each process its shard of that. Those partial sums are joined here, by a binary
+    counter. So no process ever holds all of a gradient.
+
+    Args:
+        exact: whether sums and batch-norm statistics are to be those of the lanes' tree.
+    """
+
+    scale = 1.0
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sharding: Sharding,
+        traits: Traits,
+        *,
+        exact: bool,
+    ) -> None:
+        self.sharding, self.exact = sharding, exact
+        self.buffers = Buffers(model, traits.moving)
+        self._trained = [
+            (sharding.parameters[name], shard)
+            for name, shard in sharding.shards.items()
+            if shard.requires_grad
+        ]
+        self.exchanged: list[int] = []
+        # The binary counter: heights falling, and each subtree's gradients.
+        self._partial: list[tuple[int, list[Tensor]]] = []
+        # Of each lane its averages and its report, as one tensor for each type among them.
+        self._rest: list[list[Tensor]] = []
+        like = [*self.buffers.averages, torch.zeros(2, dtype=torch.float32)]
+        self._kinds: dict[torch.dtype, list[int]] = {}
+        for number, tensor in enumerate(like):
+            self._kinds.setdefault(tensor.dtype, []).append(number)
+
+    def lane(self, *, sync: bool) -> AbstractContextManager[Any]:  # noqa: ARG002  (the protocol's)
+        """Start the lane from the step's first buffers and from no gradient."""
+        self.buffers.begin()
+        for parameter, _ in self._trained:
+            parameter.grad = None
+        return nullcontext()
+
+    def add(self, share: float, report: Tensor) -> None:
+        """Join the shards of the gradients of these W lanes with those of earlier ones."""
+        node = []
+        for parameter, shard in self._trained:
+            gradient: Any = parameter.grad
+            node.append(torch.zeros_like(shard) if gradient is None else gradient.to_local())
+            parameter.grad = None
+        averages = self.buffers.averages
+        rest = [*torch._foreach_mul(averages, share), report] if averages else [report]
+        flat = (torch.cat([rest[n].reshape(-1) for n in ns]) for ns in self._kinds.values())
+        self._rest.append(list(flat))
+        self.buffers.end(share)
+        height = 0
+        # Where the bits do not matter there need not be as many as fill a tree.
+        while self._partial and (self._partial[-1][0] == height or not self.exact):
+            earlier = self._partial.pop()[1]
+            torch._foreach_add_(earlier, node)
+            node = earlier
+            height += 1
+        self._partial.append((height, node))
+
+    def total(self) -> Tensor:
+        """Give the optimizer's shards their gradients; returns the sum of the reports."""
+        [(_, node)] = self._partial
+        self._partial = []
+        for (_, shard), gradient in zip(self._trained, node, strict=True):
+            shard.grad = gradient.contiguous()
+        like = self.buffers.averages
+        shapes = [*(t.shape for t in like), torch.Size([2])]
+        sums: dict[int, Tensor] = {}
+        for numbers, lanes in zip(self._kinds.values(), zip(*self._rest, strict=True), strict=True):
+            flat = _tree(self._everywhere(torch.stack(lanes)))
+            parts = flat.split([shapes[n].numel() for n in numbers])
+            sums |= {n: part.view(shapes[n]) for n, part in zip(numbers, parts, strict=True)}
+        self._rest = []
+        *means, report = (sums[n] for n in range(len(shapes)))
+        self.buffers.settle(means, self.sharding.world)
+        return report
+
+    def _everywhere(self, mine: Tensor) -> list[Tensor]:
+        """A row for each lane of the step, in the order of lanes, from this process's rows."""
+        every = [torch.empty_like(mine) for _ in range(self.sharding.world)]
+        dist.all_gather(every, mine)
+        return [lane for lanes in zip(*every, strict=True) for lane in lanes]
+
+    def undo(self) -> bool:
+        """Nothing: what a process holds is no whole model."""
+        return False
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def _tree(lanes: list[Tensor]) -> Tensor:
+    """The sum of neighbours, then of neighbouring pairs, and so on."""
+    while len(lanes) > 1:
+        odd = lanes[-1:] if len(lanes) % 2 else []
+        lanes = [a + b for a, b in zip(lanes[::2], lanes[1::2], strict=False)] + odd
+    return lanes[0]
