@@ -125,6 +125,14 @@ def test_what_would_be_other_is_refused(tmp_path, knobs, variables, line) -> Non
     assert "Traceback" not in attempt.output()
 
 
+@pytest.mark.slow
+def test_other_verbs_do_without(cli, monkeypatch, finished) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    done = cli("evaluate", "--run", finished)
+    assert (done.code, "ACCELERATE=fsdp is for make train" in done.err) == (2, True)
+
+
 def test_what_is_gathered_at_a_time() -> None:
     def layer() -> nn.Module:
         return nn.Linear(128, 128)

@@ -53,7 +53,7 @@ def fit(
             return
     # Started again by torchrun, with other machines: the run is the one that was begun.
     run, resume = (elastic.known() or run), (resume or elastic.known() is not None)
-    with explained(config), runtimes.start(config) as runtime:
+    with explained(config), runtimes.start(config, shards=True) as runtime:
         comparison.agree(config, runtime)
         with claimed(config, run, resume, runtime) as claim:
             if runtime.main:

@@ -78,17 +78,13 @@ def gathers_again() -> bool:
     return os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() != "false"
 
 
-def check_sharded(config: Config, precision: str, *, training: bool) -> None:
+def check_sharded(config: Config, precision: str) -> None:
     """Refuse what a sharded training would do otherwise, or not at all.
 
     Raises:
         UsageError: naming the knob.
     """
     without = "or leave ACCELERATE=fsdp out"
-    if not training:
-        raise UsageError(
-            "ACCELERATE=fsdp is for training: checkpoints are whole", "leave it out here"
-        )
     if config.reproducibility == "deterministic":
         raise UsageError(
             "reproducibility: deterministic is of DDP's sums, and sharded weights have others",

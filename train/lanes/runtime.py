@@ -18,7 +18,7 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 from torch import Tensor
 
 from host import plan
-from host.errors import HostError, LockstepError
+from host.errors import HostError, LockstepError, UsageError
 from host.lanes import share
 from train.config import Config
 from train.lanes import launched
@@ -132,12 +132,13 @@ class Runtime:
 
 @contextmanager
 def start(
-    config: Config, *, training: bool = True, precision: str | None = None
+    config: Config, *, training: bool = True, shards: bool = False, precision: str | None = None
 ) -> Iterator[Runtime]:
     """Bring this process up, and down again in order.
 
     Args:
         training: whether the processes must share the lanes; any number of them can evaluate.
+        shards: whether weights may be spread over the processes, where the hardware says so.
         precision: no, fp16 or bf16, whatever the launcher says; None: as it says.
 
     Raises:
@@ -145,6 +146,10 @@ def start(
         UsageError: the number of processes does not fit the lanes.
     """
     sharded = launched.sharded()
+    if sharded and not shards:
+        raise UsageError(
+            "ACCELERATE=fsdp is for make train, and checkpoints are whole", "leave it out here"
+        )
     launched.check_meeting()
     # Where nobody named the hardware, the experiment does.
     portable = config.portable
@@ -178,7 +183,7 @@ def start(
         if training:
             lanes = share(config.lanes, rank, world, batch=size, lockstep=lockstep)
         if sharded:
-            launched.check_sharded(config, accelerator.mixed_precision, training=training)
+            launched.check_sharded(config, accelerator.mixed_precision)
             lanes = range(rank, config.lanes, world)  # neighbours are summed at once
         # Accelerate takes the thread count from its own guess when it starts gloo.
         torch.set_num_threads(threads)
