@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("host", "train", "configs", "requirements", "tests", "benchmarks")
+COPIED = ("host", "train", "configs", "docs", "requirements", "tests", "benchmarks")
 
 
 def copy_with(models: Path | None, there: Path) -> None:
