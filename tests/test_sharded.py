@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import ROOT
 from fault.harness import assert_same_run, start
 from torch import nn
 
-from train.lanes.sharding import units
+from train.lanes.blocks import units
 
 # 14 steps of 96 samples, and a short one of 92.
 WORDS: list[Any] = [
@@ -125,6 +126,57 @@ def test_what_would_be_other_is_refused(tmp_path, knobs, variables, line) -> Non
     assert "Traceback" not in attempt.output()
 
 
+OWN = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.stem, self.head = nn.Linear(64, 128), nn.Linear(128, classes)
+        self.body = nn.ModuleList(nn.Linear(128, 128) for _ in range(4))
+
+    def forward(self, images):
+        x = self.stem(images.flatten(1))
+        FORWARD
+        return self.head(x)
+
+def build(classes, shape):
+    return Net(classes)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("forward", "line"),
+    [
+        # One block of the same size or the other: nothing but the order of gathering tells.
+        ("x = x + self.body[int(torch.randint(4, ()))](x).relu()", "come to different blocks"),
+        ("x = x @ self.body[0].weight + self.body[1](x)", "a block's weights from outside"),
+        ("for b in self.body: x = b(x) if torch.rand(()) < 0.5 else x", "come to different blocks"),
+        ("self.body[2].weight.data.mul_(0.99); x = self.body[2](x)", "changed by the model"),
+        ("x = self.body[3](x)", None),
+    ],
+    ids=["by chance", "from outside", "left out", "changed", "three unused"],
+)
+def test_what_a_model_does_with_its_blocks(tmp_path, forward, line) -> None:
+    (tmp_path / "mine.py").write_text(OWN.replace("FORWARD", forward))
+    words = [*WORDS, "--config", ROOT / "configs/digits.yaml", "--max_steps", 3]
+    words += ["--numerics", "native", "--model.name", "mine:build"]
+    runs = {world: tmp_path / str(world) for world in (1, 2)}
+    for world, place in runs.items():
+        told = {"WORK": str(tmp_path)} | (FSDP if world > 1 else {})
+        given = [*words, "--run", place / "run"]
+        attempt = start(place / "log", world, given, None, dict.fromkeys(range(world), told))
+        wanted = 2 if line and world > 1 else 0
+        assert attempt.wait(120) == [wanted] * world, attempt.output()
+        if wanted:
+            [said] = [s for s in attempt.output().splitlines() if s.startswith("error: ")]
+            assert line in said
+    if line is None:
+        assert_same_run(runs[2] / "run", runs[1] / "run")
+
+
 @pytest.mark.slow
 def test_other_verbs_do_without(cli, monkeypatch, finished) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
@@ -146,7 +198,7 @@ def test_what_is_gathered_at_a_time() -> None:
 @pytest.mark.parametrize("world", [2, 4, 8, 16])
 def test_halving_adds_as_the_tree_does(world) -> None:
     """On what each process would have after the swaps, in this one."""
-    from train.lanes.sharding import TreeReduceScatter
+    from train.lanes.gathering import TreeReduceScatter
 
     rows = torch.randn(world, world * 5, generator=torch.Generator().manual_seed(world))
     tree = list(rows)

@@ -120,7 +120,9 @@ def resumed(
         register(saver, config, optimizer, runtime, average)
     state = resume.last(claim, saver, runtime, order.steps(count, config.batch_size))
     comparison.agree_on_pass(runtime, first_pass)
-    sharding = _sharding(model, optimizer, config, runtime, count) if runtime.sharded else None
+    traits, sharding = runtime.from_main(traits), None
+    if runtime.sharded:
+        sharding = _sharding(model, optimizer, config, runtime, traits=traits, count=count)
     if average is not None and sharding is not None:
         average.shard(sharding)
     made = parts(
@@ -130,7 +132,7 @@ def resumed(
         model=model,
         optimizer=optimizer,
         saver=saver,
-        traits=runtime.from_main(traits),
+        traits=traits,
         count=count,
         stop=stop,
         average=average,
@@ -141,9 +143,30 @@ def resumed(
 
 
 def _sharding(
-    model: nn.Module, optimizer: Optimizer, config: Config, runtime: Runtime, count: int
+    model: nn.Module,
+    optimizer: Optimizer,
+    config: Config,
+    runtime: Runtime,
+    *,
+    traits: Traits,
+    count: int,
 ) -> Sharding:
-    """The model and what the optimizer keeps, spread over the processes."""
+    """The model and what the optimizer keeps, spread over the processes.
+
+    Raises:
+        UsageError: it would be trained otherwise, or not at all.
+    """
+    names = dict(model.named_parameters(remove_duplicate=False))
+    for found, what in (
+        (traits.late, "comes in parts, as of checkpointing with use_reentrant=True"),
+        (traits.measured | traits.moving, "is changed by the model itself"),
+    ):
+        name = min((name for name in found if name in names), default=None)
+        if name is not None:
+            raise UsageError(
+                f"{name} {what}, and each process has a part of it",
+                "train it whole: leave ACCELERATE=fsdp out",
+            )
     last = count % config.batch_size
     if last and last < 2 * config.lanes:
         raise UsageError(
@@ -151,11 +174,13 @@ def _sharding(
             " sharded no process can go without any",
             f"--max_steps {max(1, count // config.batch_size)} leaves that step out",
         )
+    assert runtime.control is not None  # of several processes
     return Sharding(
         model,
         optimizer,
         rank=runtime.rank,
         world=runtime.world,
+        control=runtime.control,
         exact=config.lockstep,
         again=launched.gathers_again(),
     )

@@ -6,7 +6,6 @@ gradients are halved and exchanged with neighbours, nearest first, which are the
 lanes' tree, so that a run ends in the bits of one process that holds everything.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,12 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from host.errors import UsageError
-from train.lanes.exchange import swap
+from train.lanes.blocks import check, units
+from train.lanes.gathering import Agreement, Gather, TreeReduceScatter
 from train.lanes.state import held
-
-# Elements below which a block is not gathered by itself, but with what is around it.
-_SMALL = 10_000
 
 
 class Sharding:
@@ -32,6 +28,7 @@ class Sharding:
     Args:
         model, optimizer: whole, as they are to be; both are changed in place, and the optimizer
             moves shards from now on.
+        control: a CPU process group for small decisions.
         exact: whether sums are to be those of the lanes' tree.
         again: whether a block's whole weights are given back after its forward pass, and gathered
             again for its backward pass.
@@ -51,6 +48,7 @@ class Sharding:
         *,
         rank: int,
         world: int,
+        control: dist.ProcessGroup,
         exact: bool,
         again: bool = True,
     ) -> None:
@@ -62,16 +60,21 @@ class Sharding:
         whole = dict(model.named_parameters())
         device = next(iter(whole.values())).device
         blocks = list(units(model))
-        _check(model, blocks)
+        check(model, blocks)
         mesh = init_device_mesh(device.type, (world,))
         for module in (*blocks, model):
             fully_shard(module, mesh=mesh, reshard_after_forward=again)
-        for module in model.modules():
+        agreement = Agreement(control)
+        model.register_forward_pre_hook(agreement.begin, prepend=True)
+        model.register_forward_hook(agreement.end)
+        for number, module in enumerate(model.modules()):
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
+                comm: Any = Gather(number, agreement)  # theirs by its methods
+                module.set_custom_all_gather(comm)
                 if exact:
-                    comm: Any = TreeReduceScatter(rank, world)  # by its methods
+                    comm = TreeReduceScatter(rank, world)
                     module.set_custom_reduce_scatter(comm)
         root: Any = model
         root.set_reduce_scatter_unused_params(True)
@@ -163,87 +166,3 @@ class Sharding:
 def _is_like(value: Any, parameter: Tensor) -> bool:
     """Whether it is a value for each element of a parameter, as against one for all of it."""
     return isinstance(value, Tensor) and value.shape == parameter.shape
-
-
-class TreeReduceScatter:
-    """Each process's block of the sum over all, in the additions of the lanes' tree.
-
-    Recursive halving: with the neighbour at distance 1, 2, 4, … a process swaps the half that it
-    does not keep, and adds what it gets to the half that it keeps. As a + b and b + a are the same
-    bits, these are the sums of recursive doubling, of which each process holds one block.
-    """
-
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
-        # Halving leaves process r the block at the place whose bits are r's, the other way round.
-        bits = world.bit_length() - 1
-        self._places = [int(f"{r:0{bits}b}"[::-1], 2) if bits else 0 for r in range(world)]
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory of a sum and of what goes into it."""
-        return torch.empty(*size, dtype=dtype, device=device)
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: Any,  # noqa: ARG002  (torch's protocol)
-        async_op: bool = False,  # noqa: ARG002
-    ) -> None:
-        """Fill `output_tensor` with this process's block of the sums of `input_tensor`."""
-        blocks = input_tensor.view(self.world, -1)[self._places]
-        distance = 1
-        while distance < self.world:
-            low, high = blocks.chunk(2)
-            mine, given = (high, low) if self.rank & distance else (low, high)
-            other = torch.empty_like(mine)
-            swap(given.view(-1), other.view(-1), self.rank ^ distance, group, 0)
-            blocks = mine.add_(other)
-            distance *= 2
-        output_tensor.copy_(blocks[0])
-
-
-def units(model: nn.Module) -> Iterator[nn.Module]:
-    """The blocks that are gathered one at a time, in their order: the members of sequences and
-    lists that are no such things themselves, and large enough. The rest is gathered as one.
-    """
-    for module in model.children():
-        inner = list(module.children())
-        if isinstance(module, (nn.Sequential, nn.ModuleList)) or (
-            inner and any(isinstance(m, (nn.Sequential, nn.ModuleList)) for m in module.modules())
-        ):
-            yield from units(module)
-        elif not isinstance(module, nn.ModuleDict) and _size(module.parameters()) >= _SMALL:
-            yield module
-
-
-def _size(parameters: Iterable[Tensor]) -> int:
-    return sum(p.numel() for p in parameters)
-
-
-def _check(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
-    """Each parameter belongs to one block, and can be cut along its first dimension."""
-    inside = {id(module): n for n, block in enumerate(blocks) for module in block.modules()}
-    places: dict[int, int] = {}
-    for owner, module in model.named_modules():
-        place = inside.get(id(module), -1)
-        for name, parameter in module.named_parameters(owner, recurse=False):
-            if places.setdefault(id(parameter), place) != place:
-                raise UsageError(
-                    f"{name} is shared by two blocks of the model, which are gathered at different"
-                    " times",
-                    "train it whole: leave ACCELERATE=fsdp out",
-                )
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 0:
-            raise UsageError(
-                f"{name} is a single number, which cannot be cut into parts",
-                "give it one dimension: torch.zeros(1)",
-            )
-        if not parameter.is_contiguous():
-            raise UsageError(
-                f"{name} is not contiguous (as with model.channels_last), and sharding takes only"
-                " tensors that are",
-                "drop model.channels_last, or leave ACCELERATE=fsdp out",
-            )

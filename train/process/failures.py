@@ -59,7 +59,7 @@ def explained(
     except Exception as error:
         known: LockstepError | None = out_of_memory(error, config, checkpoints)
         if isinstance(error, RuntimeError):  # a broken pipe may be a logger's
-            known = known or lost(error, pulse, checkpoints) or unused(error)
+            known = known or lost(error, pulse, checkpoints) or unused(error) or parted(error)
         known = known or uncompiled(error, config) or gpu_failed(error, checkpoints)
         if known is None:
             raise
@@ -96,6 +96,18 @@ def unused(error: BaseException) -> LockstepError | None:
         "some parameters had no gradient in a pass, and at fast DDP waits for all of them",
         "use --reproducibility deterministic or lockstep",
         one_rank=True,
+    )
+
+
+def parted(error: BaseException) -> LockstepError | None:
+    """What torch says where a model reaches for weights of a block that is not at work, which are
+    sharded then; None for other errors.
+    """
+    if "mixed torch.Tensor and DTensor" not in str(error):
+        return None
+    return UsageError(
+        "the model uses a block's weights from outside of its forward, where they are sharded",
+        "train it whole: leave ACCELERATE=fsdp out; --debug shows where",
     )
 
 

@@ -1,0 +1,114 @@
+"""What processes tell each other that have a part of each weight: parts, and sums of gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from host.errors import UsageError
+from train.lanes.exchange import swap
+
+
+class _Memory:
+    """Where what is exchanged lies."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory of so many elements."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class Agreement:
+    """That all processes gather the same blocks in a forward pass, in the same order.
+
+    Some models leave blocks out by chance, or by what they see. Then processes would wait for each
+    other for ever, or have another block's weights without a word.
+    """
+
+    def __init__(self, control: dist.ProcessGroup) -> None:
+        self._control = control
+        self._within = False
+
+    def begin(self, *_of: Any) -> None:
+        """Before the model's forward pass."""
+        self._within = True
+
+    def end(self, *_of: Any) -> None:
+        """After it."""
+        self.say(-1)
+        self._within = False
+
+    def say(self, number: int) -> None:
+        """Compare which block is next; what a backward pass gathers follows from that.
+
+        Raises:
+            UsageError: on every process.
+        """
+        if not self._within:
+            return
+        mine = torch.tensor([number])
+        every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, mine, group=self._control)
+        if any(int(other) != number for other in every):
+            raise UsageError(
+                "the processes come to different blocks of the model: it leaves some out by chance,"
+                " or by what it sees",
+                "train it whole: leave ACCELERATE=fsdp out",
+            )
+
+
+class Gather(_Memory):
+    """A block's whole weights, from all processes' parts."""
+
+    def __init__(self, number: int, agreement: Agreement) -> None:
+        self.number, self.agreement = number, agreement
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Fill `output_tensor` with every process's `input_tensor`."""
+        self.agreement.say(self.number)
+        work: dist.Work | None = dist.all_gather_into_tensor(
+            output_tensor, input_tensor, group=group, async_op=async_op
+        )
+        return work
+
+
+class TreeReduceScatter(_Memory):
+    """Each process's block of the sum over all, in the additions of the lanes' tree.
+
+    Recursive halving: with the neighbour at distance 1, 2, 4, … a process swaps the half that it
+    does not keep, and adds what it gets to the half that it keeps. As a + b and b + a are the same
+    bits, these are the sums of recursive doubling, of which each process holds one block.
+    """
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        # Halving leaves process r the block at the place whose bits are r's, the other way round.
+        bits = world.bit_length() - 1
+        self._places = [int(f"{r:0{bits}b}"[::-1], 2) if bits else 0 for r in range(world)]
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,  # noqa: ARG002  (torch's protocol)
+        async_op: bool = False,  # noqa: ARG002
+    ) -> None:
+        """Fill `output_tensor` with this process's block of the sums of `input_tensor`."""
+        blocks = input_tensor.view(self.world, -1)[self._places]
+        distance = 1
+        while distance < self.world:
+            low, high = blocks.chunk(2)
+            mine, given = (high, low) if self.rank & distance else (low, high)
+            other = torch.empty_like(mine)
+            swap(given.view(-1), other.view(-1), self.rank ^ distance, group, 0)
+            blocks = mine.add_(other)
+            distance *= 2
+        output_tensor.copy_(blocks[0])
