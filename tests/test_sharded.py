@@ -2,11 +2,13 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torchvision
 from conftest import ROOT
 from fault.harness import assert_same_run, start
 from torch import nn
@@ -193,6 +195,22 @@ def test_what_is_gathered_at_a_time() -> None:
     model = nn.ModuleDict({"stem": nn.Linear(2, 128), "body": blocks, "head": nn.Linear(128, 9)})
     assert list(units(model)) == [blocks[0], blocks[2]]
     assert list(units(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("resnet18", {"BasicBlock": 8, "Linear": 1}),
+        ("vit_b_16", {"EncoderBlock": 12, "Conv2d": 1, "Linear": 1}),
+        ("alexnet", {"Conv2d": 5, "Linear": 3}),
+        ("densenet121", {"_DenseBlock": 4, "_Transition": 3, "Linear": 1}),
+        ("convnext_tiny", {"CNBlock": 18, "Conv2d": 3, "Linear": 1}),
+    ],
+)
+def test_the_blocks_of_torchvision_s_models(name, kinds) -> None:
+    with torch.device("meta"):
+        model = torchvision.models.get_model(name)
+    assert Counter(type(block).__name__ for block in units(model)) == kinds
 
 
 @pytest.mark.parametrize("world", [2, 4, 8, 16])

@@ -7,21 +7,24 @@ from torch import Tensor, nn
 
 from host.errors import UsageError
 
+_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_BARE = (nn.ParameterList, nn.ParameterDict)  # have no forward pass to be gathered for
 # Elements below which a block is not gathered by itself, but with what is around it.
 _SMALL = 10_000
 
 
 def units(model: nn.Module) -> Iterator[nn.Module]:
     """The blocks that are gathered one at a time, in their order: the members of sequences and
-    lists that are no such things themselves, and large enough. The rest is gathered as one.
+    lists, and what has none inside, where they are large enough. The rest is gathered as one.
     """
+    member = type(model) in _LISTS
     for module in model.children():
-        inner = list(module.children())
-        if isinstance(module, (nn.Sequential, nn.ModuleList)) or (
-            inner and any(isinstance(m, (nn.Sequential, nn.ModuleList)) for m in module.modules())
-        ):
+        # What derives from a list may do with its members what it likes.
+        is_list = type(module) in _LISTS
+        has_list = any(type(inner) in _LISTS for inner in module.modules())
+        if is_list or (has_list and not member):
             yield from units(module)
-        elif not isinstance(module, nn.ModuleDict) and _size(module.parameters()) >= _SMALL:
+        elif not isinstance(module, _BARE) and _size(module.parameters()) >= _SMALL:
             yield module
 
 

@@ -1,0 +1,75 @@
+"""What sharded weights cost and save: hash, memory of a process, milliseconds a step, on the CPU.
+
+    python benchmarks/sharded.py [--model vit_b_16] [--steps 6] [--size 64]
+
+Each row is a training of its own, one after another: whole on 1 process, its lanes on 2 and 4, and
+sharded on 2 and 4. Memory is the most that a process was found to hold (resident), in two looks a second
+from the first step on: at the start each has the whole model.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = (("whole", 1, {}), *((kind, n, more) for n in (2, 4) for kind, more in (
+    ("lanes", {}), ("sharded", {"ACCELERATE": "fsdp"}),
+)))  # fmt: skip
+
+
+def trained(run: Path, words: list[str], environ: dict[str, str]) -> tuple[dict[str, object], int]:
+    """A training's result, and the most bytes that a process of it held after the first step."""
+    command = [sys.executable, "-m", "train.launch", "fit", *words, "--run", str(run)]
+    most = 0
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as child:
+        while child.poll() is None:
+            time.sleep(0.5)
+            if (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size:
+                for process in psutil.Process(child.pid).children(recursive=True):
+                    try:
+                        most = max(most, process.memory_info().rss)
+                    except psutil.Error:
+                        continue
+        assert child.stderr is not None
+        if child.returncode:
+            sys.exit(child.stderr.read())
+    return json.loads((run / "result.json").read_text()), most
+
+
+def main() -> None:
+    """Train all, and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="vit_b_16")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--size", default="224")
+    options = parser.parse_args()
+    words = [
+        "--config", "configs/digits.yaml", "--numerics", "native", "--model.name", options.model,
+        "--data.size", options.size, "--batch_size", "8", "--lanes", "4", "--data.holdout", "0.01",
+        "--max_steps", str(options.steps), "--log.every", "1", "--log.report", "false",
+        "--optim.momentum", "0.9", "--checkpoint.every", "1000000",
+    ]  # fmt: skip
+    first = None
+    print(f"{options.model}, batch 8 in 4 lanes\n")
+    print("| | processes | same hash | GiB a process | ms a step |\n|---|---|---|---|---|")
+    for kind, count, more in ROWS:
+        with tempfile.TemporaryDirectory() as folder:
+            environ = {**os.environ, "CPUS": str(count), "DOCTOR": "0", **more}
+            result, most = trained(Path(folder) / "run", words, environ)
+        first = first or result["weights_sha256"]
+        same = "yes" if result["weights_sha256"] == first else "NO"
+        each = 1000 * float(str(result["seconds"])) / options.steps
+        print(f"| {kind} | {count} | {same} | {most / 2**30:.2f} | {each:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
