@@ -3,8 +3,8 @@
     python benchmarks/sharded.py [--model vit_b_16] [--steps 6] [--size 64]
 
 Each row is a training of its own, one after another: whole on 1 process, its lanes on 2 and 4, and
-sharded on 2 and 4. Memory is the most that a process was found to hold (resident), in two looks a second
-from the first step on: at the start each has the whole model.
+sharded on 2 and 4. Memory is the most that a process was found to hold (resident), in two looks a
+second from the first step on: at the start each has the whole model.
 """
 
 import argparse
