@@ -46,15 +46,18 @@ CASES: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-def run(home: Path, words: list[Any], world: int, *, sharded: bool, **strikes: Any) -> Any:
-    told = dict.fromkeys(range(world), FSDP if sharded else {})
-    return start(home, world, words, strikes.get("strikes"), told)
+BF16 = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"}
 
 
-def ended(home: Path, words: list[Any], world: int = 1) -> Path:
+def run(home: Path, words: list[Any], world: int, *, sharded: bool, **more: Any) -> Any:
+    told = (FSDP if sharded else {}) | more.get("variables", {})
+    return start(home, world, words, more.get("strikes"), dict.fromkeys(range(world), told))
+
+
+def ended(home: Path, words: list[Any], world: int = 1, **variables: str) -> Path:
     """To its end; sharded on more than one process."""
     words = [*words, "--run", home / "run", "--resume"]
-    attempt = run(home / "log", words, world, sharded=world > 1)
+    attempt = run(home / "log", words, world, sharded=world > 1, variables=variables)
     assert attempt.wait(240) == [0] * world, attempt.output()
     return home / "run"
 
@@ -66,6 +69,15 @@ def test_the_bits_of_one_process(tmp_path, knobs) -> None:
     for other in others:
         assert_same_run(other, one)
         assert json.loads((other / "run.json").read_text())["hardware"]["sharded"] is True
+
+
+@pytest.mark.slow
+def test_the_bits_of_one_process_in_bf16(tmp_path) -> None:
+    knobs = ["--numerics", "native", "--model.name", "resnet9", "--max_steps", 3]
+    one, two = (ended(tmp_path / str(n), [*WORDS, *knobs], n, **BF16) for n in (1, 2))
+    assert_same_run(two, one)
+    hardware = json.loads((two / "run.json").read_text())["hardware"]
+    assert (hardware["sharded"], hardware["mixed_precision"]) == (True, "bf16")
 
 
 @pytest.mark.slow
@@ -113,7 +125,12 @@ def test_each_process_holds_its_part(tmp_path) -> None:
         ),
         (["--optim.name", "adamw"], {}, "takes AdamW's fused form"),
         (["--model.channels_last", "true"], {}, "model.channels_last is not for sharded"),
-        (["--reproducibility", "deterministic"], {}, "use lockstep, whose bits are those of one"),
+        (["--reproducibility", "deterministic"], {}, "use --reproducibility lockstep"),
+        (
+            ["--reproducibility", "fast", "--numerics", "native"],
+            {},
+            "use --reproducibility lockstep",
+        ),
         (["--epochs", 0.34], {}, "--max_steps 5 leaves that step out"),
         ([], {"FSDP_VERSION": "1"}, "says fsdp_version: 1"),
         ([], {"FSDP_OFFLOAD_PARAMS": "true"}, "says fsdp_offload_params: true"),

@@ -181,7 +181,6 @@ def _sharding(
         rank=runtime.rank,
         world=runtime.world,
         control=runtime.control,
-        exact=config.lockstep,
         again=launched.gathers_again(),
     )
 
@@ -255,11 +254,11 @@ def wrap(
     """The model as it is called, and what sums over its lanes."""
     tree = config.lockstep
     # Accelerate's evaluation mode is precision and device, without DDP.
-    alone = tree or runtime.world == 1 or sharding is not None
+    alone = tree or runtime.world == 1
     model: Any = runtime.accelerator.prepare_model(unwrapped, evaluation_mode=alone)
     reducer: Reducer
     if sharding is not None:
-        reducer = ShardSum(unwrapped, sharding, traits, exact=tree)
+        reducer = ShardSum(unwrapped, sharding, traits)
     elif tree:
         reducer = LaneTree(unwrapped, runtime.rank, runtime.world, len(runtime.lanes), traits)
     else:

@@ -85,10 +85,11 @@ def check_sharded(config: Config, precision: str) -> None:
         UsageError: naming the knob.
     """
     without = "or leave ACCELERATE=fsdp out"
-    if config.reproducibility == "deterministic":
+    if not config.lockstep:
         raise UsageError(
-            "reproducibility: deterministic is of DDP's sums, and sharded weights have others",
-            f"use lockstep, whose bits are those of one process, {without}",
+            f"reproducibility: {config.reproducibility} is about DDP's sums, and sharded weights"
+            " have those of lockstep",
+            f"use --reproducibility lockstep, {without}",
         )
     if precision == "fp16":
         raise UsageError("FP16's loss scaler is not for sharded weights", f"use bf16, {without}")

@@ -29,7 +29,6 @@ class Sharding:
         model, optimizer: whole, as they are to be; both are changed in place, and the optimizer
             moves shards from now on.
         control: a CPU process group for small decisions.
-        exact: whether sums are to be those of the lanes' tree.
         again: whether a block's whole weights are given back after its forward pass, and gathered
             again for its backward pass.
 
@@ -49,7 +48,6 @@ class Sharding:
         rank: int,
         world: int,
         control: dist.ProcessGroup,
-        exact: bool,
         again: bool = True,
     ) -> None:
         # A second of imports.
@@ -73,9 +71,8 @@ class Sharding:
                 module.set_force_sum_reduction_for_comms(True)
                 comm: Any = Gather(number, agreement)  # theirs by its methods
                 module.set_custom_all_gather(comm)
-                if exact:
-                    comm = TreeReduceScatter(rank, world)
-                    module.set_custom_reduce_scatter(comm)
+                comm = TreeReduceScatter(rank, world)
+                module.set_custom_reduce_scatter(comm)
         root: Any = model
         root.set_reduce_scatter_unused_params(True)
         self.parameters = dict(model.named_parameters(remove_duplicate=False))

@@ -19,9 +19,6 @@ class ShardSum:
     torch sums each block's gradients over the processes after each backward pass, W lanes at once,
     and leaves each process its shard of that. Those partial sums are joined here, by a binary
     counter. So no process ever holds all of a gradient.
-
-    Args:
-        exact: whether sums and batch-norm statistics are to be those of the lanes' tree.
     """
 
     scale = 1.0
@@ -31,10 +28,8 @@ class ShardSum:
         model: nn.Module,
         sharding: Sharding,
         traits: Traits,
-        *,
-        exact: bool,
     ) -> None:
-        self.sharding, self.exact = sharding, exact
+        self.sharding = sharding
         self.buffers = Buffers(model, traits.moving)
         self._trained = [
             (sharding.parameters[name], shard)
@@ -71,8 +66,7 @@ class ShardSum:
         self._rest.append(list(flat))
         self.buffers.end(share)
         height = 0
-        # Where the bits do not matter there need not be as many as fill a tree.
-        while self._partial and (self._partial[-1][0] == height or not self.exact):
+        while self._partial and self._partial[-1][0] == height:
             earlier = self._partial.pop()[1]
             torch._foreach_add_(earlier, node)
             node = earlier
@@ -112,8 +106,7 @@ class ShardSum:
 
 
 def _tree(lanes: list[Tensor]) -> Tensor:
-    """The sum of neighbours, then of neighbouring pairs, and so on."""
+    """The sum of neighbours, then of neighbouring pairs, and so on; of a power of two."""
     while len(lanes) > 1:
-        odd = lanes[-1:] if len(lanes) % 2 else []
-        lanes = [a + b for a, b in zip(lanes[::2], lanes[1::2], strict=False)] + odd
+        lanes = [a + b for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
     return lanes[0]
