@@ -73,11 +73,22 @@ def test_the_bits_of_one_process(tmp_path, knobs) -> None:
 
 @pytest.mark.slow
 def test_the_bits_of_one_process_in_bf16(tmp_path) -> None:
-    knobs = ["--numerics", "native", "--model.name", "resnet9", "--max_steps", 3]
+    knobs = ["--numerics", "native", "--max_steps", 3]
     one, two = (ended(tmp_path / str(n), [*WORDS, *knobs], n, **BF16) for n in (1, 2))
     assert_same_run(two, one)
     hardware = json.loads((two / "run.json").read_text())["hardware"]
     assert (hardware["sharded"], hardware["mixed_precision"]) == (True, "bf16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "vit", "batch norm, clipping"])
+def test_activations_that_are_computed_again_are_the_same(tmp_path, name) -> None:
+    """In the whole model and in shards: in those of a sequence torch gathers once more for it."""
+    words = [*WORDS, *CASES[name], "--max_steps", 2]
+    again = [*words, "--model.activation_checkpointing", "true"]
+    usual = ended(tmp_path / "usual", words)
+    assert_same_run(ended(tmp_path / "one", again), usual)
+    assert_same_run(ended(tmp_path / "two", again, 2), usual)
 
 
 @pytest.mark.slow

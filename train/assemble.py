@@ -121,6 +121,7 @@ def resumed(
     state = resume.last(claim, saver, runtime, order.steps(count, config.batch_size))
     comparison.agree_on_pass(runtime, first_pass)
     traits, sharding = runtime.from_main(traits), None
+    learner.as_trained(model, config, traits)
     if runtime.sharded:
         sharding = _sharding(model, optimizer, config, runtime, traits=traits, count=count)
     if average is not None and sharding is not None:

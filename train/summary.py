@@ -137,8 +137,7 @@ def doubts(parts: Parts) -> Iterator[str]:
     if found is not None and not found.fits and parts.sharding is None:
         yield (
             f"about {found.wanted / 2**30:.1f} GiB are needed, and {found.place} has"
-            f" {found.there / 2**30:.1f}: raise lanes (other bits) or the number of processes, or"
-            " PRECISION=bf16; make tune measures"
+            f" {found.there / 2**30:.1f}: use {found.ways}; make tune measures"
         )
     steps = order.steps(parts.samples, config.batch_size)
     warmup = optim.warmup(config.optim, order.steps(len(images.train), config.batch_size))

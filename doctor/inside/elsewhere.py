@@ -108,14 +108,16 @@ def _memory(config: Config, data: ImageData, need: Need, cards: Cards, half: boo
     )
     if wanted <= LEAVE * cards.size:
         return ok("fits on it", seen)
-    if largest < 1:
-        fix = "PRECISION=bf16, a smaller model or smaller images"
-        return fail("fits on it", seen, "not even one image fits", fix)
-    counts = (n for n in range(1, config.batch_size + 1) if config.batch_size % n == 0)
-    lanes = next(
-        (n for n in counts if config.batch_size // n <= largest and n % cards.count == 0), 0
+    fix = memory.ways(
+        config,
+        len(data.classes),
+        data.train.shape,
+        world=cards.count,
+        half=half,
+        room=LEAVE * cards.size - CONTEXT,
     )
-    fix = f"{f'--lanes {lanes}, or ' * bool(lanes)}PRECISION=bf16, or more GPUs"
+    if largest < 1:
+        return fail("fits on it", seen, "not even one image fits", fix)
     if wanted <= cards.size:
         return warn("fits on it", seen, "it may end in out of memory, hours later", fix)
     return fail("fits on it", seen, "it would end in out of memory", fix)
@@ -126,7 +128,8 @@ def _largest(config: Config, data: ImageData, cards: Cards, half: bool) -> int:
     shape = data.train.shape
     with alone():
         model = memory.blank(config.model, len(data.classes), shape)
-        kept = {count: memory.saved(model, count, shape) for count in (2, 4)}
+        again = config.model.activation_checkpointing
+        kept = {count: memory.saved(model, count, shape, again=again) for count in (2, 4)}
     small, large = (
         memory.estimate(
             model,

@@ -109,10 +109,11 @@ def _memory(fit: Fit) -> Finding:
         f" (activations {need.activations / 2**30:.2f}, weights {need.weights / 2**30:.2f},"
         f" gradients {need.gradients / 2**30:.2f}, optimizer {need.optimizer / 2**30:.2f})"
     )
-    fix = "make tune finds the largest micro-batch; --lanes raised, PRECISION=bf16, or more GPUs"
     if not fit.fits:
+        fix = f"{fit.ways}; make tune finds the largest micro-batch"
         return fail("fits in memory", seen, "it would end in out of memory", fix)
     if fit.is_near:
+        fix = "make tune finds the largest micro-batch"
         return warn("fits in memory", seen, "it may end in out of memory, hours later", fix)
     return ok("fits in memory", seen)
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from host.dotted import TIMM
 from host.errors import UsageError
-from train.knobs import Section, idle
+from train.knobs import FREE, Section, idle
 
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(@.+)?")
 _UNSAFE = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
@@ -34,6 +34,8 @@ class Model(Section):
     """Store activations channel by channel in memory: faster on GPUs with FP16 or BF16."""
     compile: bool = False
     """Compile with torch.compile; needs a C compiler."""
+    activation_checkpointing: bool = Field(False, json_schema_extra=FREE)
+    """Keep each block's input alone for the backward pass: less memory, slower, the same bits."""
 
     @model_validator(mode="after")
     def _known_weights(self) -> "Model":
@@ -50,6 +52,16 @@ class Model(Section):
             raise UsageError(
                 f"model.weights: {said} is neither a .safetensors file nor a hub id (owner/name)",
                 "name one of them",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _kept(self) -> "Model":
+        if self.compile and self.activation_checkpointing:
+            raise UsageError(
+                "model.compile with model.activation_checkpointing: the compiler chooses by itself"
+                " what it keeps",
+                "drop one of the two",
             )
         return self
 

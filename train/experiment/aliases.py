@@ -106,6 +106,8 @@ _CALLED = {
     "initial_checkpoint": "model.weights",
     "prefetch_factor": "data.prefetch",
     "smoothing": "optim.label_smoothing",
+    "grad_checkpointing": "model.activation_checkpointing",
+    "gradient_checkpointing": "model.activation_checkpointing",
     "torch_compile": "model.compile",
     "torchcompile": "model.compile",
     "use_wandb": "wandb.mode",

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from host.errors import UsageError
 
-_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+"""What holds modules, and does nothing else: of what derives from one it is not known."""
 _BARE = (nn.ParameterList, nn.ParameterDict)  # have no forward pass to be gathered for
 # Elements below which a block is not gathered by itself, but with what is around it.
 _SMALL = 10_000
@@ -17,11 +18,11 @@ def units(model: nn.Module) -> Iterator[nn.Module]:
     """The blocks that are gathered one at a time, in their order: the members of sequences and
     lists, and what has none inside, where they are large enough. The rest is gathered as one.
     """
-    member = type(model) in _LISTS
+    member = type(model) in LISTS
     for module in model.children():
         # What derives from a list may do with its members what it likes.
-        is_list = type(module) in _LISTS
-        has_list = any(type(inner) in _LISTS for inner in module.modules())
+        is_list = type(module) in LISTS
+        has_list = any(type(inner) in LISTS for inner in module.modules())
         if is_list or (has_list and not member):
             yield from units(module)
         elif not isinstance(module, _BARE) and _size(module.parameters()) >= _SMALL:

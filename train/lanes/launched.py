@@ -55,7 +55,8 @@ def sharded() -> bool:
     if wrong:
         raise HostError(
             f"the hardware config says {wrong[0]}, which this trainer does not do",
-            "use configs/accelerate/fsdp.yaml",
+            "use configs/accelerate/fsdp.yaml"
+            + ", and --model.activation_checkpointing true" * ("activation" in wrong[0]),
         )
     return True
 

@@ -35,6 +35,17 @@ class Generators:
         """Seed for the batch of an evaluation that begins with the sample `start`."""
         _seed(key(seed, start, 0, _EVALUATION), self._own)
 
+    def states(self) -> list[Any]:
+        """Where all stand that are not torch's default ones."""
+        return [random.getstate(), np.random.get_state(), *map(_state, self._own)]
+
+    def put(self, states: list[Any]) -> None:
+        """Have them stand there again."""
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        for generator, state in zip(self._own, states[2:], strict=True):
+            _put(generator, state)
+
 
 def _seed(value: int, own: Iterable[Any]) -> None:
     """Seed torch's generators as `torch.manual_seed` would, and all others there are.
@@ -61,3 +72,18 @@ def _seed_one(generator: Any, value: int) -> None:
         bits.state = type(bits)(value).state
     else:  # numpy's older kind takes 32 bits
         generator.seed(value & 0xFFFFFFFF)
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _put(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from host.errors import UsageError
+from host.errors import UsageError, first_line
 from train.lanes import attributes
 from train.lanes.state import same, slots
 from train.learn import weights
@@ -103,6 +103,37 @@ def check_resume(tries: Tries, resumed: Tries) -> None:
     resumed.train(seed=1)  # on a process that begins with another lane
     _check_same(tries, tries.train(), resumed.train(), resumed)
     _check_same(tries, tries.evaluate(), resumed.evaluate(), resumed)
+
+
+def check_again(tries: Tries, again: Tries) -> None:
+    """See that activations which are computed again are the same.
+
+    Args:
+        again: the same model with the same state, which computes them again.
+
+    Raises:
+        UsageError: gradients come out otherwise, or not at all.
+    """
+    way_out = "leave model.activation_checkpointing out"
+    for seed in (0, 1):
+        usual = tries.train(seed)
+        try:
+            found = again.train(seed)
+        except RuntimeError as error:
+            if "memory" in str(error):
+                raise
+            raise UsageError(
+                "a block's activations cannot be computed again for the backward pass:"
+                f" {first_line(error)}",
+                way_out,
+            ) from error
+        for name in {**usual.result, **found.result}:
+            if not same(usual.result.get(name), found.result.get(name)):
+                raise UsageError(
+                    f"{name} comes out otherwise where activations are computed again", way_out
+                )
+    if again.traits().late - tries.traits().late:
+        raise UsageError("gradients come in parts where activations are computed again", way_out)
 
 
 def check_twins(model: nn.Module, twin: nn.Module) -> None:

@@ -16,7 +16,7 @@ from train.lanes import seeds
 from train.lanes.runtime import Runtime
 from train.lanes.settings import settings
 from train.lanes.traits import USUAL, Traits
-from train.learn import examine, loss, models, optim, portable, tries
+from train.learn import activations, examine, loss, models, optim, portable, tries
 from train.learn.alone import alone
 from train.learner import sizes
 from train.process.failures import out_of_memory
@@ -90,11 +90,23 @@ def traits(
             few = sizes.samples(config, images, runtime, config.micro_batch)
             looked = another(one_of_many, few)
             examine.examine(looked)
-        examine.check_resume(looked, another(one_of_none, looked.samples))
+        resumed = another(one_of_none, looked.samples)
+        examine.check_resume(looked, resumed)
+        if config.model.activation_checkpointing:
+            as_trained(resumed.model, config, looked.traits())
+            examine.check_again(looked, resumed)
+        del resumed
+        # Larger batches are tried as they are trained: there may be no memory for more.
+        as_trained(looked.model, config, looked.traits())
         sizes.try_all(looked, config, images, samples)
         if config.portable:
             pictures = partial(sizes.pictures, config, images, runtime)
-            new_one = partial(another, one_of_none, looked.samples)
+
+            def new_one() -> tries.Tries:
+                made = another(one_of_none, looked.samples)
+                as_trained(made.model, config, looked.traits())
+                return made
+
             portable.check(new_one, pictures, config, compiled)
         _check_settings(runtime)
     except Exception as error:  # whatever a model raises
@@ -106,6 +118,19 @@ def traits(
             "checkpoint activations with use_reentrant=False, or use lockstep",
         )
     return found
+
+
+def as_trained(model: nn.Module, config: Config, traits: Traits) -> None:
+    """Have the model keep for its backward pass what the experiment says.
+
+    Raises:
+        UsageError: it has no blocks that could be computed again.
+    """
+    if config.model.activation_checkpointing:
+        # At fast nobody has looked what moves.
+        unknown = config.reproducibility == "fast"
+        buffers = [name for name, _ in model.named_buffers()]
+        activations.compute_again(model, buffers if unknown else traits.moving)
 
 
 def first_pass(config: Config, images: ImageData, runtime: Runtime) -> str:

@@ -144,6 +144,8 @@ def out_of_memory(
     asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", text)
     wanted = f"; it asked for {asked.group(1)}" if asked else ""
     more = f"--lanes {2 * config.lanes} (other bits), PRECISION=bf16, or a smaller --batch_size"
+    if not (config.model.compile or config.model.activation_checkpointing):
+        more = f"--model.activation_checkpointing true (the same bits, slower), {more}"
     pieces = _in_pieces(text)
     if pieces:
         wanted += f", and {pieces} that torch keeps unused lie in pieces that are too small"

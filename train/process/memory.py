@@ -2,16 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from host import limits
+from host.lanes import cutting
 from train.config import Config, Model
 from train.lanes.reducer import gradient_copies
-from train.learn import models, optim
+from train.learn import activations, models, optim
 from train.learn.alone import alone
 
 PROCESS = 0.7e9
@@ -47,12 +52,14 @@ class Fit:
         wanted: bytes, of all processes that share the place.
         there: bytes.
         place: what that is the memory of, for people.
+        ways: what would make it fit, where it does not.
     """
 
     need: Need
     wanted: float
     there: float
     place: str
+    ways: str = ""
 
     @property
     def fits(self) -> bool:
@@ -92,14 +99,60 @@ def fit(
     if need is None:
         return None
     if gpus:
-        least = min(torch.cuda.get_device_properties(n).total_memory for n in gpus)
-        return Fit(need, need.total + resident + CONTEXT, least, "GPU memory")
-    limit = limits.memory()
-    there = limit or limits.memory_total()
-    if there is None:
+        most: float | None = min(torch.cuda.get_device_properties(n).total_memory for n in gpus)
+        place, each, count = "GPU memory", resident + CONTEXT, 1
+    else:
+        limit = limits.memory()
+        most = limit or limits.memory_total()
+        place = "the cgroup's limit" if limit else "memory"
+        each, count = resident + PROCESS, local
+    if most is None:
         return None
-    wanted = local * (need.total + resident + PROCESS)
-    return Fit(need, wanted, there, "the cgroup's limit" if limit else "memory")
+    found = Fit(need, count * (need.total + each), most, place)
+    if found.fits:
+        return found
+    room = most / count - each
+    return replace(found, ways=ways(config, classes, shape, world=world, half=half, room=room))
+
+
+def ways(config: Config, classes: int, shape: Shape, *, world: int, half: bool, room: float) -> str:
+    """What would make a training fit that does not, as words of commands, the least change first.
+
+    Args:
+        shape: (C, H, W) of an image.
+        room: bytes for what each process needs.
+    """
+
+    def fits(other: Config, half: bool = half) -> bool:
+        need = of_shapes(other, classes, shape, world=world, half=half)
+        return need is not None and need.total <= room
+
+    def lanes(other: Config, half: bool = half) -> int | None:
+        counts = cutting(config.batch_size, power_of_two=config.lockstep)
+        more = (n for n in counts if n > config.lanes and n % world == 0)
+        return next((n for n in more if fits(other.model_copy(update={"lanes": n}), half)), None)
+
+    found: list[str] = []
+    again = None if config.model.compile or config.model.activation_checkpointing else config
+    if again is not None:
+        model = config.model.model_copy(update={"activation_checkpointing": True})
+        again = config.model_copy(update={"model": model})
+    known = "--model.activation_checkpointing true"
+    if again is not None and fits(again):
+        found.append(f"{known} (the same bits, slower)")
+    if not half and not config.portable and fits(config, half=True):
+        found.append("PRECISION=bf16")
+    if (count := lanes(config)) is not None:
+        found.append(f"--lanes {count} (other bits)")
+    if not found and again is not None and (count := lanes(again)) is not None:
+        found.append(f"{known} with --lanes {count}")
+    if not found and not half and not config.portable:
+        other = again or config
+        count = config.lanes if fits(other, half=True) else lanes(other, half=True)
+        if count is not None:
+            more = f", {known}" * (again is not None)
+            found.append(f"PRECISION=bf16{more}" + f", --lanes {count}" * (count != config.lanes))
+    return ", or ".join(found) or "a smaller model, or smaller images"
 
 
 def of_shapes(config: Config, classes: int, shape: Shape, *, world: int, half: bool) -> Need | None:
@@ -109,10 +162,11 @@ def of_shapes(config: Config, classes: int, shape: Shape, *, world: int, half: b
         shape: (C, H, W) of an image.
         half: mixed precision.
     """
+    again = config.model.activation_checkpointing
     try:
         with alone():
             model = blank(config.model, classes, shape)
-            kept = saved(model, config.micro_batch, shape)
+            kept = saved(model, config.micro_batch, shape, again=again)
     except Exception:  # whatever a model raises that cannot do without numbers
         return None
     return estimate(model, config, shape, kept, world=world, half=half)
@@ -143,20 +197,49 @@ def estimate(
     return Need(weights, weights * copies, weights * optim.copies(config.optim), activations)
 
 
-def saved(model: nn.Module, batch: int, shape: Shape) -> int:
-    """Bytes that the forward pass of `batch` images keeps for the backward pass."""
+def saved(model: nn.Module, batch: int, shape: Shape, *, again: bool = False) -> int:
+    """Bytes that the forward pass of `batch` images keeps for the backward pass.
+
+    Args:
+        again: what blocks keep is computed again for it, one block after another.
+
+    Raises:
+        UsageError: the model has no blocks.
+    """
     own = {p.untyped_storage()._cdata for p in (*model.parameters(), *model.buffers())}
     kept: dict[int, Tensor] = {}
+    most = 0
 
-    def keep(tensor: Tensor) -> Tensor:
+    def within(forward: activations.Forward, _modules: list[nn.Module]) -> activations.Forward:
+        def call(*args: Any, **named: Any) -> Any:
+            nonlocal most
+            for given in (*args, *named.values()):
+                if isinstance(given, Tensor):
+                    keep(kept, given)
+            inside: dict[int, Tensor] = {}
+            with saved_tensors_hooks(partial(keep, inside), lambda tensor: tensor):
+                out = forward(*args, **named)
+            most = max(most, sum(_bytes(inside[number]) for number in inside.keys() - kept.keys()))
+            return out
+
+        return call
+
+    def keep(held: dict[int, Tensor], tensor: Tensor) -> Tensor:
         number = tensor.untyped_storage()._cdata
         if number not in own:
-            kept[number] = tensor
+            held[number] = tensor
         return tensor
 
     device = next(model.parameters()).device
     images = torch.zeros(batch, *shape, device=device)
     labels = torch.zeros(batch, dtype=torch.long, device=device)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        functional.cross_entropy(model(images), labels)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    with activations.cut(model, within) if again else nullcontext(1) as blocks:
+        if not blocks:
+            raise activations.no_blocks()
+        with saved_tensors_hooks(partial(keep, kept), lambda tensor: tensor):
+            functional.cross_entropy(model(images), labels)
+    return most + sum(map(_bytes, kept.values()))
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.untyped_storage().nbytes()

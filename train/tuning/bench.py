@@ -61,6 +61,7 @@ def parts_of(bench: Bench, samples: int) -> Parts:
     """The same parts as a training has, but for what writes."""
     config, data, runtime = bench.config, bench.data, bench.runtime
     model, optimizer = agreed(bench, lambda: learner.new(config, data, runtime))
+    learner.as_trained(model, config, bench.traits)
     saver = Saver(bench.folder, 1, model, assemble.facts(config, data, runtime))
     return assemble.parts(
         config,
