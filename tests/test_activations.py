@@ -4,6 +4,7 @@ import random
 import shutil
 import weakref
 
+import idioms
 import numpy as np
 import pytest
 import torch
@@ -16,6 +17,7 @@ from host.errors import UsageError
 from train.config import Model
 from train.lanes.seeds import Generators
 from train.lanes.state import same
+from train.learn import models
 from train.learn.activations import compute_again
 from train.learn.models import build
 from train.process import memory
@@ -192,3 +194,21 @@ def test_a_model_without_blocks_is_refused() -> None:
 
     with pytest.raises(UsageError, match="has no blocks"):
         compute_again(Bare(), [])
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_what_the_trainer_watches_is_left_alone(cli, tmp_path, monkeypatch) -> None:
+    """A frozen norm of one's own, whose averages are buffers that nothing may write to; a scripted
+    module, which cannot be left half-way.
+    """
+    monkeypatch.setitem(
+        models.OURS, "frozen", idioms.ALL["frozen_batchnorm_buffers_versioned_load"]
+    )
+    monkeypatch.setitem(models.OURS, "scripted", idioms.ALL["torchscript_submodule"])
+    for name in ("frozen", "scripted"):
+        words = ["fit", *DIGITS, "--numerics", "native", "--batch_size", 32, "--max_steps", 2]
+        words += ["--model.name", name, "--run"]
+        on = ["--model.activation_checkpointing", "true"]
+        usual, again = (cli(*words, tmp_path / f"{name}{len(m)}", *m) for m in ([], on))
+        assert hash_of(usual) == hash_of(again)

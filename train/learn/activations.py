@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from host.errors import UsageError
@@ -35,7 +36,12 @@ def compute_again(model: nn.Module, moving: Collection[str]) -> None:
     Raises:
         UsageError: it has no blocks that are known.
     """
-    moved = [s for s in slots(model) if is_average(s) or is_counter(s) or s.name in moving]
+    moved = [
+        slot
+        for slot in slots(model)
+        if slot.name in moving
+        or (isinstance(slot.owner, _NormBase) and (is_average(slot) or is_counter(slot)))
+    ]
     generators = Generators(model)
 
     def around(forward: Forward, modules: list[nn.Module]) -> Forward:
@@ -111,7 +117,7 @@ class _Cut:
             before = self.count
             if type(child) in LISTS or _layers(child) > self._most:
                 self._walk(child)
-            if self.count == before and [*child.children()] and type(child) not in LISTS:
+            if self.count == before and not _is_simple(child) and type(child) not in LISTS:
                 self._put(child, self._around(child.forward, [child]))
 
     def _cut_sequence(self, sequence: nn.Sequential) -> None:
@@ -138,7 +144,12 @@ class _Cut:
 
 def _layers(module: nn.Module) -> int:
     """How many modules there are in it that hold no others."""
-    return sum(not [*each.children()] for each in module.modules())
+    return sum(map(_is_simple, module.modules()))
+
+
+def _is_simple(module: nn.Module) -> bool:
+    """Whether it holds no others; a scripted one is not asked, and cannot be left half-way."""
+    return isinstance(module, torch.jit.ScriptModule) or not [*module.children()]
 
 
 def _through(layers: Sequence[Forward], given: Any) -> Any:
@@ -151,7 +162,8 @@ def _pieces(layers: list[nn.Module]) -> Iterator[list[nn.Module]]:
     """Runs of layers without modules inside, the square root of their number in each, so that as
     much is kept between them as within one; all else alone.
     """
-    simple = [not [*layer.children()] for layer in layers]
+    scripted = torch.jit.ScriptModule
+    simple = [_is_simple(layer) and not isinstance(layer, scripted) for layer in layers]
     length = math.ceil(math.sqrt(sum(simple)))
     piece: list[nn.Module] = []
     for layer, is_simple in zip(layers, simple, strict=True):
