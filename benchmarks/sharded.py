@@ -1,10 +1,11 @@
 """What sharded weights cost and save: hash, memory of a process, milliseconds a step, on the CPU.
 
-    python benchmarks/sharded.py [--model vit_b_16] [--steps 6] [--size 64]
+    python benchmarks/sharded.py [--model vit_b_16] [--steps 6] [--size 224]
 
 Each row is a training of its own, one after another: whole on 1 process, its lanes on 2 and 4, and
-sharded on 2 and 4. Memory is the most that a process was found to hold (resident), in two looks a
-second from the first step on: at the start each has the whole model.
+sharded on 2 and 4; with activations computed again as well. Memory is the most that a process was
+found to hold (resident), in two looks a second from the first step on: at the start each has the
+whole model.
 """
 
 import argparse
@@ -19,9 +20,21 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS = (("whole", 1, {}), *((kind, n, more) for n in (2, 4) for kind, more in (
-    ("lanes", {}), ("sharded", {"ACCELERATE": "fsdp"}),
-)))  # fmt: skip
+FSDP = {"ACCELERATE": "fsdp"}
+AGAIN = ["--model.activation_checkpointing", "true"]
+ROWS: tuple[tuple[str, int, dict[str, str], list[str]], ...] = (
+    ("whole", 1, {}, []),
+    ("whole, activations again", 1, {}, AGAIN),
+    *(
+        row
+        for n in (2, 4)
+        for row in (
+            ("lanes", n, {}, []),
+            ("sharded", n, FSDP, []),
+            ("sharded, activations again", n, FSDP, AGAIN),
+        )
+    ),
+)
 
 
 def trained(run: Path, words: list[str], environ: dict[str, str]) -> tuple[dict[str, object], int]:
@@ -61,10 +74,10 @@ def main() -> None:
     first = None
     print(f"{options.model}, batch 8 in 4 lanes\n")
     print("| | processes | same hash | GiB a process | ms a step |\n|---|---|---|---|---|")
-    for kind, count, more in ROWS:
+    for kind, count, more, again in ROWS:
         with tempfile.TemporaryDirectory() as folder:
             environ = {**os.environ, "CPUS": str(count), "DOCTOR": "0", **more}
-            result, most = trained(Path(folder) / "run", words, environ)
+            result, most = trained(Path(folder) / "run", [*words, *again], environ)
         first = first or result["weights_sha256"]
         same = "yes" if result["weights_sha256"] == first else "NO"
         each = 1000 * float(str(result["seconds"])) / options.steps

@@ -106,6 +106,8 @@ def _memory(config: Config, data: ImageData, need: Need, cards: Cards, half: boo
         f"about {wanted / 2**30:.1f} of {cards.size / 2**30:.0f} GiB with micro-batches of"
         f" {config.micro_batch}; {most}"
     )
+    if need.start > need.training:
+        seen += "; the most before the first step, where the model is tried"
     if wanted <= LEAVE * cards.size:
         return ok("fits on it", seen)
     fix = memory.ways(
@@ -142,8 +144,9 @@ def _largest(config: Config, data: ImageData, cards: Cards, half: bool) -> int:
         for count in kept
     )
     each = (large.activations - small.activations) / 2
-    fixed = small.total - 2 * each
-    return max(0, math.floor((LEAVE * cards.size - CONTEXT - fixed) / max(1, each)))
+    fixed = small.training - 2 * each
+    room = LEAVE * cards.size - CONTEXT
+    return max(0, math.floor((room - fixed) / max(1, each))) if small.start <= room else 0
 
 
 def _time(config: Config, data: ImageData, cards: Cards) -> Finding:

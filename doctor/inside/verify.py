@@ -107,8 +107,11 @@ def _memory(fit: Fit) -> Finding:
     seen = (
         f"about {fit.wanted / 2**30:.1f} of the {fit.there / 2**30:.1f} GiB of {fit.place}"
         f" (activations {need.activations / 2**30:.2f}, weights {need.weights / 2**30:.2f},"
-        f" gradients {need.gradients / 2**30:.2f}, optimizer {need.optimizer / 2**30:.2f})"
+        f" gradients {need.gradients / 2**30:.2f}, optimizer {need.optimizer / 2**30:.2f}"
     )
+    if need.start > need.training:
+        seen += f"; the most before the first step, where it is tried: {need.start / 2**30:.2f}"
+    seen += ")"
     if not fit.fits:
         fix = f"{fit.ways}; make tune finds the largest micro-batch"
         return fail("fits in memory", seen, "it would end in out of memory", fix)

@@ -23,6 +23,9 @@ PROCESS = 0.7e9
 """Bytes of a process before its first tensor: torch, Accelerate, TensorBoard and what they need."""
 CONTEXT = 1.0e9
 """Bytes on a GPU before the first tensor: CUDA's context and its libraries' workspaces."""
+# Copies of the weights at the most while a model is tried: measured on AlexNet (7.6)
+# and ResNet-152 (7.9).
+_TRIED = 8
 # What takes more than this share may fail later: evaluation, fragments, other programs.
 _NEAR = 0.85
 
@@ -31,17 +34,27 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that one process needs in training."""
+    """Bytes that one process needs.
+
+    Attributes:
+        start: before the first step, where the model is tried on a few images.
+    """
 
     weights: int
     gradients: int
     optimizer: int
     activations: int
+    start: int = 0
+
+    @property
+    def training(self) -> int:
+        """In a step."""
+        return self.weights + self.gradients + self.optimizer + self.activations
 
     @property
     def total(self) -> int:
-        """All of it."""
-        return self.weights + self.gradients + self.optimizer + self.activations
+        """At the most."""
+        return max(self.training, self.start)
 
 
 @dataclass(frozen=True)
@@ -108,7 +121,9 @@ def fit(
         each, count = resident + PROCESS, local
     if most is None:
         return None
-    found = Fit(need, count * (need.total + each), most, place)
+    # One process tries the model, and the others have it already.
+    start = need.start + (count - 1) * need.weights
+    found = Fit(need, max(count * need.training, start) + count * each, most, place)
     if found.fits:
         return found
     room = most / count - each
@@ -194,7 +209,9 @@ def estimate(
     copies = gradient_copies(config, world) + 2 * (world > 1)
     images = config.micro_batch * math.prod(shape) * 4
     activations = (kept // 2 + weights // 2 if half else kept) + images
-    return Need(weights, weights * copies, weights * optim.copies(config.optim), activations)
+    optimizer = weights * optim.copies(config.optim)
+    start = weights * _TRIED if config.reproducibility != "fast" else 0
+    return Need(weights, weights * copies, optimizer, activations, start)
 
 
 def saved(model: nn.Module, batch: int, shape: Shape, *, again: bool = False) -> int:
