@@ -25,6 +25,7 @@ from train.lanes.tripwire import Tripwire
 from train.learn import loss, optim
 from train.learn.average import Average
 from train.parts import Parts
+from train.process import memory
 from train.process.interrupt import StopFlag
 from train.process.stopwatch import Stopwatch
 from train.record import comparison, resume
@@ -126,6 +127,7 @@ def resumed(
         sharding = _sharding(model, optimizer, config, runtime, traits=traits, count=count)
     if average is not None and sharding is not None:
         average.shard(sharding)
+    memory.give_back(runtime.device)
     made = parts(
         config,
         runtime,

@@ -1,6 +1,5 @@
 """What a trial of `tune` starts from, and how its processes agree on lack of memory."""
 
-import gc
 import json
 import os
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from train.lanes.runtime import Runtime
 from train.lanes.traits import USUAL, Traits
 from train.learn.average import Average
 from train.parts import Parts
+from train.process import memory
 from train.process.failures import out_of_memory
 from train.process.interrupt import StopFlag
 from train.record.saver import Saver
@@ -122,9 +122,7 @@ def free(runtime: Runtime) -> None:
     """Give back what a try took."""
     runtime.accelerator.free_memory()
     torch.compiler.reset()  # each size is a shape of its own to it, and it takes eight
-    gc.collect()
-    if runtime.device.type == "cuda":
-        torch.cuda.empty_cache()
+    memory.give_back(runtime.device)
 
 
 def synchronize(runtime: Runtime) -> None:
