@@ -124,6 +124,11 @@ def check_meeting() -> None:
             )
 
 
+def precision() -> str:
+    """The precision that Accelerate's launcher says."""
+    return os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+
+
 def by_launcher() -> bool:
     """Whether Accelerate's launcher started this process; it always says which precision."""
     return "ACCELERATE_MIXED_PRECISION" in os.environ

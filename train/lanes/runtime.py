@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor
 
-from host import plan
+from host import launcher, plan
 from host.errors import HostError, LockstepError, UsageError
 from host.lanes import share
 from train.config import Config
@@ -151,6 +151,9 @@ def start(
             "ACCELERATE=fsdp is for make train, and checkpoints are whole", "leave it out here"
         )
     launched.check_meeting()
+    if sharded and (launcher.world() or 1) > 1:
+        # Before they meet: who leaves while others still connect is lost to them.
+        launched.check_sharded(config, precision or launched.precision())
     # Where nobody named the hardware, the experiment does.
     portable = config.portable
     use_cpu = (portable and not launched.by_launcher()) or launched.use_cpu()
@@ -183,7 +186,6 @@ def start(
         if training:
             lanes = share(config.lanes, rank, world, batch=size, lockstep=lockstep)
         if sharded:
-            launched.check_sharded(config, accelerator.mixed_precision)
             lanes = range(rank, config.lanes, world)  # neighbours are summed at once
         # Accelerate takes the thread count from its own guess when it starts gloo.
         torch.set_num_threads(threads)
