@@ -10,7 +10,7 @@ from host import cuda, hardware, nvidia, plan
 from host.errors import LockstepError
 from host.machine import Machine
 from train.config import Config
-from train.process import memory
+from train.process import fitting
 from train.tuning.trials import Trials
 
 # GPUS, CPUS, ACCELERATE, PRECISION, GPUs that CUDA sees → processes, device, precision, the file;
@@ -110,7 +110,7 @@ def test_make_doctor_launcher_and_tuner_agree(row, tmp_path: Path, monkeypatch) 
         return Trials(tmp_path, visible).plan(config)
 
     monkeypatch.setattr(devices, "count", lambda: visible)
-    monkeypatch.setattr(memory, "fit", lambda *_, **__: None)  # that would ask real GPUs
+    monkeypatch.setattr(fitting, "fit", lambda *_, **__: None)  # that would ask real GPUs
     file = tmp_path / "experiment.yaml"
     file.write_text("data: {holdout: 0.2}\n")
     seen = {f.name: f for f in verify.examine(file, Machine(environ=variables))}

@@ -18,7 +18,7 @@ from train.learn import optim, pretrained
 from train.learn.layers import depths
 from train.measure import Metrics
 from train.parts import Parts
-from train.process import memory
+from train.process import fitting
 from train.record import checkpoint
 from train.record.provenance import hardware
 from train.record.resume import State
@@ -123,7 +123,7 @@ def doubts(parts: Parts) -> Iterator[str]:
             f"{len(images.skipped):,} of {count:,} pictures cannot be used, and are skipped:"
             f" {some(images.skipped)}; run.json lists them"
         )
-    found = memory.fit(
+    found = fitting.fit(
         config,
         len(images.classes),
         images.train.shape,

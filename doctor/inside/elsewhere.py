@@ -25,7 +25,7 @@ from train.config import Config
 from train.data import ImageData
 from train.data import load as load_data
 from train.learn.alone import alone
-from train.process import memory
+from train.process import fitting, memory
 from train.process.memory import CONTEXT, Need
 
 _LISTED = 0.96  # GiB that the driver lists for a GB of the datasheet: ECC, and what it keeps
@@ -110,7 +110,7 @@ def _memory(config: Config, data: ImageData, need: Need, cards: Cards, half: boo
         seen += "; the most before the first step, where the model is tried"
     if wanted <= LEAVE * cards.size:
         return ok("fits on it", seen)
-    fix = memory.ways(
+    fix = fitting.ways(
         config,
         len(data.classes),
         data.train.shape,

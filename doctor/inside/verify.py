@@ -23,8 +23,9 @@ from train.config import Config
 from train.data import ImageData, check_place
 from train.data import load as load_data
 from train.learn import models
-from train.process import memory
-from train.process.memory import Fit, Need
+from train.process import fitting, memory
+from train.process.fitting import Fit
+from train.process.memory import Need
 
 
 def examine(path: Path, machine: Machine) -> list[Finding]:
@@ -47,7 +48,7 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
         on_gpu = config.data.cache_on == "gpu"
         found.append(_data(data))
         _check_model(config, data)
-        fit = memory.fit(
+        fit = fitting.fit(
             config,
             len(data.classes),
             data.train.shape,

@@ -1,11 +1,10 @@
-"""Whether a training fits into memory, from the model's shapes alone; `tune` measures it."""
+"""What a training needs of memory, from the model's shapes alone; `tune` measures it."""
 
 import ctypes
 import gc
 import math
-from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,8 +13,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
-from host import limits
-from host.lanes import cutting
 from train.config import Config, Model
 from train.lanes.reducer import gradient_copies
 from train.learn import activations, models, optim
@@ -28,9 +25,6 @@ CONTEXT = 1.0e9
 # Copies of the weights at the most while a model is tried: measured on AlexNet (7.6)
 # and ResNet-152 (7.9).
 _TRIED = 8
-# What takes more than this share may fail later: evaluation, fragments, other programs.
-_NEAR = 0.85
-
 Shape = tuple[int, int, int]
 
 
@@ -59,34 +53,6 @@ class Need:
         return max(self.training, self.start)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """What a training needs beside what there is.
-
-    Attributes:
-        wanted: bytes, of all processes that share the place.
-        there: bytes.
-        place: what that is the memory of, for people.
-        ways: what would make it fit, where it does not.
-    """
-
-    need: Need
-    wanted: float
-    there: float
-    place: str
-    ways: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether there is as much as it needs."""
-        return self.wanted <= self.there
-
-    @property
-    def is_near(self) -> bool:
-        """Whether it needs almost all there is, or more."""
-        return self.wanted > _NEAR * self.there
-
-
 def give_back(device: torch.device) -> None:
     """Give back to the machine what was freed: what a trial took lies in pieces, and stays the
     process's own until then.
@@ -96,91 +62,6 @@ def give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
     with suppress(OSError, AttributeError):  # of glibc alone
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def fit(
-    config: Config,
-    classes: int,
-    shape: Shape,
-    *,
-    resident: int,
-    world: int,
-    local: int,
-    gpus: Sequence[int],
-    half: bool,
-) -> Fit | None:
-    """Whether this machine has the memory for its share of a training.
-
-    Args:
-        shape: (C, H, W) of an image.
-        resident: bytes of images that each process keeps there.
-        world, local: processes in all, and on this machine.
-        gpus: those that it is for, by torch's numbers; none: the CPU.
-        half: mixed precision.
-
-    Returns:
-        None where it cannot be told: the model's sizes follow from numbers, or the system is mute.
-    """
-    need = of_shapes(config, classes, shape, world=world, half=half)
-    if need is None:
-        return None
-    if gpus:
-        most: float | None = min(torch.cuda.get_device_properties(n).total_memory for n in gpus)
-        place, each, count = "GPU memory", resident + CONTEXT, 1
-    else:
-        limit = limits.memory()
-        most = limit or limits.memory_total()
-        place = "the cgroup's limit" if limit else "memory"
-        each, count = resident + PROCESS, local
-    if most is None:
-        return None
-    # One process tries the model, and the others have it already.
-    start = need.start + (count - 1) * need.weights
-    found = Fit(need, max(count * need.training, start) + count * each, most, place)
-    if found.fits:
-        return found
-    room = most / count - each
-    return replace(found, ways=ways(config, classes, shape, world=world, half=half, room=room))
-
-
-def ways(config: Config, classes: int, shape: Shape, *, world: int, half: bool, room: float) -> str:
-    """What would make a training fit that does not, as words of commands, the least change first.
-
-    Args:
-        shape: (C, H, W) of an image.
-        room: bytes for what each process needs.
-    """
-
-    def fits(other: Config, half: bool = half) -> bool:
-        need = of_shapes(other, classes, shape, world=world, half=half)
-        return need is not None and need.total <= room
-
-    def lanes(other: Config, half: bool = half) -> int | None:
-        counts = cutting(config.batch_size, power_of_two=config.lockstep)
-        more = (n for n in counts if n > config.lanes and n % world == 0)
-        return next((n for n in more if fits(other.model_copy(update={"lanes": n}), half)), None)
-
-    found: list[str] = []
-    again = None if config.model.compile or config.model.activation_checkpointing else config
-    if again is not None:
-        model = config.model.model_copy(update={"activation_checkpointing": True})
-        again = config.model_copy(update={"model": model})
-    known = "--model.activation_checkpointing true"
-    if again is not None and fits(again):
-        found.append(f"{known} (the same bits, slower)")
-    if not half and not config.portable and fits(config, half=True):
-        found.append("PRECISION=bf16")
-    if (count := lanes(config)) is not None:
-        found.append(f"--lanes {count} (other bits)")
-    if not found and again is not None and (count := lanes(again)) is not None:
-        found.append(f"{known} with --lanes {count}")
-    if not found and not half and not config.portable:
-        other = again or config
-        count = config.lanes if fits(other, half=True) else lanes(other, half=True)
-        if count is not None:
-            more = f", {known}" * (again is not None)
-            found.append(f"PRECISION=bf16{more}" + f", --lanes {count}" * (count != config.lanes))
-    return ", or ".join(found) or "a smaller model, or smaller images"
 
 
 def of_shapes(config: Config, classes: int, shape: Shape, *, world: int, half: bool) -> Need | None:
