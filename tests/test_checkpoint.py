@@ -182,7 +182,7 @@ def test_a_disk_that_refuses_leaves_the_last_one_whole(tmp_path, monkeypatch) ->
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("train.record.files.sync_file", full)
+    monkeypatch.setattr("train.record.files.write_new", full)
     with pytest.raises(CheckpointError, match="No space left on device"):
         write(tmp_path, 2, *learner(), {"step": 2})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000001"]
@@ -297,3 +297,21 @@ def test_the_same_weights_make_the_same_file() -> None:
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in model.state_dict().items())
     assert versions is not None
     assert versions["1"] == {"version": 2}
+
+
+def test_any_kind_of_number_and_shape_is_written_as_the_library_reads_it() -> None:
+    kinds = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8)
+    kinds += (torch.int8, torch.int16, torch.int32, torch.int64, torch.float8_e4m3fn)
+    tensors = {f"{dtype} ü{n}": torch.ones(n, 3).to(dtype) for dtype in kinds for n in (0, 2, 5)}
+    tensors["alone"] = torch.tensor(2.5)
+    tensors["turned"] = torch.arange(6.0).reshape(2, 3).t()
+    tensors["view"] = tensors["turned"][1:]
+    loaded = safetensors.torch.load(b"".join(weights.pieces(tensors)))
+    assert loaded.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype == tensor.dtype
+        assert loaded[name].shape == tensor.shape
+        assert torch.equal(loaded[name].float(), tensor.float())
+    for strange in (torch.complex128, torch.float4_e2m1fn_x2):
+        with pytest.raises(TypeError, match=f"one is {strange}, which no checkpoint can hold"):
+            weights.pieces({"one": torch.empty(1, dtype=strange)})

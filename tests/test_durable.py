@@ -85,6 +85,7 @@ def test_all_that_a_checkpoint_promises_is_synced(tmp_path, cli, disk, monkeypat
     monkeypatch.setattr(Saver, "save", saved)
     run = tmp_path / "new" / "deep" / "run"
     words = [*DIGITS, "--max_steps", 6, "--checkpoint.every", 2, "--checkpoint.keep", 1]
+    words += ["--checkpoint.background", "false"]  # or what is logged meanwhile would show
     assert cli("fit", *words, "--log.every", 1, "--run", run).code == 0
     assert after == [[], [], []]
     assert disk.lost() == []

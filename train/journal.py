@@ -5,7 +5,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -18,7 +19,9 @@ from train.process import pace, standing
 from train.process.health import Health, complaints
 from train.process.pace import Member
 from train.record import rundir
+from train.record.background import Background
 from train.record.resume import State
+from train.record.saver import Held
 
 # Seconds and steps of training between looks at the machine.
 _PERIOD, _STEPS = 10.0, 5
@@ -37,6 +40,7 @@ class Journal:
         there = parts.runtime.from_main(parts.saver.holds(state.step))
         self._saved = state.step if there else None
         self._compared = self._saved
+        self._writing = Background()
         self._unread: list[Tensor] = []
         # The first steps start workers and choose kernels: looks begin after them.
         self._sampled: tuple[int, float] | None = None
@@ -120,6 +124,7 @@ class Journal:
         if improved:
             state.best_step, state.best_top1 = state.step, metrics.top1
             if self._saved == state.step:  # before a stop; what is whole is not written again
+                self.saved()
                 with parts.runtime.together():
                     if parts.runtime.main:
                         parts.saver.mark_best(state.step)
@@ -138,17 +143,46 @@ class Journal:
             )
 
     def save(self) -> None:
-        """Write a checkpoint of this step, once the processes agree on what stands in it."""
+        """Write a checkpoint of this step, once the processes agree on what stands in it.
+
+        Raises:
+            CheckpointError: it could not be written, or the one before it.
+        """
         parts, state = self.parts, self.state
         self.compare()
         if parts.recorder:
             parts.recorder.sync()
+        self.saved()
+        background = parts.config.checkpoint.background
         with self.clock.paused(), parts.runtime.together():
             # Of sharded weights each process has a part.
-            held = parts.saver.held() if parts.runtime.main or parts.sharding else None
+            if parts.runtime.main or parts.sharding:
+                held = parts.saver.held(copy=background and parts.runtime.main)
             if parts.runtime.main:
-                parts.saver.save(asdict(state), held)
+                self._writing.begin(partial(self._write, asdict(state), held))
         self._saved = state.step
+        if not background:
+            self.saved()
+
+    def _write(self, state: dict[str, Any], held: Held) -> None:
+        try:
+            self.parts.saver.save(state, held)
+        except Exception:
+            self.parts.stop.ask()  # or the run would train on to its next save
+            raise
+
+    def saved(self) -> None:
+        """Wait until the last checkpoint is written.
+
+        Raises:
+            CheckpointError: it could not be.
+        """
+        with self.clock.paused(), self.parts.runtime.together():
+            self._writing.finish()
+
+    def close(self) -> None:
+        """Wait until nothing is written any more, whatever comes of it: the run ends otherwise."""
+        self._writing.wait()
 
     def rescue(self) -> None:
         """Save the last whole step, alone, where the other processes are gone.
@@ -163,6 +197,7 @@ class Journal:
         if parts.tripwire and parts.tripwire.astray(state.step):
             return
         standing.save()
+        self._writing.finish()
         self.settle()
         if parts.recorder:
             parts.recorder.sync()
@@ -176,6 +211,7 @@ class Journal:
         # Where nothing was done since the last checkpoint, that one says it all.
         if self._saved != self.state.step:
             self.save()
+        self.saved()
         raise Stopped(
             f"a signal came; step {self.state.step} is saved",
             rundir.go_on(self.parts.saver.root.parent),

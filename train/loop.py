@@ -35,6 +35,8 @@ def train(parts: Parts, state: State) -> Metrics | None:
         if isinstance(failures.lost(error), LostPeers):
             journal.rescue()
         raise
+    finally:
+        journal.close()
 
 
 def _train(parts: Parts, state: State, journal: Journal) -> Metrics | None:
@@ -80,6 +82,7 @@ def _train(parts: Parts, state: State, journal: Journal) -> Metrics | None:
             if save_due or best or (eval_due and _spent(config, state, eval_every)):
                 journal.save()
             paused = eval_due or save_due
+    journal.saved()
     return metrics
 
 

@@ -110,7 +110,9 @@ def _memory(fit: Fit) -> Finding:
         f" (activations {need.activations / 2**30:.2f}, weights {need.weights / 2**30:.2f},"
         f" gradients {need.gradients / 2**30:.2f}, optimizer {need.optimizer / 2**30:.2f}"
     )
-    if need.start > need.training:
+    if need.copy:
+        seen += f", the copy that is saved {need.copy / 2**30:.2f}"
+    if need.start > need.training + need.copy:
         seen += f"; the most before the first step, where it is tried: {need.start / 2**30:.2f}"
     seen += ")"
     if not fit.fits:

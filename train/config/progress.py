@@ -20,6 +20,9 @@ class Checkpoint(Section):
     """Steps between checkpoints; null: once an epoch. The end always has one."""
     keep: Count = Field(3, json_schema_extra=FREE)
     """How many of the newest to keep; the best one is kept besides."""
+    background: bool = Field(True, json_schema_extra=FREE)
+    """Write them while training goes on, which takes a copy of weights and optimizer state in the
+    host's memory; false: train on when they are written."""
 
 
 class Eval(Section):

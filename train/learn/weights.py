@@ -6,8 +6,12 @@ torchvision's MNASNet); state dicts carry it beside the tensors, and here the fi
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -21,26 +25,71 @@ _KEY = "versions"
 
 
 def contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU, each in memory of its own: what shares some cannot be written."""
-    whole = torch.contiguous_format
-    return {name: t.detach().cpu().clone(memory_format=whole) for name, t in tensors.items()}
+    """The tensors on the CPU, each in memory of its own."""
+    return {
+        name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, t in tensors.items()
+    }
+
+
+def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What `model.state_dict()` gave as it is now, on the CPU, with the versions it carries."""
+    copy = OrderedDict(contiguous(state))
+    copy._metadata = getattr(state, "_metadata", {})  # type: ignore[attr-defined]
+    return copy
 
 
 def pack(state: Mapping[str, Tensor]) -> bytes:
     """A file of what `model.state_dict()` gave."""
-    about = {"format": "pt", _KEY: json.dumps(_versions(state))}
-    return _ordered(save(contiguous(state), about))
+    return b"".join(pieces(state, versions_of(state)))
 
 
-def _ordered(data: bytes) -> bytes:
-    """The same file with its header in one order: the library draws one each time."""
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    about = header.pop("__metadata__")
-    ordered = {"__metadata__": dict(sorted(about.items())), **header}
-    text = json.dumps(ordered, separators=(",", ":"), ensure_ascii=False).encode()
+def pieces(
+    tensors: Mapping[str, Tensor], versions: Versions | None = None
+) -> Iterator[bytes | memoryview]:
+    """The bytes of a file of tensors, piece by piece: none of them is copied.
+
+    The library copies all of them, and draws an order of its header each time; the same tensors
+    give the same bytes here.
+
+    Raises:
+        TypeError: the format has no such numbers as one of them.
+    """
+    about: dict[str, Any] = {"format": "pt"}
+    if versions is not None:
+        about[_KEY] = json.dumps(versions)
+    header: dict[str, Any] = {"__metadata__": about}
+    # Wide numbers first, as the library has them: each begins at a multiple of its width.
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    end = 0
+    for name, tensor in ordered:
+        if _kind(tensor.dtype) is None:
+            raise TypeError(f"{name} is {tensor.dtype}, which no checkpoint can hold")
+        start, end = end, end + tensor.numel() * tensor.dtype.itemsize
+        header[name] = {
+            "dtype": _kind(tensor.dtype),
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
-    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(data)[8 + size :]))
+    head = len(text).to_bytes(8, "little") + text
+    return chain([head], (_bytes(tensor) for _, tensor in ordered))
+
+
+@cache
+def _kind(dtype: torch.dtype) -> str | None:
+    """What the format calls numbers of a type, as the library writes it; None: it has none such."""
+    with suppress(KeyError):
+        data = save({"one": torch.empty(1, dtype=dtype)})
+        said = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["one"]
+        if said["shape"] == [1]:  # of two in a byte it would say two
+            return str(said["dtype"])
+    return None
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], Versions | None]:
@@ -79,11 +128,12 @@ def put(model: nn.Module, tensors: Mapping[str, Tensor], versions: Versions | No
         RuntimeError: they are of another model.
     """
     state = OrderedDict(tensors)
-    known = _versions(model.state_dict()) if versions is None else versions
+    known = versions_of(model.state_dict()) if versions is None else versions
     state._metadata = OrderedDict(known)  # type: ignore[attr-defined]
     model.load_state_dict(state)
 
 
-def _versions(state: Mapping[str, Tensor]) -> Versions:
+def versions_of(state: Mapping[str, Tensor]) -> Versions:
+    """The versions that `model.state_dict()` carries beside its tensors."""
     about = getattr(state, "_metadata", {})
     return {name: {"version": kept["version"]} for name, kept in about.items() if "version" in kept}

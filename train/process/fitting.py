@@ -71,6 +71,7 @@ def fit(
     if gpus:
         most: float | None = min(torch.cuda.get_device_properties(n).total_memory for n in gpus)
         place, each, count = "GPU memory", resident + CONTEXT, 1
+        need = replace(need, copy=0)  # in the host's
     else:
         limit = limits.memory()
         most = limit or limits.memory_total()
@@ -80,24 +81,38 @@ def fit(
         return None
     # One process tries the model, and the others have it already.
     start = need.start + (count - 1) * need.weights
-    found = Fit(need, max(count * need.training, start) + count * each, most, place)
+    found = Fit(need, max(count * need.training + need.copy, start) + count * each, most, place)
     if found.fits:
         return found
     room = most / count - each
-    return replace(found, ways=ways(config, classes, shape, world=world, half=half, room=room))
+    host = not gpus
+    found_ways = ways(config, classes, shape, world=world, half=half, room=room, host=host)
+    return replace(found, ways=found_ways)
 
 
-def ways(config: Config, classes: int, shape: Shape, *, world: int, half: bool, room: float) -> str:
+def ways(
+    config: Config,
+    classes: int,
+    shape: Shape,
+    *,
+    world: int,
+    half: bool,
+    room: float,
+    host: bool = False,
+) -> str:
     """What would make a training fit that does not, as words of commands, the least change first.
 
     Args:
         shape: (C, H, W) of an image.
         room: bytes for what each process needs.
+        host: they are the host's, where what is written in the background lies too.
     """
 
     def fits(other: Config, half: bool = half) -> bool:
         need = of_shapes(other, classes, shape, world=world, half=half)
-        return need is not None and need.total <= room
+        if need is None:
+            return False
+        return max(need.training + host * need.copy, need.start) <= room
 
     def lanes(other: Config, half: bool = half) -> int | None:
         counts = cutting(config.batch_size, power_of_two=config.lockstep)
@@ -105,6 +120,12 @@ def ways(config: Config, classes: int, shape: Shape, *, world: int, half: bool, 
         return next((n for n in more if fits(other.model_copy(update={"lanes": n}), half)), None)
 
     found: list[str] = []
+    if host and config.checkpoint.background:
+        checkpoint = config.checkpoint.model_copy(update={"background": False})
+        if fits(config.model_copy(update={"checkpoint": checkpoint})):
+            found.append(
+                "--checkpoint.background false (the same bits, and each save is waited for)"
+            )
     again = None if config.model.compile or config.model.activation_checkpointing else config
     if again is not None:
         model = config.model.model_copy(update={"activation_checkpointing": True})

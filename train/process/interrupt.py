@@ -15,14 +15,19 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class StopFlag:
-    """Whether this process was asked to stop, and by which signal."""
+    """Whether this process was asked to stop, and by which signal, if by one."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._asked = False
         self._breaks = False
 
     def __bool__(self) -> bool:
-        return self.signal is not None
+        return self._asked or self.signal is not None
+
+    def ask(self) -> None:
+        """Ask it, without a signal."""
+        self._asked = True
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         # A person at the keyboard who asks twice does not want to wait for a save.

@@ -34,6 +34,7 @@ class Need:
 
     Attributes:
         start: before the first step, where the model is tried on a few images.
+        copy: what is written in the background, in the host's memory, by one process of all.
     """
 
     weights: int
@@ -41,6 +42,7 @@ class Need:
     optimizer: int
     activations: int
     start: int = 0
+    copy: int = 0
 
     @property
     def training(self) -> int:
@@ -105,7 +107,8 @@ def estimate(
     activations = (kept // 2 + weights // 2 if half else kept) + images
     optimizer = weights * optim.copies(config.optim)
     start = weights * _TRIED if config.reproducibility != "fast" else 0
-    return Need(weights, weights * copies, optimizer, activations, start)
+    copy = weights + optimizer if config.checkpoint.background else 0
+    return Need(weights, weights * copies, optimizer, activations, start, copy)
 
 
 def saved(model: nn.Module, batch: int, shape: Shape, *, again: bool = False) -> int:

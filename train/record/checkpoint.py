@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from host.errors import CheckpointError, first_line
-from train.learn.weights import Versions, contiguous, pack, put, unpack
+from train.learn.weights import Versions, contiguous, pieces, put, unpack, versions_of
 from train.record import documents, files, rundir
 from train.record.facts import Facts
 from train.record.stateful import has_nan, split
-from train.record.verification import AVERAGE, FIX, MODEL, SUFFIX, SUMS, sums, verified
+from train.record.verification import AVERAGE, FIX, MODEL, SUFFIX, SUMS, listed, verified
 
 _ASIDE = re.compile(r"\.step-\d+\.\d+(\.old)?")  # the step, and the process that wrote it
 
@@ -108,25 +108,22 @@ def write(
     """
     final = root / rundir.name_of(step)
     aside = root / f".{final.name}.{os.getpid()}"
-    content = {f"{MODEL}{SUFFIX}": pack(model)}
+    content = {f"{MODEL}{SUFFIX}": pieces(model, versions_of(model))}
     plain: dict[str, dict[str, Any]] = {}
     slots: dict[str, list[str]] = {}
     for name, values in parts.items():
         tensors, plain[name] = split(name, values)
         slots[name] = sorted(tensors)
         if tensors:
-            content[f"{name}{SUFFIX}"] = save(contiguous(tensors))
+            content[f"{name}{SUFFIX}"] = pieces(tensors)
     said = {**state, "parts": plain, "tensors": slots}
-    content[rundir.STATE] = (documents.text(said) + "\n").encode()
-    # Of what is in memory: a digest of what the disk gives back would vouch for a bad write.
-    content[SUMS] = sums(content)
+    content[rundir.STATE] = iter([(documents.text(said) + "\n").encode()])
     try:
         files.make_directory(root)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        for name, data in content.items():
-            (aside / name).write_bytes(data)
-            files.sync_file(aside / name)
+        digests = {name: files.write_new(aside / name, data) for name, data in content.items()}
+        files.write_new(aside / SUMS, [listed(digests)])
         files.sync_directory(aside)
         _replace(aside, final)
         files.point(root / "latest", final.name)

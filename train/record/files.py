@@ -5,6 +5,7 @@ and a directory's names each by itself: no more is asked of it (POSIX).
 """
 
 import errno
+import hashlib
 import os
 import shutil
 import tempfile
@@ -19,6 +20,8 @@ _CANNOT = (
     *(errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST, errno.EMLINK),
 )
 
+_SLICE = 1 << 20  # bytes that stay in a processor's cache between the digest and the write
+
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable; without it a crash can undo a rename."""
@@ -29,10 +32,22 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-def sync_file(path: Path) -> None:
-    """Make a file's bytes durable."""
-    with path.open("rb+") as file:
+def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> str:
+    """Write a file, durably.
+
+    Returns:
+        SHA-256 of what was in memory: one of what the disk gives back would vouch for a bad write.
+    """
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for part in parts:
+            whole = memoryview(part)
+            for start in range(0, len(whole), _SLICE):
+                digest.update(whole[start : start + _SLICE])
+                file.write(whole[start : start + _SLICE])
+        file.flush()
         os.fsync(file.fileno())
+    return digest.hexdigest()
 
 
 def make_directory(path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from host.errors import CheckpointError, first_line
+from train.learn import weights
 from train.record import alive, files
 from train.record.checkpoint import Checkpoint, prune, write
 from train.record.facts import Facts
@@ -43,10 +44,16 @@ class Saver:
             raise ValueError(f"there is a part named {name} already")
         self._parts[name] = part
 
-    def held(self) -> Held:
-        """The weights and all other state, as they are now."""
-        parts = {name: part.state_dict() for name, part in self._parts.items()}
-        return self.model.state_dict(), parts
+    def held(self, *, copy: bool = False) -> Held:
+        """The weights and all other state, as they are now.
+
+        Args:
+            copy: in the host's memory, where they stay as they are while training goes on.
+        """
+        model, parts = self.model.state_dict(), {n: p.state_dict() for n, p in self._parts.items()}
+        if not copy:
+            return model, parts
+        return weights.copied(model), {name: _copied(part) for name, part in parts.items()}
 
     def save(self, state: Mapping[str, Any], held: Held | None = None) -> None:
         """Write a checkpoint of `state` (it holds `step` and `best_step`), then prune.
@@ -101,3 +108,8 @@ class Saver:
             raise CheckpointError(
                 f"cannot write {self.root / 'best'}: {error.strerror}", "make room or mend the disk"
             ) from error
+
+
+def _copied(part: Mapping[str, Any]) -> dict[str, Any]:
+    tensors = {name: value for name, value in part.items() if isinstance(value, Tensor)}
+    return {**part, **weights.contiguous(tensors)}

@@ -33,16 +33,16 @@ def verified(path: Path) -> dict[str, bytes]:
         raise CheckpointError(
             f"cannot read {error.filename or path}: {error.strerror}", FIX
         ) from error
-    listed = [
+    named = [
         line.split()[-1].decode(errors="replace")
         for line in content.get(SUMS, b"").splitlines()
         if line.strip()
     ]
-    for name in (f"{MODEL}{SUFFIX}", rundir.STATE, SUMS, *listed):
+    for name in (f"{MODEL}{SUFFIX}", rundir.STATE, SUMS, *named):
         if name not in content:
             raise CheckpointError(f"{path / name} is missing", FIX)
     recorded = content.pop(SUMS)
-    found = sums(content)
+    found = listed({name: hashlib.sha256(data).hexdigest() for name, data in content.items()})
     if recorded != found:
         stated = set(recorded.splitlines())
         bad = [line.split()[-1].decode() for line in found.splitlines() if line not in stated]
@@ -69,7 +69,6 @@ def _most(name: str) -> int | None:
     return None if name.endswith(SUFFIX) else documents.MOST
 
 
-def sums(content: Mapping[str, bytes]) -> bytes:
-    """The list that `sha256sum` would print of these files."""
-    digests = ((hashlib.sha256(content[name]).hexdigest(), name) for name in sorted(content))
-    return "".join(f"{digest}  {name}\n" for digest, name in digests).encode()
+def listed(digests: Mapping[str, str]) -> bytes:
+    """The list that `sha256sum` would print of files with these digests."""
+    return "".join(f"{digests[name]}  {name}\n" for name in sorted(digests)).encode()
