@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 from host.errors import UsageError
 
@@ -27,32 +29,83 @@ def default(batch: int) -> int:
     return next((n for n in (8, 4, 2) if batch % n == 0 and batch // n >= 16), 1)
 
 
-def sharing(lanes: int) -> list[int]:
-    """The numbers of processes that can share so many lanes evenly, ascending."""
+def is_even(level: str) -> bool:
+    """Whether at a level of `reproducibility` all processes must have as many lanes."""
+    return level == "deterministic"  # a run goes on with the sums that it was begun with
+
+
+def sharing(lanes: int, level: str) -> list[int]:
+    """The numbers of processes that so many lanes are worth sharing among, ascending.
+
+    Where one may run more of them than another, these are the numbers than which no smaller one is
+    as fast, which is what the largest share decides.
+    """
+    if not is_even(level):
+        return sorted({-(-lanes // -(-lanes // world)) for world in range(1, lanes + 1)})
     return _divisors(lanes)
 
 
-def share(lanes: int, rank: int, world: int, *, batch: int, lockstep: bool) -> range:
-    """The lanes of process `rank` of `world`.
+def share(
+    lanes: int, world: int, *, batch: int, level: str, asked: str | None = None
+) -> list[range]:
+    """The lanes of each of `world` processes: neighbours, and as many for each as can be.
 
     Args:
         batch: samples in all lanes.
-        lockstep: whether the number of lanes must be a power of two.
+        level: of `reproducibility`.
+        asked: what the variable SHARES says: how many lanes each process is to have, as in 5,3.
 
     Raises:
-        UsageError: the processes cannot share the lanes evenly.
+        UsageError: the processes cannot share the lanes so.
     """
-    if lanes % world:
-        fit = [n for n in cutting(batch, power_of_two=lockstep) if n % world == 0]
+    if asked:
+        return _asked(lanes, world, asked, level)
+    even = is_even(level)
+    if lanes < world or (lanes % world and even):
+        fit = [n for n in cutting(batch, power_of_two=level == "lockstep") if n >= world]
+        fit = [n for n in fit if n % world == 0] or ([] if even else fit)
         other = (
             f", or --lanes {fit[0]}: other bits, and batch norm sees {batch // fit[0]} samples at a"
             f" time instead of {batch // lanes}"
             if fit
             else ""
         )
+        can = " or ".join(map(str, _divisors(lanes)))
+        can = f"at most {lanes}" if not even and lanes > 1 else can
         raise UsageError(
-            f"{world} processes cannot share {lanes} lane{'s' * (lanes != 1)} evenly",
-            f"use {' or '.join(map(str, sharing(lanes)))} process{'es' * (lanes > 1)}{other}",
+            f"{world} processes cannot share {lanes} lane{'s' * (lanes != 1)}" + " evenly" * even,
+            f"use {can} process{'es' * (lanes > 1)}{other}",
         )
-    each = lanes // world
-    return range(rank * each, (rank + 1) * each)
+    return _ranges(_counts(lanes, world))
+
+
+def said(shares: Sequence[range]) -> str:
+    """How many lanes each process has, for people: 3+3+2."""
+    return "+".join(str(len(share)) for share in shares)
+
+
+def _asked(lanes: int, world: int, asked: str, level: str) -> list[range]:
+    counts = [int(word) if word.isdecimal() else 0 for word in asked.split(",")]
+    if is_even(level):
+        raise UsageError(
+            f"SHARES={asked}: at {level} all processes have as many lanes",
+            "leave SHARES out, or use --reproducibility lockstep or fast",
+        )
+    even = ",".join(str(len(share)) for share in _ranges(_counts(lanes, max(1, min(world, lanes)))))
+    if len(counts) != world or sum(counts) != lanes or min(counts) < 1:
+        raise UsageError(
+            f"SHARES={asked} does not share {lanes} lane{'s' * (lanes != 1)} among {world}"
+            f" process{'es' * (world != 1)}",
+            f"give each a number of them, such as SHARES={even}",
+        )
+    return _ranges(counts)
+
+
+def _counts(lanes: int, world: int) -> list[int]:
+    each, more = divmod(lanes, world)
+    return [each + (rank < more) for rank in range(world)]
+
+
+def _ranges(counts: list[int]) -> list[range]:
+    ends = list(itertools.accumulate(counts))
+    return [range(end - count, end) for count, end in zip(counts, ends)]

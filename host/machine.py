@@ -19,7 +19,16 @@ from host.text import whole
 
 # Variables that checks follow; a record holds no others, which may be secret.
 _TOLD = (
-    *("ENGINE", "CUDA", "CUDA_VISIBLE_DEVICES", "GPUS", "CPUS", "PRECISION", "ACCELERATE"),
+    *(
+        "ENGINE",
+        "CUDA",
+        "CUDA_VISIBLE_DEVICES",
+        "GPUS",
+        "CPUS",
+        "SHARES",
+        "PRECISION",
+        "ACCELERATE",
+    ),
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
 )
 # Kubernetes' plugins, WSL and driver containers put nvidia-smi there, and not on everybody's PATH.

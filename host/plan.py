@@ -63,6 +63,7 @@ def make(
     visible: int,
     lanes: int | None = None,
     *,
+    level: str = "lockstep",
     portable: bool = False,
     nodes: Nodes | None = None,
 ) -> Plan:
@@ -70,6 +71,7 @@ def make(
 
     Args:
         lanes: what the processes have to share; None where any number of them will do.
+        level: of the experiment's `reproducibility`.
         portable: whether the experiment asks for `numerics: portable`, FP32 on the CPU.
         nodes: the machines that train together, each with as many processes; None: this one alone.
 
@@ -91,7 +93,7 @@ def make(
     plan = (
         _named(name, asked, precision, visible)
         if name
-        else _chosen(asked, precision, visible, _each(lanes, nodes))
+        else _chosen(asked, precision, visible, _fit(lanes, nodes, visible, level))
     )
     if plan.device == "cuda" and plan.processes > visible:
         raise too_few(asked.words or f"ACCELERATE={name}", plan.processes, visible)
@@ -110,19 +112,22 @@ def for_machine(
     environ: Mapping[str, str],
     lanes: int | None = None,
     *,
+    level: str = "lockstep",
     portable: bool = False,
     nodes: Nodes | None = None,
 ) -> Plan:
     """As `make`, on this machine."""
     visible = len(seen(Machine(environ=environ)))
-    return make(environ, visible, lanes, portable=portable, nodes=nodes)
+    return make(environ, visible, lanes, level=level, portable=portable, nodes=nodes)
 
 
-def _each(lanes: int | None, nodes: Nodes | None) -> int | None:
-    """The lanes that the processes of one machine share."""
-    if lanes is None or nodes is None:
-        return lanes
-    return max(1, lanes // nodes.count)
+def _fit(lanes: int | None, nodes: Nodes | None, visible: int, level: str) -> int:
+    """How many of the visible GPUs of a machine can share its lanes."""
+    if lanes is None or not visible:
+        return visible
+    if nodes is not None:
+        lanes = max(1, lanes // nodes.count)
+    return max(n for n in sharing(lanes, level) if n <= visible)
 
 
 def _on_each(nodes: Nodes, name: str, asked: Asked, visible: int) -> tuple[str, Asked]:
@@ -165,16 +170,15 @@ def not_portable(what: str) -> UsageError:
     )
 
 
-def _chosen(asked: Asked, precision: str, visible: int, lanes: int | None) -> Plan:
-    """The hardware config that fits what is asked for."""
+def _chosen(asked: Asked, precision: str, visible: int, fit: int) -> Plan:
+    """The hardware config that fits what is asked for; `fit` GPUs where no number is."""
     device = asked.device or ("cuda" if visible else "cpu")
     if asked.count is not None:
         count = asked.count
     elif device == "cuda":  # as many as can share the lanes
         if not visible:
             raise too_few(asked.words, 1, 0)
-        fit = [n for n in sharing(lanes) if n <= visible] if lanes else [visible]
-        count = max(fit)
+        count = fit
     else:
         count = 1
     kind = precision or "no"

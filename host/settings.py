@@ -19,6 +19,7 @@ WHERE = ("GPUS", "CPUS", "ACCELERATE")
 PASSED = (
     "GPUS",
     "CPUS",
+    "SHARES",
     "PRECISION",
     "ACCELERATE",
     *nodes.OURS,

@@ -150,7 +150,7 @@ def test_bad_input_ends_before_the_launcher_starts() -> None:
     assert len(done.stderr.splitlines()) == 1
     done = start(*WORDS, CPUS="40")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: 40 processes cannot share 8 lanes evenly → use 1 or 2")
+    assert done.stderr.startswith("error: 40 processes cannot share 8 lanes → use at most 8 ")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -1,4 +1,4 @@
-"""One hash on 1, 2, 4 and 8 processes: the promise on the label; and what other levels promise."""
+"""One hash on any number of processes: the promise on the label; and what other levels promise."""
 
 import json
 from pathlib import Path
@@ -49,6 +49,41 @@ def test_eight_processes_and_loader_workers_change_nothing_either(tmp_path) -> N
     assert_same_run(finish(tmp_path / "workers", [*WORDS, "--data.workers", 2], 2), one)
 
 
+# 14 steps of 96 samples, and one of 92; gradients in several buckets, drawn numbers, averages.
+HARD: list[Any] = [
+    *WORDS, "--model.name", "dropnet", "--optim.name", "adamw", "--optim.lr", 0.002,
+    "--optim.clip", 0.3, "--optim.ema", 0.9, "--epochs", 0.34,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hard(tmp_path_factory) -> Path:
+    """On one process."""
+    return finish(tmp_path_factory.mktemp("hard"), HARD)
+
+
+@pytest.mark.parametrize("shares", ["3,3,2", "5,3", "6,1,1", "1,6,1", "2,2,1,1,2", "1,1,1,1,1,1,2"])
+def test_shares_that_are_not_even_change_nothing(tmp_path, hard, shares) -> None:
+    world = shares.count(",") + 1
+    told = {} if shares == "3,3,2" else {"SHARES": shares}  # what three have by themselves
+    words = [*HARD, "--run", tmp_path / "run"]
+    attempt = start(tmp_path / "log", world, words, variables=dict.fromkeys(range(world), told))
+    assert attempt.wait(240) == [0] * world, attempt.output()
+    assert_same_run(tmp_path / "run", hard)
+    for rank in range(world):
+        ledger = (tmp_path / f"log/{rank}.ledger").read_text().splitlines()
+        lanes = {int(line.split()[1]) for line in ledger}
+        assert len(lanes) == int(shares.split(",")[rank])
+
+
+def test_shares_that_are_not_the_same_everywhere_are_refused(tmp_path) -> None:
+    told = {0: {"SHARES": "5,3"}, 1: {"SHARES": "3,5"}}
+    attempt = start(tmp_path / "log", 2, [*WORDS, "--run", tmp_path / "run"], variables=told)
+    assert attempt.wait(60) == [2, 2], attempt.output()
+    assert "here the processes run 5+3 lanes, and on" in attempt.output()
+    assert "start all of them with the same SHARES" in attempt.output()
+
+
 def interrupted(home: Path, words: list[Any], world: int) -> Path:
     """Killed in the middle of step 9, and continued from step 7 or 5."""
     words = [*words, "--run", home / "run", "--resume"]
@@ -91,6 +126,19 @@ def test_other_levels_train_on_the_same_samples(tmp_path, level) -> None:
     )
     assert one["samples"] == two["samples"] == 578  # 6 × 96 + 2
     assert one["metrics"]["loss"] == pytest.approx(two["metrics"]["loss"], rel=1e-3)
+
+
+def test_fast_has_uneven_shares_too(tmp_path) -> None:
+    """DDP's mean over processes of which one ran five lanes, another two, and the third one."""
+    words = [*WORDS, "--reproducibility", "fast", "--epochs", 0.4025, "--model.name", "mlp"]
+    words += ["--numerics", "native"]
+    one = json.loads((finish(tmp_path / "1", words) / "result.json").read_text())
+    told = {rank: {"SHARES": "5,2,1"} for rank in range(3)}
+    attempt = start(tmp_path / "log", 3, [*words, "--run", tmp_path / "run"], variables=told)
+    assert attempt.wait(240) == [0, 0, 0], attempt.output()
+    three = json.loads((tmp_path / "run/result.json").read_text())
+    assert one["samples"] == three["samples"] == 578
+    assert one["metrics"]["loss"] == pytest.approx(three["metrics"]["loss"], rel=1e-3)
 
 
 def test_nobody_waits_for_the_buffers_of_a_process_that_has_nothing_to_do(tmp_path) -> None:

@@ -151,9 +151,9 @@ def test_the_plan_is_made_for_each_machine() -> None:
 
 def test_bad_input_ends_before_anything_starts() -> None:
     digits = ("fit", "--config", "configs/digits.yaml", "--run", "runs/never")
-    done = start(*digits, NODES="3", NODE_RANK="0", MASTER_ADDR="10.0.0.1", CPUS="1")
+    done = start(*digits, NODES="3", NODE_RANK="0", MASTER_ADDR="10.0.0.1", CPUS="3")
     assert done.returncode == 2
-    assert "3 processes cannot share 8 lanes evenly" in done.stderr
+    assert "9 processes cannot share 8 lanes" in done.stderr
     done = start("sweep", "--config", "configs/digits.yaml", "--seeds", "2", NODES="2")
     assert done.returncode == 2
     assert "NODES=2 is for training: sweep runs on one machine" in done.stderr

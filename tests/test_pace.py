@@ -63,6 +63,32 @@ def test_who_waits_for_data_is_no_slow_computer() -> None:
     assert "it waits 150 ms longer for data" in said
 
 
+def test_who_has_more_lanes_may_take_longer() -> None:
+    members = [replace(m, lanes=n) for m, n in zip(company(0.3, 0.3, 0.2), (3, 3, 2), strict=True)]
+    assert pace.complaint(members, movable=True) is None
+    # A card that is half as fast, and has been given as few lanes as it can run meanwhile.
+    members = [replace(m, lanes=n) for m, n in zip(company(0.5, 0.6), (5, 3), strict=True)]
+    assert pace.complaint(members, movable=True) is None
+
+
+def test_other_shares_are_named_where_they_would_be_faster() -> None:
+    members = [replace(m, lanes=4) for m in company(0.4, 0.8)]
+    said = pace.complaint(members, movable=True)
+    assert said is not None
+    assert said.endswith("; if it stays so, SHARES=5,3 and --resume would take about 600 ms")
+    assert "SHARES" not in (pace.complaint(members) or "SHARES")
+    # One that has a lane alone can have no fewer.
+    members = [replace(m, lanes=1) for m in company(0.4, 0.8)]
+    assert "SHARES" not in (pace.complaint(members, movable=True) or "SHARES")
+
+
+def test_lanes_are_shared_by_how_long_one_takes() -> None:
+    assert pace.shared([1.0, 1.0], 8) == ([4, 4], 4.0)
+    assert pace.shared([1.0, 2.0], 8) == ([5, 3], 6.0)
+    assert pace.shared([1.0, 7.0, 9.0], 8) == ([6, 1, 1], 9.0)
+    assert pace.shared([1.0, 1.0, 1.0], 8) == ([3, 3, 2], 3.0)
+
+
 def test_what_costs_little_is_not_said() -> None:
     # All wait for the network most of the time.
     slow = company(0.01, 0.013)
@@ -77,6 +103,6 @@ def test_what_costs_little_is_not_said() -> None:
 def test_a_row_says_who_it_is(monkeypatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "2")
     figures = {"communication_share": 0.5, "data_share": 0.0}
-    own = pace.member(6, torch.device("cuda", 2), figures, {})
+    own = pace.member(6, torch.device("cuda", 2), figures, {}, 1)
     assert own.row().items() >= {"rank": 6, "gpu": 2, **figures}.items()
-    assert pace.member(6, torch.device("cpu"), figures, {}).gpu is None
+    assert pace.member(6, torch.device("cpu"), figures, {}, 1).gpu is None

@@ -19,7 +19,7 @@ TABLE = [
     ("", "", "", "", 0, (1, "cpu", "no", "cpu")),
     ("", "", "", "", 1, (1, "cuda", "no", "gpu")),
     ("", "", "", "", 2, (2, "cuda", "no", "multi_gpu")),
-    ("", "", "", "", 3, (2, "cuda", "no", "multi_gpu")),
+    ("", "", "", "", 3, (3, "cuda", "no", "multi_gpu")),
     ("", "", "", "", 6, (4, "cuda", "no", "multi_gpu")),
     ("", "", "", "", 16, (8, "cuda", "no", "multi_gpu")),
     ("", "", "", "no", 2, (2, "cuda", "no", "multi_gpu")),
@@ -115,16 +115,16 @@ def test_make_doctor_launcher_and_tuner_agree(row, tmp_path: Path, monkeypatch) 
     file.write_text("data: {holdout: 0.2}\n")
     seen = {f.name: f for f in verify.examine(file, Machine(environ=variables))}
     if isinstance(expected, str):
-        for ask in (lambda: plan.make(variables, visible, config.lanes), tuner):
+        for ask in (lambda: plan.make(variables, visible, config.lanes, level="lockstep"), tuner):
             with pytest.raises(LockstepError, match=expected):
                 ask()
         assert seen["lanes"].status == "fail"
         return
-    made = plan.make(variables, visible, config.lanes)
+    made = plan.make(variables, visible, config.lanes, level="lockstep")
     assert (made.processes, made.device, made.precision, made.config.stem) == expected
     assert tuner() == made
-    if config.lanes % made.processes:
-        assert f"{made.processes} processes cannot share" in seen["lanes"].seen
+    if made.processes == 3:
+        assert "batch 128 = (3+3+2) × 16" in seen["lanes"].seen
     else:
         assert f"batch 128 = {made.processes} × " in seen["lanes"].seen
     # Make's side of a container: GPUs only where the plan computes on them.

@@ -58,13 +58,13 @@ def test_the_sum_is_a_balanced_tree_over_lanes(batch) -> None:
             for pair in zip(leaves[::2], leaves[1::2], strict=True)
         ]
     model = net()
-    gradients, _, _ = step(model, LaneTree(model, 0, 1, LANES), *batch)
+    gradients, _, _ = step(model, LaneTree(model, 0, [range(LANES)]), *batch)
     assert all(torch.equal(a, b) for a, b in zip(gradients, leaves[0], strict=True))
 
 
 def test_batch_norm_sees_a_lane_and_averages_over_lanes(batch) -> None:
     model = net()
-    _, buffers, _ = step(model, LaneTree(model, 0, 1, LANES), *batch)
+    _, buffers, _ = step(model, LaneTree(model, 0, [range(LANES)]), *batch)
     means = []
     for x in batch[0].chunk(LANES):
         other = net()
@@ -79,7 +79,7 @@ def test_both_reducers_compute_the_same_gradient(batch) -> None:
     results = []
     for reducer in (LaneTree, AllReduce):
         model = net()
-        made = LaneTree(model, 0, 1, LANES) if reducer is LaneTree else AllReduce(model, 1)
+        made = LaneTree(model, 0, [range(LANES)]) if reducer is LaneTree else AllReduce(model, 1)
         results.append(step(model, made, *batch))
         results.append(step(model, made, *batch))  # nothing may be left over from a first step
     for (one, *_, report), (other, *_, report2) in zip(results[:2], results[2:], strict=True):
@@ -91,7 +91,7 @@ def test_a_short_batch_weighs_each_sample_alike(batch) -> None:
     """Five samples on eight lanes: three lanes are empty."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     images, labels = batch[0][:5], batch[1][:5]
-    gradients, _, report = step(model, LaneTree(model, 0, 1, LANES), images, labels)
+    gradients, _, report = step(model, LaneTree(model, 0, [range(LANES)]), images, labels)
     model.zero_grad()
     loss = functional.cross_entropy(model(images), labels)
     loss.backward()
@@ -117,7 +117,7 @@ class Sometimes(nn.Module):
 def test_a_parameter_that_some_lanes_do_not_use(uses) -> None:
     """The bits of the lanes apart, the signs of zeros included."""
     leaves, model = [], Sometimes()
-    reducer = LaneTree(model, 0, 1, LANES)
+    reducer = LaneTree(model, 0, [range(LANES)])
     for lane, use in enumerate(uses):
         alone, x = Sometimes(), 0.1 * lane + 0.3
         alone(x, use).backward()
@@ -149,7 +149,7 @@ def test_parameters_that_are_joined_have_a_gradient_each() -> None:
             return (torch.cat([self.q, self.v]) * x).sum()
 
     model, x = Joined(), torch.arange(LANES * 6.0).view(LANES, 6)
-    reducer = LaneTree(model, 0, 1, LANES)
+    reducer = LaneTree(model, 0, [range(LANES)])
     for _ in range(2):
         for lane in range(LANES):
             with reducer.lane(sync=lane == LANES - 1):

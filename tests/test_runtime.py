@@ -1,3 +1,4 @@
+import itertools
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from torch import nn
 
 from host import limits
 from host.errors import HostError, UsageError
-from host.lanes import share
+from host.lanes import said, share
 from train.config import Config
 from train.experiment import load
 from train.lanes import order, seeds
@@ -57,22 +58,48 @@ def test_seeds_are_those_of_torch() -> None:
 
 
 def test_processes_that_do_not_divide_the_lanes() -> None:
-    with pytest.raises(UsageError, match="3 processes cannot share 8 lanes") as raised:
-        share(8, 0, 3, batch=128, lockstep=True)
+    with pytest.raises(UsageError, match="3 processes cannot share 8 lanes evenly") as raised:
+        share(8, 3, batch=128, level="deterministic")
     assert raised.value.fix == "use 1 or 2 or 4 or 8 processes"
     with pytest.raises(
         UsageError, match="or 8 processes, or --lanes 3: other bits, and batch norm"
     ):
-        share(8, 0, 3, batch=48, lockstep=False)
-    with pytest.raises(UsageError, match="8 processes cannot share 1 lane evenly") as raised:
-        share(1, 0, 8, batch=64, lockstep=True)
+        share(8, 3, batch=48, level="deterministic")
+    with pytest.raises(UsageError, match="9 processes cannot share 8 lanes →") as raised:
+        share(8, 9, batch=128, level="lockstep")
+    assert raised.value.fix.startswith("use at most 8 processes, or --lanes 16: other bits")
+    with pytest.raises(UsageError, match="8 processes cannot share 1 lane →") as raised:
+        share(1, 8, batch=64, level="lockstep")
     assert raised.value.fix == (
         "use 1 process, or --lanes 8: other bits, and batch norm sees 8 samples at a time instead"
         " of 64"
     )
-    assert [list(share(8, rank, 4, batch=128, lockstep=True)) for rank in range(4)] == [
-        [0, 1], [2, 3], [4, 5], [6, 7],
-    ]  # fmt: skip
+    for level in ("lockstep", "fast", "deterministic"):
+        assert [list(each) for each in share(8, 4, batch=128, level=level)] == [
+            [0, 1], [2, 3], [4, 5], [6, 7],
+        ]  # fmt: skip
+
+
+def test_any_number_of_processes_shares_the_lanes() -> None:
+    for lanes, world in itertools.product((1, 2, 8, 64), range(1, 65)):
+        if world > lanes:
+            continue
+        shares = share(lanes, world, batch=128, level="lockstep")
+        assert [lane for each in shares for lane in each] == list(range(lanes))
+        counts = [len(each) for each in shares]
+        assert max(counts) - min(counts) <= 1
+    assert said(share(8, 3, batch=128, level="lockstep")) == "3+3+2"
+    assert said(share(8, 3, batch=128, level="lockstep", asked="6,1,1")) == "6+1+1"
+
+
+@pytest.mark.parametrize("asked", ["5,2", "8", "9,-1", "8,0", "5,3,", "five,three", "5;3", "4,4,0"])
+def test_shares_that_are_none(asked) -> None:
+    with pytest.raises(UsageError) as raised:
+        share(8, 2, batch=128, level="lockstep", asked=asked)
+    assert raised.value.problem == f"SHARES={asked} does not share 8 lanes among 2 processes"
+    assert raised.value.fix == "give each a number of them, such as SHARES=4,4"
+    with pytest.raises(UsageError, match="at deterministic all processes have as many"):
+        share(8, 2, batch=128, level="deterministic", asked="5,3")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +176,7 @@ def test_processes_asked_for_that_did_not_come_up_are_an_error(tmp_path) -> None
 def test_more_processes_than_lanes_is_an_error(tmp_path) -> None:
     done = processes(2, "fit", *DIGITS, "--lanes", 1, "--run", tmp_path / "r")
     assert done.code != 0
-    assert "2 processes cannot share 1 lane evenly → use 1 process" in done.err
+    assert "2 processes cannot share 1 lane → use 1 process" in done.err
     assert not (tmp_path / "r").exists()
 
 

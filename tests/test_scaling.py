@@ -93,6 +93,10 @@ def test_it_stands_beside_what_was_measured(cli, finished, tmp_path) -> None:
     (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     told = cli("scaling", "--run", run)
     assert told.code == 0, told.err
+    (run / "run.json").write_text(json.dumps(record | {"shares": [5, 3]}))
+    refused = cli("scaling", "--run", run)
+    assert refused.code == 2
+    assert "its processes ran 5+3 lanes" in one_line(refused.err)
     # The slower one's own part is 0.4 s; a lane's backward pass 67 ms.
     assert "measured    500.0 ms    100.0 ms" in told.out
     assert "model    520.0 ms    120.0 ms" in told.out

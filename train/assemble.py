@@ -263,7 +263,7 @@ def wrap(
     if sharding is not None:
         reducer = ShardSum(unwrapped, sharding, traits)
     elif tree:
-        reducer = LaneTree(unwrapped, runtime.rank, runtime.world, len(runtime.lanes), traits)
+        reducer = LaneTree(unwrapped, runtime.rank, runtime.shares, traits)
     else:
         reducer = AllReduce(model, runtime.world, traits)
     wrapped: Any = model

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from host import limits
 from host.errors import DivergedError, Stopped
+from host.lanes import is_even
 from train.measure import Metrics
 from train.parts import Parts
 from train.process import pace, standing
@@ -91,11 +92,14 @@ class Journal:
         figures = health.take(seconds, steps, parts.watch.read())
         judged = seconds > _PERIOD / 2 and steps >= _STEPS
         wrong = complaints(figures, parts.config, limits.cpus_each()) if judged else {}
-        members = runtime.gathered(pace.member(runtime.rank, runtime.device, figures, wrong))
+        lanes = len(runtime.lanes)
+        own = pace.member(runtime.rank, runtime.device, figures, wrong, lanes)
+        members = runtime.gathered(own)
         if parts.recorder is None:
             return
         parts.recorder.health(state.step, figures, [m.row() for m in members if len(members) > 1])
-        for kind, text in _wrong(members, judged=judged):
+        movable = not (is_even(parts.config.reproducibility) or runtime.sharded)
+        for kind, text in _wrong(members, judged=judged, movable=movable):
             if kind not in self._said:
                 self._said.add(kind)
                 parts.recorder.warn(state.step, text)
@@ -218,12 +222,13 @@ class Journal:
         )
 
 
-def _wrong(members: Sequence[Member], *, judged: bool) -> Iterator[tuple[str, str]]:
+def _wrong(members: Sequence[Member], *, judged: bool, movable: bool) -> Iterator[tuple[str, str]]:
     """What is wrong with the processes, and of which kind that is."""
     for member in members:
         for kind, text in member.complaints.items():
             yield kind, text if member.rank == 0 else f"{member.name}: {text}"
-    slow = pace.complaint(members) if judged and len(members) > 1 else None
+    several = judged and len(members) > 1
+    slow = pace.complaint(members, movable=movable) if several else None
     if slow:
         yield "slow", slow
 

@@ -49,7 +49,7 @@ def fit(
         LockstepError: what went wrong, for the user to mend; the run's files say so too.
     """
     with explained(config):
-        if elastic.spare(config.lanes, stop):
+        if elastic.spare(config.lanes, stop, config.reproducibility):
             return
     # Started again by torchrun, with other machines: the run is the one that was begun.
     run, resume = (elastic.known() or run), (resume or elastic.known() is not None)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from host import launcher
+from host import lanes, launcher
 from host.lanes import default
 from train.config import Config
 from train.data.pictures import some
@@ -38,12 +38,15 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     frozen = f", {_many(trained)} of them trained" if trained < count else ""
     where = hardware(runtime)
     precision = "" if where["mixed_precision"] == "no" else f", {where['mixed_precision']}"
-    world, each = runtime.world, len(runtime.lanes)
+    world, shares = runtime.world, runtime.shares
+    even = len({len(share) for share in shares}) == 1
+    each = f"{world} × {len(shares[0])}" if even else f"({lanes.said(shares)})"
+    which = "processes × accumulation" if even else "lanes of each process"
     images = f"{len(data.train):,} training and {len(data.validation):,} validation images"
     portable = ", portable" * (config.portable)
     kind = f"{config.reproducibility}{portable}, seed {config.seed}"
     processes = f"{world} process{'es' * (world > 1)}"
-    share = f"{world} × {each} × {config.micro_batch} (processes × accumulation × micro-batch)"
+    share = f"{each} × {config.micro_batch} ({which} × micro-batch)"
     _, height, width = data.train.shape
     colour = "grey" if data.train.shape[0] == 1 else "colour"
     left = f"; left out: {_counted(data.left_out)}" if data.left_out else ""

@@ -15,7 +15,7 @@ from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.inside import devices
 from host import plan
 from host.errors import LockstepError, first_line
-from host.lanes import share
+from host.lanes import said, share
 from host.machine import Machine
 from host.plan import Plan
 from train import experiment
@@ -39,9 +39,10 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
             machine.environ,
             devices.count(),
             config.lanes,
+            level=config.reproducibility,
             portable=config.portable,
         )
-        found.append(_lanes(config, planned))
+        found.append(_lanes(config, planned, machine.environ.get("SHARES")))
         device = torch.device(planned.device)
         check_place(config.data, device)
         data = load_data(config.data, config.augment)
@@ -74,14 +75,16 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
     return found + [skip(name, "what comes before it failed") for name in names if name not in done]
 
 
-def _lanes(config: Config, planned: Plan) -> Finding:
+def _lanes(config: Config, planned: Plan, asked: str | None) -> Finding:
     world = planned.processes
     try:
-        lockstep, size = config.reproducibility == "lockstep", config.batch_size
-        lanes = share(config.lanes, 0, world, batch=size, lockstep=lockstep)
+        level, size = config.reproducibility, config.batch_size
+        shares = share(config.lanes, world, batch=size, level=level, asked=asked)
     except LockstepError as error:
         return fail("lanes", error.problem, "the training would end at once", error.fix)
-    cut = f"{world} × {len(lanes)} × {config.micro_batch}"
+    even = len({len(share) for share in shares}) == 1
+    lanes = f"{world} × {len(shares[0])}" if even else f"({said(shares)})"
+    cut = f"{lanes} × {config.micro_batch}"
     return ok("lanes", f"batch {config.batch_size} = {cut} (processes × lanes × micro-batch)")
 
 

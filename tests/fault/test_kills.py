@@ -100,6 +100,9 @@ def test_kills_at_random_moments(tmp_path, reference) -> None:
     print(f"{kills} kills in {runs} runs: {tally}")
 
 
+# Of eight lanes for each process, beside even ones.
+SHARES = {2: ["", "5,3", "1,7"], 3: ["", "6,1,1", "2,5,1"], 4: ["", "3,1,3,1"]}
+
 CASES: dict[str, list[object]] = {
     "convnet": [],
     "dropout": ["--model.name", "dropnet"],
@@ -121,7 +124,8 @@ def test_elastic_schedules(tmp_path, references, number) -> None:
     worlds, world = [], 0
     interruptions = chance.randint(2, 4)
     while True:
-        world = chance.choice([w for w in (1, 2, 4) if w != world])
+        world = chance.choice([w for w in (1, 2, 3, 4) if w != world])
+        shares = chance.choice(SHARES.get(world, [""]))
         workers = chance.choice([0, 0, 1])
         words = [*WORDS, *CASES[name], "--data.workers", workers]
         words += ["--run", tmp_path / "run", "--resume"]
@@ -131,7 +135,8 @@ def test_elastic_schedules(tmp_path, references, number) -> None:
             lanes = chance.randint(1, 12) * (8 // world)
             strike = {"at": "lane", "count": lanes, "signal": chance.choice([9, 15])}
         victim = chance.randrange(world)
-        attempt = start(tmp_path / str(len(worlds)), world, words, {victim: strike})
+        told = {rank: {"SHARES": shares} for rank in range(world)}
+        attempt = start(tmp_path / str(len(worlds)), world, words, {victim: strike}, told)
         codes = attempt.wait(120)
         worlds.append(world)
         if codes == [0] * world:

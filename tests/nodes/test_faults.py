@@ -102,7 +102,8 @@ def test_a_lost_machine_is_done_without_and_comes_again(tmp_path, number) -> Non
         assert trained.codes() == [0, 0, 0, 0], trained.said()
         said = trained.net.nodes[0].said()
         left = ", ".join(str(n) for n in range(4) if n != number)
-        assert f"round of nodes {left}\n2 of 3 processes share the 8 lanes" in said, said
+        assert f"round of nodes {left}\n" in said, said
+        assert "processes share the 8 lanes" not in said, said  # three do, as 3+3+2
         assert trained.weights() == stated_hash()
 
 

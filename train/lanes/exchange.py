@@ -1,7 +1,7 @@
-"""Sums across processes by recursive doubling, one bucket after another, beside the training.
+"""Sums across processes, one bucket after another, beside the training.
 
-At distance 1, 2, 4, … each process sends its partial sum to the process whose rank differs in
-that bit, and adds what it gets: as a + b and b + a are the same bits, both hold the same sum.
+Where two processes exchange their partial sums, each adds what it gets: as a + b and b + a are the
+same bits, both hold the same sum. Who exchanges with whom is the plan's to say.
 """
 
 import threading
@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from train.lanes.joining import Plan
+
 # Numbers between the starts of two tensors in a bucket are a multiple of this: CUDA's reductions
 # take an order that depends on alignment, and gradients stand at aligned places otherwise.
 _ALIGN = 64
@@ -23,34 +25,38 @@ class Exchange:
 
     Args:
         buckets: for each bucket, tensors of the shapes it will hold, all of one dtype and device.
-        world: number of processes, a power of two above 1.
+        plan: of several processes.
 
     Attributes:
-        views: each bucket's tensors; they are to be filled before `start`, and hold the sums from
-            `finish` on.
+        views: each bucket's tensors, for each of the plan's subtrees; they are to be filled before
+            `start`, and those of the plan's result hold the sums from `finish` on.
     """
 
-    def __init__(self, buckets: Sequence[Sequence[Tensor]], rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
-        self.views: list[list[Tensor]] = []
-        self._flat: list[tuple[Tensor, Tensor]] = []  # what is summed, and what arrives
+    def __init__(self, buckets: Sequence[Sequence[Tensor]], plan: Plan) -> None:
+        self.plan = plan
+        self.views: list[list[list[Tensor]]] = []
+        # What is summed for each subtree, and what arrives.
+        self._flat: list[tuple[list[Tensor], Tensor]] = []
         for bucket in buckets:
             starts, size = [], 0
             for tensor in bucket:
                 starts.append(size)
                 size += -(-tensor.numel() // _ALIGN) * _ALIGN
-            flat = bucket[0].new_zeros(size)
-            self._flat.append((flat, torch.empty_like(flat)))
+            flats = [bucket[0].new_zeros(size) for _ in plan.subtrees]
+            self._flat.append((flats, torch.empty_like(flats[0])))
             self.views.append(
                 [
-                    flat[start : start + tensor.numel()].view(tensor.shape)
-                    for start, tensor in zip(starts, bucket, strict=True)
+                    [
+                        flat[start : start + tensor.numel()].view(tensor.shape)
+                        for start, tensor in zip(starts, bucket, strict=True)
+                    ]
+                    for flat in flats
                 ]
             )
         # A group of its own: what else processes tell each other may go on at the same time.
         group: Any = dist.new_group()
         self._group: dist.ProcessGroup | None = group
-        cuda = self._flat[0][0].is_cuda
+        cuda = self._flat[0][1].is_cuda
         # NCCL waits on a stream. gloo waits in the calling thread, so it gets one, and it sends
         # only what is in the host's memory.
         gloo = dist.get_backend(group) == "gloo"
@@ -73,7 +79,7 @@ class Exchange:
             return
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            self._double(number)
+            self._join(number)
 
     def finish(self) -> None:
         """Wait for all buckets."""
@@ -96,38 +102,62 @@ class Exchange:
         torch.set_num_threads(1)
         while (number := self._jobs.get()) is not None:
             try:
-                self._double(number)
+                self._join(number)
             except Exception as error:  # whatever the network says: `finish` raises it
                 self._outcomes.put(error)
             else:
                 self._outcomes.put(None)
 
-    def _double(self, number: int) -> None:
-        flat, other = self._flat[number]
+    def sums(self) -> list[Tensor]:
+        """The sums, bucket after bucket."""
+        return [tensor for bucket in self.views for tensor in bucket[self.plan.result]]
+
+    def _join(self, number: int) -> None:
+        flats, other = self._flat[number]
         if self._staged:
-            staged = flat.cpu()
-            self._sum(number, staged, torch.empty_like(staged))
-            flat.copy_(staged)
-            torch.cuda.current_stream(flat.device).synchronize()
+            staged = [flat.cpu() for flat in flats]
+            self._sum(number, staged, torch.empty_like(staged[0]))
+            flats[self.plan.result].copy_(staged[self.plan.result])
+            torch.cuda.current_stream(other.device).synchronize()
         else:
-            self._sum(number, flat, other)
+            self._sum(number, flats, other)
 
-    def _sum(self, number: int, flat: Tensor, other: Tensor) -> None:
-        """Make `flat` the sum over all processes; what arrives goes through `other`."""
-        distance = 1 if flat.numel() else self.world
-        while distance < self.world:
-            swap(flat, other, self.rank ^ distance, self._group, number)
-            flat.add_(other)
-            distance *= 2
+    def _sum(self, number: int, flats: Sequence[Tensor], other: Tensor) -> None:
+        """Make one of `flats` the sum over all processes; what arrives goes through `other`."""
+        if not other.numel():
+            return
+        for join in self.plan.joins:
+            mine = flats[join.own]
+            if join.peer is not None:
+                given, taken = mine if join.gives else None, other if join.takes else None
+                swap(given, taken, join.peer, self._group, number)
+                if join.takes:
+                    mine.add_(other)
+            elif join.other is not None:
+                mine.add_(flats[join.other])
+        if self.plan.source is not None:
+            whole = flats[self.plan.result].view(torch.uint8)
+            dist.broadcast(whole, src=self.plan.source, group=self._group)
 
 
-def swap(mine: Tensor, other: Tensor, peer: int, group: dist.ProcessGroup | None, tag: int) -> None:
-    """Give a neighbour `mine`, and have what it gives in `other`; both contiguous."""
+def swap(
+    mine: Tensor | None,
+    other: Tensor | None,
+    peer: int,
+    group: dist.ProcessGroup | None,
+    tag: int,
+) -> None:
+    """Give a neighbour `mine`, and have what it gives in `other`; both contiguous.
+
+    Args:
+        mine, other: None: nothing goes this way.
+    """
     # As bytes: networks do not know every type. To receive stands first: gloo otherwise sends one
     # way after the other, and needs twice the time on a slow link.
-    both = [
-        dist.P2POp(dist.irecv, other.view(torch.uint8), peer, group, tag),
-        dist.P2POp(dist.isend, mine.view(torch.uint8), peer, group, tag),
-    ]
+    both = []
+    if other is not None:
+        both.append(dist.P2POp(dist.irecv, other.view(torch.uint8), peer, group, tag))
+    if mine is not None:
+        both.append(dist.P2POp(dist.isend, mine.view(torch.uint8), peer, group, tag))
     for work in dist.batch_isend_irecv(both):
         work.wait()

@@ -5,7 +5,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from host.lanes import share
 from train.config import Config
+from train.lanes.joining import subtrees
 
 
 class Reducer(Protocol):
@@ -37,7 +39,22 @@ class Reducer(Protocol):
 
 def gradient_copies(config: Config, world: int = 1) -> int:
     """Copies of all gradients that a process holds at most, besides what is exchanged."""
-    if config.reproducibility != "lockstep":
+    if not config.lockstep:
         return 1
     # Two neighbours are one copy; then sums of 2, 4, … lanes wait in the binary counter.
-    return max(1, (max(1, config.lanes // world) - 1).bit_length())
+    shares = _shares(config, world)
+    return max(len(subtrees(range(mine.start, lane + 1))) for mine in shares for lane in mine)
+
+
+def exchanged_copies(config: Config, world: int) -> int:
+    """Copies of all gradients that a process holds for what is exchanged; or DDP's buckets."""
+    if world == 1:
+        return 0
+    if not config.lockstep:
+        return 2
+    return 1 + max(len(subtrees(mine)) for mine in _shares(config, world))
+
+
+def _shares(config: Config, world: int) -> list[range]:
+    processes = min(world, config.lanes)  # more are refused elsewhere
+    return share(config.lanes, processes, batch=config.batch_size, level="lockstep")

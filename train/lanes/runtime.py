@@ -4,6 +4,7 @@ The launcher decides (accelerate launch, torchrun, plain python); `launched` com
 with what was asked for, because the launchers do not.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ class Runtime:
         rank, world: this process's number and how many there are.
         portable: whether other CPUs are to give the same bits.
         threads: OpenMP threads of this process, part of what decides the bits.
-        lanes: the lane numbers this process works through at each step.
+        shares: the lane numbers that each process works through at each step.
         control: a CPU process group for small decisions; None when alone.
         settings: those of torch that are pinned.
         sharded: whether weights are spread over the processes.
@@ -51,11 +52,16 @@ class Runtime:
     world: int
     portable: bool
     threads: int
-    lanes: range
+    shares: list[range]
     control: dist.ProcessGroup | None
     settings: dict[str, Any]
     sharded: bool = False
     pulse: Pulse = field(default_factory=Pulse)
+
+    @property
+    def lanes(self) -> range:
+        """The lane numbers that this process works through at each step."""
+        return self.shares[self.rank]
 
     @property
     def main(self) -> bool:
@@ -180,13 +186,14 @@ def start(
             raise plan.not_portable("the hardware config names GPUs")
         if portable and accelerator.mixed_precision != "no":
             raise plan.not_portable(f"{accelerator.mixed_precision.upper()} is asked for")
-        size, lockstep = config.batch_size, config.lockstep
+        size, level = config.batch_size, config.reproducibility
         sharded = sharded and world > 1
-        lanes = range(0)
+        shares = [range(0)] * world
         if training:
-            lanes = share(config.lanes, rank, world, batch=size, lockstep=lockstep)
-        if sharded:
-            lanes = range(rank, config.lanes, world)  # neighbours are summed at once
+            asked = os.environ.get("SHARES")
+            shares = share(config.lanes, world, batch=size, level=level, asked=asked)
+        if sharded:  # neighbours are summed at once
+            shares = [range(each, config.lanes, world) for each in range(world)]
         # Accelerate takes the thread count from its own guess when it starts gloo.
         torch.set_num_threads(threads)
         # Small decisions must not wait for the GPU, as a group over NCCL would.
@@ -194,7 +201,7 @@ def start(
         if world > 1:
             control = dist.new_group(backend="gloo", timeout=patience)
         yield Runtime(
-            accelerator, rank, world, portable, threads, lanes, control, settings(), sharded
+            accelerator, rank, world, portable, threads, shares, control, settings(), sharded
         )
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.

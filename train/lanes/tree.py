@@ -1,7 +1,7 @@
-"""The sum over lanes whose bits do not depend on how many processes share them.
+"""The sum over lanes whose bits do not depend on how many processes share them, nor how.
 
 `LaneTree` sums in a balanced binary tree over lane numbers: inside a process as a binary counter of
-partial sums, across processes by recursive doubling, where each exchange adds two neighbouring
+partial sums, across processes as `joining` plans it, where each exchange adds two neighbouring
 subtrees of one size (a + b and b + a are the same bits).
 """
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from host.errors import UsageError
 from train.lanes.buffers import Buffers
 from train.lanes.exchange import Exchange
+from train.lanes.joining import Node, above, is_right, plan
 from train.lanes.traits import USUAL, Traits
 
 _BUCKET = 25 * 2**20
@@ -28,7 +29,7 @@ class LaneTree:
     bucket of gradients is exchanged as soon as the last lane's backward pass has produced it.
 
     Args:
-        lanes: how many of a step's lanes this process runs, a power of two.
+        shares: which of a step's lanes each process runs: neighbours, and of all a power of two.
         traits: what the model does that others do not.
         bucket: bytes of gradients that are exchanged at once.
 
@@ -42,15 +43,15 @@ class LaneTree:
         self,
         model: nn.Module,
         rank: int,
-        world: int,
-        lanes: int,
+        shares: Sequence[range],
         traits: Traits = USUAL,
         *,
         bucket: int = _BUCKET,
     ) -> None:
-        self._world = world
+        self._world, self._lanes = len(shares), shares[rank]
+        self._lane = self._lanes.start
         # A gradient that comes in parts would be added to the other lane's part by part.
-        self._pairs = lanes > 1 and not traits.late
+        self._pairs = not traits.late
         # Of the first lane of a pair: its averages and report, and its gradients' versions.
         self._first: tuple[list[Tensor], list[tuple[Tensor, int]]] | None = None
         # Backward passes produce gradients from the last layer to the first, more or less; what
@@ -60,9 +61,9 @@ class LaneTree:
         early = [p for name, p in trained if name not in traits.late]
         self.parameters = early + [p for name, p in trained if name in traits.late]
         self.buffers = Buffers(model, traits.moving)
-        # The binary counter: (height, sum of 2^height neighbouring lanes), heights falling. A sum
-        # is a list: a gradient for each parameter, then the averages, then the report.
-        self._partial: list[tuple[int, list[Tensor]]] = []
+        # The binary counter: subtrees that nothing is there to join, in order, and their sums. A
+        # sum is a list: a gradient for each parameter, then the averages, then the report.
+        self._partial: list[tuple[Node, list[Tensor]]] = []
         self._last = False
         self._started = 0
         self._exchange: Exchange | None = None
@@ -70,12 +71,13 @@ class LaneTree:
         like = [*self.parameters, *self.buffers.averages, report]
         self._buckets = _split(bucket, like, len(early))
         self.exchanged = [sum(like[n].nbytes for n in numbers) for numbers in self._buckets]
-        if world > 1:
+        if self._world > 1:
             for place, numbers in enumerate(self._buckets):
                 for number in (n for n in numbers if n < len(early)):
                     hook = partial(self._ready, place, number)
                     self.parameters[number].register_post_accumulate_grad_hook(hook)
-            self._exchange = Exchange([[like[n] for n in b] for b in self._buckets], rank, world)
+            held = [[like[n] for n in bucket] for bucket in self._buckets]
+            self._exchange = Exchange(held, plan(shares, rank))
         self._early = [set(bucket) for bucket in self._buckets if bucket[0] < len(early)]
         self._missing = [set(bucket) for bucket in self._early]
 
@@ -102,20 +104,23 @@ class LaneTree:
     def _start(self, leaf: Sequence[Tensor | None]) -> None:
         """Sum the next bucket's part of `leaf` with what the counter holds, and exchange it."""
         numbers = self._buckets[self._started]
-        node = [tensor for n in numbers if (tensor := leaf[n]) is not None]
-        assert len(node) == len(numbers)
+        sums = [tensor for n in numbers if (tensor := leaf[n]) is not None]
+        assert len(sums) == len(numbers)
         assert self._exchange is not None
-        places = self._exchange.views[self._started]
-        if not self._partial:
-            torch._foreach_copy_(places, node)
-        for height, earlier in reversed(self._partial):
+        *before, places = self._exchange.views[self._started]
+        apart, joined = self._partial[: len(before)], self._partial[len(before) :]
+        for (_, earlier), other_places in zip(apart, before, strict=True):
+            torch._foreach_copy_(other_places, [earlier[n] for n in numbers])
+        if not joined:
+            torch._foreach_copy_(places, sums)
+        for number, (_, earlier) in reversed(list(enumerate(joined))):
             mine = [earlier[n] for n in numbers]
-            if height == self._partial[0][0]:  # the last join writes where the exchange reads
-                for one, other, place in zip(mine, node, places, strict=True):
+            if number == 0:  # the last join writes where the exchange reads
+                for one, other, place in zip(mine, sums, places, strict=True):
                     torch.add(one, other, out=place)
             else:
-                torch._foreach_add_(mine, node)
-                node = mine
+                torch._foreach_add_(mine, sums)
+                sums = mine
         self._exchange.start(self._started)
         self._started += 1
 
@@ -128,12 +133,13 @@ class LaneTree:
         averages = self.buffers.averages
         rest = [*torch._foreach_mul(averages, share), report] if averages else [report]
         self.buffers.end(share)
-        if self._pairs and self._first is None:
+        lane, self._lane = self._lane, self._lane + 1
+        if self._pairs and self._first is None and lane % 2 == 0 and lane + 1 in self._lanes:
             self._first = rest, [(g, g._version) for g in map(_apart, self.parameters)]
             return
-        height = 0
+        node: Node = 0, lane
         if self._first is not None:
-            height = 1
+            node = above(node)
             before, earlier_ones = self._first
             self._first = None
             torch._foreach_add_(rest, before)
@@ -150,16 +156,15 @@ class LaneTree:
                     gradient.add_(0.0)
                 elif gradient._version != version + 1:
                     raise _in_parts()
-        node = [*gradients, *rest]
+        sums = [*gradients, *rest]
         if self._last:
-            self._start_rest(node)
+            self._start_rest(sums)
             return
-        while self._partial and self._partial[-1][0] == height:
+        while self._partial and is_right(node) and self._partial[-1][0] == (node[0], node[1] - 1):
             earlier = self._partial.pop()[1]
-            torch._foreach_add_(earlier, node)
-            node = earlier
-            height += 1
-        self._partial.append((height, node))
+            torch._foreach_add_(earlier, sums)
+            sums, node = earlier, above(node)
+        self._partial.append((node, sums))
 
     def _start_rest(self, leaf: Sequence[Tensor]) -> None:
         """Exchange what no gradient started: unused parameters, and what is no gradient."""
@@ -169,21 +174,21 @@ class LaneTree:
 
     def total(self) -> Tensor:
         """Join the processes' subtrees, and put the sums where the leaves came from."""
+        self._lane = self._lanes.start
         if self._partial:
-            [(_, node)] = self._partial
-            self._partial = []
+            *self._partial, (_, sums) = self._partial
             if self._exchange is not None:  # a short batch: nothing was started ahead
-                self._start_rest(node)
+                self._start_rest(sums)
         if self._exchange is not None:
             self._exchange.finish()
-            node = [view for bucket in self._exchange.views for view in bucket]
+            sums = self._exchange.sums()
             self._missing = [set(bucket) for bucket in self._early]
             self._started = 0
-        *node, report = node
-        for parameter, gradient in zip(self.parameters, node, strict=False):
+        *sums, report = sums
+        for parameter, gradient in zip(self.parameters, sums, strict=False):
             # Of one layout, whichever way it came: the order of later sums may follow the layout.
             parameter.grad = gradient.contiguous()
-        self.buffers.settle(node[len(self.parameters) :], self._world)
+        self.buffers.settle(sums[len(self.parameters) :], self._world)
         return report.clone()
 
     def undo(self) -> bool:

@@ -8,7 +8,7 @@ from typing import NoReturn
 from torch import nn
 from torch.optim import Optimizer
 
-from host import dotted
+from host import dotted, lanes
 from host.errors import LockstepError, UsageError, first_line
 from train.config import Config
 from train.data import ImageData
@@ -164,6 +164,12 @@ def _check_synchronised(model: nn.Module, config: Config, runtime: Runtime, samp
         raise UsageError(
             f"{name} is a SyncBatchNorm, which looks at all processes at once",
             "use BatchNorm: at lockstep it sees a lane, on any number of processes",
+        )
+    if len({len(share) for share in runtime.shares}) > 1:
+        raise UsageError(
+            f"{name} is a SyncBatchNorm, and the processes have {lanes.said(runtime.shares)} lanes:"
+            " some would wait for others that are done",
+            "use a number of processes that divides the lanes, and no SHARES",
         )
     last = samples % config.batch_size
     if runtime.world > 1 and 0 < last < 2 * config.lanes:

@@ -1,7 +1,8 @@
 """Where machines may go and come: which processes of a round train, and which run is gone on with.
 
 torchrun starts all trainers again when a machine is lost or comes back, with as many as there are
-then. Three cannot share eight lanes: so two train, and the third waits for the next round.
+then. Five are no faster at eight lanes than four: so four train, and the fifth waits for the next
+round.
 """
 
 import os
@@ -23,10 +24,13 @@ _DONE = "lockstep/done"
 _EACH = 0.5
 
 
-def spare(lanes: int, stop: StopFlag) -> bool:
+def spare(lanes: int, stop: StopFlag, level: str) -> bool:
     """Whether this process has nothing to train, once the others have trained; else False at once.
 
     The others are told in WORLD_SIZE how many they are.
+
+    Args:
+        level: of `reproducibility`.
 
     Raises:
         LostPeers: the others are gone; torchrun will start a round without them.
@@ -35,7 +39,7 @@ def spare(lanes: int, stop: StopFlag) -> bool:
     world = launcher.world() or 1
     if launcher.elastic() is None:
         return False
-    fit = max(count for count in sharing(lanes) if count <= world)
+    fit = max(count for count in sharing(lanes, level) if count <= world)
     if launcher.rank() < fit:
         if launcher.rank() == 0 and fit < world:
             print(

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from train.config import Config, Model
-from train.lanes.reducer import gradient_copies
+from train.lanes.reducer import exchanged_copies, gradient_copies
 from train.learn import activations, models, optim
 from train.learn.alone import alone
 
@@ -101,8 +101,7 @@ def estimate(
         half: mixed precision: what is kept for the backward pass takes half as much.
     """
     weights = sum(p.nbytes for p in model.parameters()) + sum(b.nbytes for b in model.buffers())
-    # Across processes also what is sent and what comes, or DDP's buckets.
-    copies = gradient_copies(config, world) + 2 * (world > 1)
+    copies = gradient_copies(config, world) + exchanged_copies(config, world)
     images = config.micro_batch * math.prod(shape) * 4
     activations = (kept // 2 + weights // 2 if half else kept) + images
     optimizer = weights * optim.copies(config.optim)

@@ -27,6 +27,7 @@ class Member:
         gpu: the number of its GPU there; None on the CPU.
         figures: as `Health.take` returns them.
         complaints: what is wrong with it, by kind.
+        lanes: how many of a step's it runs.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class Member:
     gpu: int | None
     figures: Mapping[str, float]
     complaints: Mapping[str, str]
+    lanes: int = 1
 
     @property
     def step(self) -> float:
@@ -58,11 +60,15 @@ class Member:
 
 
 def member(
-    rank: int, device: torch.device, figures: Mapping[str, float], complaints: Mapping[str, str]
+    rank: int,
+    device: torch.device,
+    figures: Mapping[str, float],
+    complaints: Mapping[str, str],
+    lanes: int,
 ) -> Member:
     """This process."""
     gpu = launcher.local_rank() if device.type == "cuda" else None
-    return Member(rank, platform.node(), gpu, figures, complaints)
+    return Member(rank, platform.node(), gpu, figures, complaints, lanes)
 
 
 def slowest(members: Sequence[Member]) -> tuple[Member, float]:
@@ -72,11 +78,21 @@ def slowest(members: Sequence[Member]) -> tuple[Member, float]:
     return last, last.own / max(statistics.median(others), 1e-9)
 
 
-def complaint(members: Sequence[Member]) -> str | None:
-    """What to say of the slowest of several; None where it is about as fast as the others."""
+def complaint(members: Sequence[Member], *, movable: bool = False) -> str | None:
+    """What to say of the slowest of several; None where it is about as fast as the others.
+
+    Args:
+        movable: whether another could run some of its lanes.
+    """
     last, ratio = slowest(members)
+    others_each = [each.own / each.lanes for each in members if each is not last]
+    # With more lanes than the others it may take longer, and be as fast.
+    ratio = min(ratio, last.own / last.lanes / max(statistics.median(others_each), 1e-9))
     lost = last.own * (1 - 1 / ratio)
     if ratio < _BEHIND or lost < _COSTS * last.step:
+        return None
+    better = _better(members, last.own) if movable else ""
+    if not better and len({each.lanes for each in members}) > 1:  # as good as it can be
         return None
     others = [each for each in members if each is not last]
     waits = [each.step * each.figures["data_share"] for each in others]
@@ -90,5 +106,30 @@ def complaint(members: Sequence[Member]) -> str | None:
     cause = cause or (", ".join(state) if state else "look what else runs there")
     return (
         f"{last.name} takes {100 * (ratio - 1):.0f} % longer for its part of a step than the others"
-        f" do, {1000 * last.own:.0f} ms: all wait for it ({cause})"
+        f" do, {1000 * last.own:.0f} ms: all wait for it ({cause}){better}"
     )
+
+
+def _better(members: Sequence[Member], now: float) -> str:
+    """Which shares of the lanes would be faster, for people; empty where none would be by much."""
+    counts, longest = shared(
+        [each.own / each.lanes for each in members], sum(each.lanes for each in members)
+    )
+    if longest > (1 - _COSTS) * now:
+        return ""
+    told = ",".join(map(str, counts))
+    return f"; if it stays so, SHARES={told} and --resume would take about {1000 * longest:.0f} ms"
+
+
+def shared(seconds: Sequence[float], lanes: int) -> tuple[list[int], float]:
+    """How to share lanes among processes that need so many seconds for one: the longest is least.
+
+    Returns:
+        The number of each, one at least; and the seconds of the one that takes the longest.
+    """
+    counts = [1] * len(seconds)
+    for _ in range(lanes - len(seconds)):
+        ends = [(count + 1) * each for count, each in zip(counts, seconds, strict=True)]
+        # Of equals the one that has fewer.
+        counts[min(range(len(ends)), key=lambda rank: (ends[rank], counts[rank]))] += 1
+    return counts, max(count * each for count, each in zip(counts, seconds, strict=True))

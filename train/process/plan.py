@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from host import limits, plan
 from host.errors import UsageError
-from host.lanes import share, sharing
+from host.lanes import said, share, sharing
 from host.nodes import Nodes
 from host.plan import Plan
 from train.config import Config
@@ -34,15 +34,29 @@ def of(
             " other bits",
             "use --reproducibility lockstep, or NODES= a number",
         )
-    found = plan.for_machine(environ, lanes, portable=config.portable, nodes=nodes)
+    level, asked = config.reproducibility, environ.get("SHARES", "")
+    if asked and elastic:
+        raise UsageError(
+            f"SHARES={asked} is for one number of processes, and NODES=MIN:MAX goes on with others",
+            "leave SHARES out: then each gets as many lanes as the others, or one more",
+        )
+    found = plan.for_machine(environ, lanes, level=level, portable=config.portable, nodes=nodes)
+    fit = sharing(lanes, level) if lanes else [found.processes, limits.cpus()]
     if lanes is not None and not elastic:  # each of them would say so, after seconds
-        share(lanes, 0, found.processes, batch=config.batch_size, lockstep=config.lockstep)
+        size = config.batch_size
+        shares = share(lanes, found.processes, batch=size, level=level, asked=asked)
+        if found.processes not in fit and not asked:
+            fewer = max(n for n in fit if n < found.processes)
+            _warn(f"{found.processes} processes run {said(shares)} lanes; {fewer} are as fast")
     cpus = limits.cpus()
     if found.device == "cpu" and found.local > cpus:
-        enough = max(n for n in (sharing(lanes) if lanes else [cpus]) if n <= cpus)
-        print(
-            f"warning: {found.local} processes on {cpus} CPU{'s' * (cpus > 1)} take turns;"
-            f" CPUS={enough} is as fast",
-            file=sys.stderr,
+        enough = max(n for n in fit if n <= cpus)
+        _warn(
+            f"{found.local} processes on {cpus} CPU{'s' * (cpus > 1)} take turns; CPUS={enough} is"
+            " as fast"
         )
     return found
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)

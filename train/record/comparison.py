@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from host import lanes
 from host.errors import DataError, HostError, UsageError
 from train.config import Config
 from train.experiment import differences as differences_of
@@ -82,14 +83,20 @@ def agree(config: Config, runtime: Runtime) -> None:
     """
     if runtime.control is None:
         return
-    configs = runtime.gathered((platform.node(), config))
-    for rank, (there, other) in enumerate(configs):
+    configs = runtime.gathered((platform.node(), config, runtime.shares))
+    for rank, (there, other, shares) in enumerate(configs):
         knobs = other_knobs(configs[0][1], other)
         if knobs:
             where = "" if there == configs[0][0] else f" on {there}"
             raise UsageError(
                 f"process {rank}{where} trains another experiment: {knobs}",
                 "start all processes with the same words",
+            )
+        if shares != runtime.shares:
+            raise UsageError(
+                f"SHARES= is not the same on all machines: here the processes run"
+                f" {lanes.said(runtime.shares)} lanes, and on {there} {lanes.said(shares)}",
+                "start all of them with the same SHARES",
             )
     if config.reproducibility == "fast":
         return

@@ -43,6 +43,7 @@ def describe(
         "lanes": config.lanes,
         "micro_batch": config.micro_batch,
         "accumulation": len(runtime.lanes),
+        "shares": [len(share) for share in runtime.shares],
         "exchanged": exchanged or [],
         "network": launcher.network(),
         "reproducibility": config.reproducibility,

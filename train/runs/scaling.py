@@ -130,6 +130,11 @@ def measured(path: Path) -> Run:
             " it likes",
             "the model knows the sums of --reproducibility lockstep",
         )
+    if len(set(record.get("shares", []))) > 1:  # a record of before has equal ones
+        raise UsageError(
+            f"{path}: its processes ran {'+'.join(map(str, record['shares']))} lanes",
+            "the model knows equal shares: name a run that had them",
+        )
     told, processes = record["network"], record["world_size"]
     hosts = {each["host"] for each in rows[-1].get("processes", [])}
     # Where machines may go and come, or another launcher started them, nobody counted them.

@@ -87,7 +87,7 @@ def _steps(bench: Bench, size: int) -> float:
     runtime, world = bench.runtime, bench.runtime.world
     copies = gradient_copies(bench.config, world) - 1
     config = bench.config.model_copy(update={"lanes": world, "batch_size": size * world})
-    each = replace(runtime, lanes=range(runtime.rank, runtime.rank + 1))
+    each = replace(runtime, shares=[range(n, n + 1) for n in range(world)])
     own = replace(bench, config=config, runtime=each)
     parts = parts_of(own, 8 * size * world)
     with closing(parts.reducer):
@@ -102,7 +102,7 @@ def _timed(bench: Bench, parts: Parts, size: int, copies: int) -> float:
     batches = _synthetic(size, parts)
     if world > 1:  # alone first: what fails inside an exchange would leave the others waiting
         reducer = (
-            LaneTree(parts.unwrapped, 0, 1, 1, parts.traits)
+            LaneTree(parts.unwrapped, 0, [range(1)], parts.traits)
             if config.lockstep
             else AllReduce(parts.unwrapped, 1)
         )

@@ -49,7 +49,8 @@ class Trials:
     def plan(self, config: Config, asked: dict[str, str] | None = None) -> plan.Plan:
         """Where a trial runs; `asked` (such as PRECISION) go over the environment's."""
         environ, portable = {**os.environ, **(asked or {})}, config.portable
-        return plan.make(environ, self.visible, config.lanes, portable=portable)
+        level = config.reproducibility
+        return plan.make(environ, self.visible, config.lanes, level=level, portable=portable)
 
     def run(
         self, config: Config, kind: str, asked: dict[str, str] | None = None, **task: Any
