@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from train.process import pace
@@ -75,7 +76,7 @@ def test_other_shares_are_named_where_they_would_be_faster() -> None:
     members = [replace(m, lanes=4) for m in company(0.4, 0.8)]
     said = pace.complaint(members, movable=True)
     assert said is not None
-    assert said.endswith("; if it stays so, SHARES=5,3 and --resume would take about 600 ms")
+    assert said.endswith("; if it stays so, SHARES=6,2 and --resume would take about 600 ms")
     assert "SHARES" not in (pace.complaint(members) or "SHARES")
     # One that has a lane alone can have no fewer.
     members = [replace(m, lanes=1) for m in company(0.4, 0.8)]
@@ -84,7 +85,8 @@ def test_other_shares_are_named_where_they_would_be_faster() -> None:
 
 def test_lanes_are_shared_by_how_long_one_takes() -> None:
     assert pace.shared([1.0, 1.0], 8) == ([4, 4], 4.0)
-    assert pace.shared([1.0, 2.0], 8) == ([5, 3], 6.0)
+    assert pace.shared([1.0, 2.0], 8) == ([6, 2], 6.0)
+    assert pace.shared([1.0, 1.9], 8) == ([5, 3], pytest.approx(5.7))
     assert pace.shared([1.0, 7.0, 9.0], 8) == ([6, 1, 1], 9.0)
     assert pace.shared([1.0, 1.0, 1.0], 8) == ([3, 3, 2], 3.0)
 

@@ -125,6 +125,7 @@ class Kept:
 
     def keep(self) -> None:
         """Keep them as they are now."""
+        self.values = []  # as large as the model: not beside the new ones
         self.values = [_value(slot) for slot in self.slots]
 
     def put_back(self) -> None:

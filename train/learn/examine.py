@@ -6,8 +6,9 @@ is asked again, or leaves other attributes behind: it would not survive a resume
 lanes that a process runs would show. Such a model is refused by name, before the first step.
 """
 
+from collections.abc import Mapping
+
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from host.errors import UsageError, first_line
@@ -23,6 +24,10 @@ _KEEP = (
     "keep what it remembers in buffers that are saved (register_buffer), and draw from the"
     " generators of torch, numpy or Python"
 )
+
+
+Result = Mapping[str, Tensor | None] | Mapping[str, str | None]
+"""What came out of a pass, by name: tensors, or digests of them."""
 
 
 def examine(tries: Tries) -> None:
@@ -41,27 +46,31 @@ def examine(tries: Tries) -> None:
             tries.train(seed=1)
         again = tries.train()
         _check_memory(held, model)
-        _check_same(tries, usual, again)
+        _check_same(tries, usual.result, again.result)
         del again  # as large as the weights
-        _check_same(tries, look, tries.evaluate())
+        _check_same(tries, look.result, tries.evaluate().result)
         # What evaluations keep is compared between two of them: the last loss may stay beside it.
         held_in_evaluation = attributes.picture(model)
         tries.evaluate()
         _check_memory(held_in_evaluation, model)
     _check_gradients(tries, usual)
+    del look, usual
     _disturb(tries)
 
 
 def _disturb(tries: Tries) -> None:
     """Leave it with other weights, and with the buffers that come of them."""
     for scale in (3.0, 1 / 3):
-        before = list(tries.kept.values)
+        tries.forget_gradients()
+        before = tries.kept.values
         tries.disturb(scale)
         try:
             tries.train()
         except (ArithmeticError, RuntimeError, ValueError):  # a probability of 1.5, for instance
+            tries.forget_gradients()
             tries.kept.values = before
             tries.train()
+        del before
     # What is there now, in the first tensors: another state than a new model's, buffers as well.
     tries.kept.keep()
     tries.kept.put_back()
@@ -77,6 +86,9 @@ def check_resume(tries: Tries, resumed: Tries) -> None:
         UsageError: it would be another training.
     """
     third = resumed.model
+    # Each is as large as the weights: gradients, and what the other one began with.
+    tries.forget_gradients()
+    resumed.kept.values = []
     try:
         state = tries.model.state_dict()
         strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
@@ -85,8 +97,8 @@ def check_resume(tries: Tries, resumed: Tries) -> None:
                 f"the model's state_dict holds {strange[0]}, which is no tensor",
                 "keep it as a tensor: checkpoints hold nothing that could run code",
             )
-        weights.put(third, *weights.unpack(weights.pack(state)))
-    except (RuntimeError, SafetensorError, KeyError, AttributeError, TypeError) as error:
+        weights.put(third, *weights.reread(state))
+    except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         said = (str(error).strip().splitlines() or [""])[0][:200]
         raise UsageError(
             f"a checkpoint could not give the model back: {type(error).__name__}: {said}",
@@ -101,8 +113,12 @@ def check_resume(tries: Tries, resumed: Tries) -> None:
             )
     resumed.kept.keep()
     resumed.train(seed=1)  # on a process that begins with another lane
-    _check_same(tries, tries.train(), resumed.train(), resumed)
-    _check_same(tries, tries.evaluate(), resumed.evaluate(), resumed)
+    resumed.forget_gradients()
+    for way in (Tries.train, Tries.evaluate):
+        usual = way(tries).digests()
+        tries.forget_gradients()
+        _check_same(tries, usual, way(resumed).digests(), resumed)
+        resumed.forget_gradients()
 
 
 def check_again(tries: Tries, again: Tries) -> None:
@@ -116,9 +132,10 @@ def check_again(tries: Tries, again: Tries) -> None:
     """
     way_out = "leave model.activation_checkpointing out"
     for seed in (0, 1):
-        usual = tries.train(seed)
+        usual = tries.train(seed).digests()
+        tries.forget_gradients()
         try:
-            found = again.train(seed)
+            found = again.train(seed).digests()
         except RuntimeError as error:
             if "memory" in str(error):
                 raise
@@ -127,8 +144,9 @@ def check_again(tries: Tries, again: Tries) -> None:
                 f" {first_line(error)}",
                 way_out,
             ) from error
-        for name in {**usual.result, **found.result}:
-            if not same(usual.result.get(name), found.result.get(name)):
+        again.forget_gradients()
+        for name in {**usual, **found}:
+            if usual.get(name) != found.get(name):
                 raise UsageError(
                     f"{name} comes out otherwise where activations are computed again", way_out
                 )
@@ -171,11 +189,11 @@ def _check_memory(before: attributes.Picture, model: nn.Module) -> None:
         )
 
 
-def _check_same(tries: Tries, one: Pass, again: Pass, resumed: Tries | None = None) -> None:
+def _check_same(tries: Tries, one: Result, again: Result, resumed: Tries | None = None) -> None:
     """Two passes from one state gave the same; `resumed` did the second, where it was another."""
-    for name in {**one.result, **again.result}:
-        if not same(one.result.get(name), again.result.get(name)):
-            module = _first_module(tries, resumed or tries, training=len(one.result) > 1)
+    for name in {**one, **again}:
+        if not _equal(one.get(name), again.get(name)):
+            module = _first_module(tries, resumed or tries, training=len(one) > 1)
             where = f"{module} gives" if module else f"{name} comes out as"
             when = "after a resume, after other images or as another process"
             raise UsageError(
@@ -183,6 +201,12 @@ def _check_same(tries: Tries, one: Pass, again: Pass, resumed: Tries | None = No
                 " same weights, buffers and seed",
                 _KEEP,
             )
+
+
+def _equal(one: Tensor | str | None, other: Tensor | str | None) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return same(one, other)
+    return one is other if isinstance(one, Tensor) or isinstance(other, Tensor) else one == other
 
 
 def _first_module(tries: Tries, other: Tries, *, training: bool) -> str | None:

@@ -35,8 +35,20 @@ class Pass:
         for name, tensor in sorted(self.result.items()):
             found.update(name.encode())
             if tensor is not None:
-                found.update(as_bytes(tensor).cpu().numpy().tobytes())
+                found.update(as_bytes(tensor).cpu().numpy().data)
         return found.hexdigest()[:16]
+
+    def digests(self) -> dict[str, str | None]:
+        """Of each tensor of the result its type, shape and SHA-256, in place of the tensor."""
+        return {
+            name: tensor if tensor is None else _told(tensor)
+            for name, tensor in self.result.items()
+        }
+
+
+def _told(tensor: Tensor) -> str:
+    digest = hashlib.sha256(as_bytes(tensor).cpu().numpy().data).hexdigest()
+    return f"{tensor.dtype} {list(tensor.shape)} {digest}"
 
 
 @contextmanager

@@ -139,6 +139,11 @@ class Tries:
                 slot.first.data.mul_(scale).add_(noise.to(slot.first), alpha=0.01)
         self.kept.keep()
 
+    def forget_gradients(self) -> None:
+        """Drop those of the last pass, which are as large as the weights."""
+        for parameter in self.model.parameters():
+            parameter.grad = None
+
     def traits(self) -> Traits:
         """What was found."""
         moving, measured = self._names(self._moving), self._names(self._measured)

@@ -92,6 +92,18 @@ def _bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
+def reread(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Versions]:
+    """What `unpack` would make of what `pack` makes of it, without its bytes.
+
+    Raises:
+        TypeError: the format has no such numbers as one of them.
+        ValueError: its modules' versions are none.
+    """
+    versions = versions_of(state)
+    pieces(state, versions)  # which says what cannot be written
+    return contiguous(state), _read_versions(json.dumps(versions))
+
+
 def unpack(data: bytes) -> tuple[dict[str, Tensor], Versions | None]:
     """A file's tensors and versions; None where it does not say them.
 

@@ -130,6 +130,6 @@ def shared(seconds: Sequence[float], lanes: int) -> tuple[list[int], float]:
     counts = [1] * len(seconds)
     for _ in range(lanes - len(seconds)):
         ends = [(count + 1) * each for count, each in zip(counts, seconds, strict=True)]
-        # Of equals the one that has fewer.
-        counts[min(range(len(ends)), key=lambda rank: (ends[rank], counts[rank]))] += 1
+        # Of equals the faster one: the other's speed is the one in doubt.
+        counts[min(range(len(ends)), key=lambda rank: (ends[rank], seconds[rank]))] += 1
     return counts, max(count * each for count, each in zip(counts, seconds, strict=True))
