@@ -10,7 +10,7 @@ import pytest
 import torch
 import torchvision
 from conftest import ROOT
-from fault.harness import assert_same_run, start
+from fault.harness import FSDP, assert_same_run, start
 from torch import nn
 
 from train.lanes.blocks import units
@@ -20,14 +20,6 @@ WORDS: list[Any] = [
     "fit", "--config", "configs/digits.yaml", "--batch_size", 96, "--lanes", 8, "--epochs", 1,
     "--eval.every", 7, "--checkpoint.every", 5, "--log.every", 1,
 ]  # fmt: skip
-# What Accelerate's launcher says for configs/accelerate/fsdp.yaml.
-FSDP = {
-    "ACCELERATE_USE_FSDP": "true",
-    "FSDP_VERSION": "2",
-    "FSDP_RESHARD_AFTER_FORWARD": "true",
-    "FSDP_OFFLOAD_PARAMS": "false",
-    "FSDP_ACTIVATION_CHECKPOINTING": "false",
-}
 
 CASES: dict[str, list[Any]] = {
     "batch norm, clipping": ["--optim.clip", 0.3, "--augment.pad", 2],

@@ -136,6 +136,15 @@ def free_port() -> int:
     return port
 
 
+# What Accelerate's launcher says for configs/accelerate/fsdp.yaml.
+FSDP = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_RESHARD_AFTER_FORWARD": "true",
+    "FSDP_OFFLOAD_PARAMS": "false",
+    "FSDP_ACTIVATION_CHECKPOINTING": "false",
+}
+
 # Two epochs of 1,436 samples: 45 steps, the last one short.
 WORDS = [
     "fit", "--config", "configs/digits.yaml", "--batch_size", 64, "--lanes", 8, "--epochs", 2,
