@@ -6,7 +6,7 @@ torchvision's MNASNet); state dicts carry it beside the tensors, and here the fi
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from functools import cache
 from itertools import chain
@@ -26,16 +26,23 @@ _KEY = "versions"
 
 def contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors on the CPU, each in memory of its own."""
-    return {
-        name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        for name, t in tensors.items()
-    }
+    return {name: _own(tensor) for name, tensor in tensors.items()}
 
 
-def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `model.state_dict()` gave as it is now, on the CPU, with the versions it carries."""
-    copy = OrderedDict(contiguous(state))
+def _own(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def copied(state: MutableMapping[str, Any]) -> dict[str, Any]:
+    """What `state_dict()` gave as it is now, its tensors in memory of their own on the CPU.
+
+    The state is emptied on the way: what was gathered from shards is not there twice.
+    """
+    copy = OrderedDict[str, Any]()
     copy._metadata = getattr(state, "_metadata", {})  # type: ignore[attr-defined]
+    for name in list(state):
+        value = state.pop(name)
+        copy[name] = _own(value) if isinstance(value, Tensor) else value
     return copy
 
 

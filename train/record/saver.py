@@ -50,10 +50,10 @@ class Saver:
         Args:
             copy: in the host's memory, where they stay as they are while training goes on.
         """
-        model, parts = self.model.state_dict(), {n: p.state_dict() for n, p in self._parts.items()}
-        if not copy:
-            return model, parts
-        return weights.copied(model), {name: _copied(part) for name, part in parts.items()}
+        keep = weights.copied if copy else dict
+        # One after another: what is gathered from shards is given back before the next comes.
+        model = weights.copied(self.model.state_dict()) if copy else self.model.state_dict()
+        return model, {name: keep(part.state_dict()) for name, part in self._parts.items()}
 
     def save(self, state: Mapping[str, Any], held: Held | None = None) -> None:
         """Write a checkpoint of `state` (it holds `step` and `best_step`), then prune.
@@ -108,8 +108,3 @@ class Saver:
             raise CheckpointError(
                 f"cannot write {self.root / 'best'}: {error.strerror}", "make room or mend the disk"
             ) from error
-
-
-def _copied(part: Mapping[str, Any]) -> dict[str, Any]:
-    tensors = {name: value for name, value in part.items() if isinstance(value, Tensor)}
-    return {**part, **weights.contiguous(tensors)}
