@@ -152,6 +152,12 @@ def test_bad_input_ends_before_the_launcher_starts() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: 40 processes cannot share 8 lanes → use at most 8 ")
     assert len(done.stderr.splitlines()) == 1
+    done = start(*WORDS, CPUS="2", SHARES="5,2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: SHARES=5,2 does not share 8 lanes among 2 processes → give each a number of them,"
+        " such as SHARES=4,4\n"
+    )
 
 
 @pytest.mark.slow

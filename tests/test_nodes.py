@@ -212,7 +212,7 @@ def test_bare_processes_must_know_where_they_meet(monkeypatch) -> None:
 
 
 def test_make_refuses_them_where_they_do_nothing(tmp_path) -> None:
-    for target, name in (("eval", "NODES=2"), ("sweep", "NODE_RANK=1")):
+    for target, name in (("eval", "NODES=2"), ("sweep", "NODE_RANK=1"), ("tune", "SHARES=5,3")):
         words = ["make", target, name, "ENGINE=local"]
         done = subprocess.run(
             words, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ}
