@@ -3,7 +3,8 @@
     python benchmarks/sharded.py [--model vit_b_16] [--steps 6] [--size 224]
 
 Each row is a training of its own, one after another: whole on 1 process, its lanes on 2 and 4, and
-sharded on 2 and 4; with activations computed again as well. Memory is the most that a process was
+sharded on 2 and 4; with activations computed again as well; and lanes in uneven shares.
+PRECISION=bf16 in front trains all in that. Memory is the most that a process was
 found to hold (resident), in two looks a second from the first step on: at the start each has the
 whole model.
 """
@@ -25,6 +26,8 @@ AGAIN = ["--model.activation_checkpointing", "true"]
 ROWS: tuple[tuple[str, int, dict[str, str], list[str]], ...] = (
     ("whole", 1, {}, []),
     ("whole, activations again", 1, {}, AGAIN),
+    ("lanes, 3 and 1", 2, {"SHARES": "3,1"}, []),
+    ("lanes, 2, 1 and 1", 3, {}, []),
     *(
         row
         for n in (2, 4)
