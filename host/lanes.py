@@ -29,24 +29,30 @@ def default(batch: int) -> int:
     return next((n for n in (8, 4, 2) if batch % n == 0 and batch // n >= 16), 1)
 
 
-def is_even(level: str) -> bool:
-    """Whether at a level of `reproducibility` all processes must have as many lanes."""
-    return level == "deterministic"  # a run goes on with the sums that it was begun with
-
-
 def sharing(lanes: int, level: str) -> list[int]:
     """The numbers of processes that so many lanes are worth sharing among, ascending.
 
-    Where one may run more of them than another, these are the numbers than which no smaller one is
-    as fast, which is what the largest share decides.
+    At lockstep one may run more of them than another: these are the numbers than which no smaller
+    one is as fast, which is what the largest share decides.
     """
-    if not is_even(level):
+    if level == "lockstep":
         return sorted({-(-lanes // -(-lanes // world)) for world in range(1, lanes + 1)})
     return _divisors(lanes)
 
 
+def can_share(lanes: int, world: int, level: str) -> bool:
+    """Whether so many processes can share the lanes by themselves, without SHARES."""
+    return world <= lanes and (level == "lockstep" or lanes % world == 0)
+
+
 def share(
-    lanes: int, world: int, *, batch: int, level: str, asked: str | None = None
+    lanes: int,
+    world: int,
+    *,
+    batch: int,
+    level: str,
+    asked: str | None = None,
+    sharded: bool = False,
 ) -> list[range]:
     """The lanes of each of `world` processes: neighbours, and as many for each as can be.
 
@@ -54,14 +60,15 @@ def share(
         batch: samples in all lanes.
         level: of `reproducibility`.
         asked: what the variable SHARES says: how many lanes each process is to have, as in 5,3.
+        sharded: whether weights are, and each process is to have as many.
 
     Raises:
         UsageError: the processes cannot share the lanes so.
     """
-    if asked:
-        return _asked(lanes, world, asked, level)
-    even = is_even(level)
-    if lanes < world or (lanes % world and even):
+    if asked and world <= lanes:
+        return _asked(lanes, world, asked, "sharded" if sharded else level)
+    even = level != "lockstep" or sharded
+    if not can_share(lanes, world, "sharded" if sharded else level):
         fit = [n for n in cutting(batch, power_of_two=level == "lockstep") if n >= world]
         fit = [n for n in fit if n % world == 0] or ([] if even else fit)
         other = (
@@ -86,7 +93,12 @@ def said(shares: Sequence[range]) -> str:
 
 def _asked(lanes: int, world: int, asked: str, level: str) -> list[range]:
     counts = [int(word) if word.isdecimal() else 0 for word in asked.split(",")]
-    if is_even(level):
+    if level == "sharded":
+        raise UsageError(
+            f"SHARES={asked}: where weights are sharded all processes have as many lanes",
+            "leave SHARES out, or ACCELERATE=fsdp",
+        )
+    if level == "deterministic":  # a run goes on with the sums that it was begun with
         raise UsageError(
             f"SHARES={asked}: at {level} all processes have as many lanes",
             "leave SHARES out, or use --reproducibility lockstep or fast",

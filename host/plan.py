@@ -36,6 +36,7 @@ class Plan:
         words: what `accelerate launch` is told: the file, and what it does not say.
         single: whether that launcher would set two variables for one process, and nothing else.
         nodes: the machines that train together; None: this one alone.
+        sharded: whether weights are spread over the processes.
     """
 
     processes: int
@@ -45,6 +46,7 @@ class Plan:
     words: tuple[str, ...]
     single: bool
     nodes: Nodes | None = None
+    sharded: bool = False
 
     @property
     def local(self) -> int:
@@ -222,4 +224,5 @@ def _named(name: str, asked: Asked, precision: str, visible: int) -> Plan:
         extra += ["--gpu_ids=-1,-1"]  # as multi_cpu.yaml hides all GPUs
     extra += ["--mixed_precision", precision] if precision else []
     words = ("--config_file", str(found.path), *extra)
-    return Plan(count, device, kind, found.path, words, found.plain)
+    sharded = found.sharded and count > 1
+    return Plan(count, device, kind, found.path, words, found.plain, sharded=sharded)

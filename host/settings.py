@@ -47,7 +47,7 @@ def read() -> dict[str, str]:
     filed = _filed()
     own = {n: v for n, v in filed.items() if n in (*PASSED, "CUDA") and n not in os.environ}
     if any(os.environ.get(name) for name in WHERE):
-        own.update({name: "" for name in WHERE if name in own})
+        own.update({name: "" for name in (*WHERE, "SHARES") if name in own})
     return {**os.environ, **own}
 
 

@@ -75,6 +75,7 @@ def offered(line: str) -> list[str]:
                 "ARGS=--clear",
                 "ARGS=--checkpoint.every=",
                 "ARGS=--checkpoint.keep=",
+                "ARGS=--checkpoint.background=",
             ],
         ),
         (

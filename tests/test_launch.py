@@ -158,6 +158,15 @@ def test_bad_input_ends_before_the_launcher_starts() -> None:
         "error: SHARES=5,2 does not share 8 lanes among 2 processes → give each a number of them,"
         " such as SHARES=4,4\n"
     )
+    done = start("sweep", "--config", "configs/digits.yaml", "--seeds", "2", SHARES="5,3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "SHARES=5,3 is for make train: sweep gives all processes as many lanes" in done.stderr
+    done = start(*WORDS, CPUS="2", ACCELERATE="fsdp", SHARES="5,3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "where weights are sharded all processes have as many lanes" in done.stderr
+    done = start(*WORDS, CPUS="3", ACCELERATE="fsdp")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "3 processes cannot share 8 lanes evenly" in done.stderr
 
 
 @pytest.mark.slow

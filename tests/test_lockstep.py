@@ -128,7 +128,7 @@ def test_other_levels_train_on_the_same_samples(tmp_path, level) -> None:
     assert one["metrics"]["loss"] == pytest.approx(two["metrics"]["loss"], rel=1e-3)
 
 
-def test_fast_has_uneven_shares_too(tmp_path) -> None:
+def test_fast_may_have_uneven_shares(tmp_path) -> None:
     """DDP's mean over processes of which one ran five lanes, another two, and the third one."""
     words = [*WORDS, "--reproducibility", "fast", "--epochs", 0.4025, "--model.name", "mlp"]
     words += ["--numerics", "native"]

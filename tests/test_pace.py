@@ -72,6 +72,14 @@ def test_who_has_more_lanes_may_take_longer() -> None:
     assert pace.complaint(members, movable=True) is None
 
 
+def test_one_that_has_a_lane_alone_and_is_far_slower_is_named() -> None:
+    members = [replace(m, lanes=n) for m, n in zip(company(0.2, 0.6, 0.1), (2, 1, 1), strict=True)]
+    said = pace.complaint(members, movable=True)
+    assert said is not None
+    assert said.startswith("process 1 of host0 takes")
+    assert "SHARES" not in said
+
+
 def test_other_shares_are_named_where_they_would_be_faster() -> None:
     members = [replace(m, lanes=4) for m in company(0.4, 0.8)]
     said = pace.complaint(members, movable=True)

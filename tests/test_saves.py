@@ -2,7 +2,9 @@
 
 import errno
 import json
+import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,30 @@ def test_what_fails_in_the_background_is_raised_where_it_is_waited_for() -> None
     with pytest.raises(CheckpointError):
         background.finish()
     background.finish()
+
+
+def test_who_is_interrupted_while_waiting_waits_again() -> None:
+    """A thread's second join returns at once: the run's lock would go while it still writes."""
+    background, done = Background(), []
+
+    class OfALoaderError(Exception):
+        pass
+
+    def handler(*_) -> None:
+        raise OfALoaderError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        background.begin(lambda: (time.sleep(1.0), done.append(1)))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(OfALoaderError):
+            background.finish()
+        assert background.busy
+        assert done == []
+        background.wait()
+        assert done == [1]
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_run_can_be_asked_to_stop_without_a_signal() -> None:

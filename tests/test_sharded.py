@@ -135,7 +135,7 @@ def test_each_process_holds_its_part(tmp_path) -> None:
             "use --reproducibility lockstep",
         ),
         (["--epochs", 0.34], {}, "--max_steps 5 leaves that step out"),
-        ([], {"SHARES": "5,3"}, "SHARES=5,3: where weights are sharded each process has equally"),
+        ([], {"SHARES": "5,3"}, "SHARES=5,3: where weights are sharded all processes have as"),
         ([], {"FSDP_VERSION": "1"}, "says fsdp_version: 1"),
         ([], {"FSDP_OFFLOAD_PARAMS": "true"}, "says fsdp_offload_params: true"),
         ([], {"FSDP_AUTO_WRAP_POLICY": "NO_WRAP"}, "says fsdp_auto_wrap_policy: no_wrap"),

@@ -63,6 +63,13 @@ def test_a_batch_that_no_number_of_lanes_cuts_small_enough() -> None:
         sizes.lanes(config, {"largest": 10, "world": 1, "tried": ROWS}, [])
 
 
+def test_the_fewest_lanes_that_the_processes_can_share() -> None:
+    config = Config(batch_size=256, lanes=8)
+    assert [sizes.fewest(config, 64, world) for world in (1, 2, 3, 4, 5)] == [4, 4, 4, 4, 8]
+    config = Config(batch_size=256, lanes=8, reproducibility="deterministic")
+    assert [sizes.fewest(config, 64, world) for world in (1, 2, 3, 4)] == [4, 4, None, 4]
+
+
 def test_the_fewest_workers_that_keep_up() -> None:
     rows = [
         {"workers": count, "prefetch": 2, "samples_per_second": speed}

@@ -9,11 +9,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from host import limits
+from host import launcher, limits
 from host.errors import DivergedError, Stopped
-from host.lanes import is_even
 from train.measure import Metrics
 from train.parts import Parts
 from train.process import pace, standing
@@ -98,7 +97,7 @@ class Journal:
         if parts.recorder is None:
             return
         parts.recorder.health(state.step, figures, [m.row() for m in members if len(members) > 1])
-        movable = not (is_even(parts.config.reproducibility) or runtime.sharded)
+        movable = _movable(parts)
         for kind, text in _wrong(members, judged=judged, movable=movable):
             if kind not in self._said:
                 self._said.add(kind)
@@ -164,13 +163,14 @@ class Journal:
                 held = parts.saver.held(copy=background and parts.runtime.main)
             if parts.runtime.main:
                 self._writing.begin(partial(self._write, asdict(state), held))
+                if not background:
+                    self._writing.finish()
         self._saved = state.step
-        if not background:
-            self.saved()
 
     def _write(self, state: dict[str, Any], held: Held) -> None:
         try:
-            self.parts.saver.save(state, held)
+            with standing.writing():
+                self.parts.saver.save(state, held)
         except Exception:
             self.parts.stop.ask()  # or the run would train on to its next save
             raise
@@ -195,13 +195,13 @@ class Journal:
         left to compare weights with; the steps since the last comparison are taken as they are.
         """
         parts, state = self.parts, self.state
+        self._writing.finish()
         here = parts.runtime.main and parts.runtime.device.type == "cpu"
         if not here or self._saved == state.step or not parts.reducer.undo():
             return
         if parts.tripwire and parts.tripwire.astray(state.step):
             return
         standing.save()
-        self._writing.finish()
         self.settle()
         if parts.recorder:
             parts.recorder.sync()
@@ -220,6 +220,13 @@ class Journal:
             f"a signal came; step {self.state.step} is saved",
             rundir.go_on(self.parts.saver.root.parent),
         )
+
+
+def _movable(parts: Parts) -> bool:
+    """Whether SHARES= could give one process's lanes to another."""
+    fixed = parts.config.reproducibility == "deterministic" or parts.sharding is not None
+    synchronised = any(isinstance(m, nn.SyncBatchNorm) for m in parts.unwrapped.modules())
+    return not (fixed or synchronised or launcher.elastic() is not None)
 
 
 def _wrong(members: Sequence[Member], *, judged: bool, movable: bool) -> Iterator[tuple[str, str]]:

@@ -46,6 +46,16 @@ def _nodes(verb: Verb) -> Nodes | None:
     return None
 
 
+def _check_shares(verb: Verb) -> None:
+    """Shares of lanes are for a training; a verb that has trainings of its own says so."""
+    name, asked = verb.__name__.rpartition(".")[2], os.environ.get("SHARES")
+    if asked and name in ("sweep", "tune"):
+        raise UsageError(
+            f"SHARES={asked} is for make train: {name} gives all processes as many lanes",
+            "leave SHARES out",
+        )
+
+
 def main() -> int:
     """Launch the verb in argv."""
     any_encoding()
@@ -55,6 +65,7 @@ def main() -> int:
         command = cli.parse(words)
         selection.apply()
         machines = _nodes(command.verb)
+        _check_shares(command.verb)
         if command.verb.LAUNCHED:
             verb = cast(Launched, command.verb)
             config = verb.experiment(command.options, command.knobs)

@@ -79,7 +79,8 @@ def _lanes(config: Config, planned: Plan, asked: str | None) -> Finding:
     world = planned.processes
     try:
         level, size = config.reproducibility, config.batch_size
-        shares = share(config.lanes, world, batch=size, level=level, asked=asked)
+        sharded = planned.sharded
+        shares = share(config.lanes, world, batch=size, level=level, asked=asked, sharded=sharded)
     except LockstepError as error:
         return fail("lanes", error.problem, "the training would end at once", error.fix)
     even = len({len(share) for share in shares}) == 1

@@ -11,6 +11,7 @@ import torch
 
 from host import launcher
 from host.errors import HostError, UsageError
+from host.lanes import share
 from train.config import Config
 
 
@@ -86,13 +87,14 @@ def check_sharded(config: Config, precision: str) -> None:
         UsageError: naming the knob.
     """
     without = "or leave ACCELERATE=fsdp out"
-    world, asked = launcher.world() or 1, os.environ.get("SHARES")
-    if asked or config.lanes % world:
-        what = f"SHARES={asked}" if asked else f"{world} processes for {config.lanes} lanes"
-        raise UsageError(
-            f"{what}: where weights are sharded each process has equally many lanes",
-            f"use 2, 4, 8 … processes and no SHARES, {without}",
-        )
+    share(
+        config.lanes,
+        launcher.world() or 1,
+        batch=config.batch_size,
+        level=config.reproducibility,
+        asked=os.environ.get("SHARES"),
+        sharded=True,
+    )
     if not config.lockstep:
         raise UsageError(
             f"reproducibility: {config.reproducibility} is about DDP's sums, and sharded weights"

@@ -1,10 +1,12 @@
 """What sums over lanes: gradients, batch-norm statistics and what the lanes report."""
 
-from contextlib import AbstractContextManager
+import os
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from host.errors import UsageError
 from host.lanes import share
 from train.config import Config
 from train.lanes.joining import subtrees
@@ -56,5 +58,8 @@ def exchanged_copies(config: Config, world: int) -> int:
 
 
 def _shares(config: Config, world: int) -> list[range]:
+    size, level, asked = config.batch_size, config.reproducibility, os.environ.get("SHARES")
+    with suppress(UsageError):
+        return share(config.lanes, world, batch=size, level=level, asked=asked)
     processes = min(world, config.lanes)  # more are refused elsewhere
     return share(config.lanes, processes, batch=config.batch_size, level="lockstep")

@@ -205,6 +205,12 @@ class Watch:
     def _kill(self) -> None:
         """End this machine's trainers, whatever they hang in; the main one may save first."""
         trainers = psutil.Process().children()
+        began = time.monotonic()
+        # On a GPU too, where the training itself hangs.
+        while standing.writes() and any(map(_lives, trainers)):
+            time.sleep(_EACH / 4)
+            if time.monotonic() - began > _SAVE:
+                break
         if self.meeting.nodes.rank == 0 and self.meeting.words[0].device == "cpu":
             standing.lose_others()
             began = time.monotonic()

@@ -146,6 +146,8 @@ def out_of_memory(
     more = f"--lanes {2 * config.lanes} (other bits), PRECISION=bf16, or a smaller --batch_size"
     if not (config.model.compile or config.model.activation_checkpointing):
         more = f"--model.activation_checkpointing true (the same bits, slower), {more}"
+    if config.checkpoint.background and not gpu:
+        more += ", or --checkpoint.background false"
     pieces = _in_pieces(text)
     if pieces:
         wanted += f", and {pieces} that torch keeps unused lie in pieces that are too small"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from host import limits
-from host.lanes import cutting
+from host.lanes import can_share, cutting
 from train.config import Config
 from train.process.memory import CONTEXT, PROCESS, Need, Shape, of_shapes
 
@@ -116,7 +116,8 @@ def ways(
 
     def lanes(other: Config, half: bool = half) -> int | None:
         counts = cutting(config.batch_size, power_of_two=config.lockstep)
-        more = (n for n in counts if n > config.lanes and n % world == 0)
+        level = config.reproducibility
+        more = (n for n in counts if n > config.lanes and can_share(n, world, level))
         return next((n for n in more if fits(other.model_copy(update={"lanes": n}), half)), None)
 
     found: list[str] = []

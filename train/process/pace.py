@@ -16,6 +16,8 @@ from host import launcher
 
 # One is slow from here on, beside the others' median; and only where it takes so much of the step.
 _BEHIND, _COSTS = 1.2, 0.1
+# Where shares are uneven, and no others would be better, it is slow from here on.
+_FAR = 1.5
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,14 @@ def complaint(members: Sequence[Member], *, movable: bool = False) -> str | None
     last, ratio = slowest(members)
     others_each = [each.own / each.lanes for each in members if each is not last]
     # With more lanes than the others it may take longer, and be as fast.
+    ratio_of_all = ratio
     ratio = min(ratio, last.own / last.lanes / max(statistics.median(others_each), 1e-9))
     lost = last.own * (1 - 1 / ratio)
     if ratio < _BEHIND or lost < _COSTS * last.step:
         return None
     better = _better(members, last.own) if movable else ""
-    if not better and len({each.lanes for each in members}) > 1:  # as good as it can be
+    uneven = len({each.lanes for each in members}) > 1
+    if uneven and not better and ratio_of_all < _FAR:  # as good as it can be
         return None
     others = [each for each in members if each is not last]
     waits = [each.step * each.figures["data_share"] for each in others]

@@ -44,7 +44,14 @@ def of(
     fit = sharing(lanes, level) if lanes else [found.processes, limits.cpus()]
     if lanes is not None and not elastic:  # each of them would say so, after seconds
         size = config.batch_size
-        shares = share(lanes, found.processes, batch=size, level=level, asked=asked)
+        shares = share(
+            lanes,
+            found.processes,
+            batch=size,
+            level=level,
+            asked=asked,
+            sharded=found.sharded,
+        )
         if found.processes not in fit and not asked:
             fewer = max(n for n in fit if n < found.processes)
             _warn(f"{found.processes} processes run {said(shares)} lanes; {fewer} are as fast")

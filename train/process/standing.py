@@ -4,12 +4,13 @@ In files beside the one of `outcome`; without that, nothing is said and nothing 
 """
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from train.process import outcome
 
-_PLACE, _SAVING, _LOST = "place", "saving", "lost"
+_PLACE, _SAVING, _WRITING, _LOST = "place", "saving", "writing", "lost"
 
 
 def stands(place: str) -> None:
@@ -38,6 +39,24 @@ def saves() -> bool:
     return _there(_SAVING)
 
 
+@contextmanager
+def writing() -> Iterator[None]:
+    """Say within it that a checkpoint is written, which needs no other process."""
+    _touch(_WRITING)
+    try:
+        yield
+    finally:
+        path = _file(_WRITING)
+        if path is not None:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def writes() -> bool:
+    """Whether one is."""
+    return _there(_WRITING)
+
+
 def lose_others() -> None:
     """Tell this machine's trainers not to wait for the others any more."""
     _touch(_LOST)
@@ -54,7 +73,7 @@ def clear(note: Path | None = None) -> None:
     Args:
         note: the file of `outcome`, where it is not this process's own.
     """
-    for kind in (_PLACE, _SAVING, _LOST):
+    for kind in (_PLACE, _SAVING, _WRITING, _LOST):
         path = _file(kind, note)
         if path is not None:
             with suppress(OSError):

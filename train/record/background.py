@@ -13,7 +13,10 @@ class Background:
     """
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        # An event of our own: where a signal's handler raises in Thread.join, the next join returns
+        # at once, and the thread still works.
+        self._idle = threading.Event()
+        self._idle.set()
         self._error: Exception | None = None
 
     def begin(self, work: Work) -> None:
@@ -23,14 +26,17 @@ class Background:
             LockstepError: what the one before it raised; nothing is begun.
         """
         self.finish()
-        self._thread = threading.Thread(target=self._do, args=(work,), name="background")
-        self._thread.start()
+        self._idle.clear()
+        threading.Thread(target=self._do, args=(work,), name="background").start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether it works."""
+        return not self._idle.is_set()
 
     def wait(self) -> None:
         """Wait until the work is done, whether it fails or not."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._idle.wait()
 
     def finish(self) -> None:
         """Wait until the work is done.
@@ -48,3 +54,5 @@ class Background:
             work()
         except Exception as error:  # raised where somebody waits for the work
             self._error = error
+        finally:
+            self._idle.set()

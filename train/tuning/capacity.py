@@ -17,7 +17,7 @@ from host.errors import OutOfMemory
 from train import loop
 from train.data import Batch
 from train.lanes.allreduce import AllReduce
-from train.lanes.reducer import gradient_copies
+from train.lanes.reducer import exchanged_copies, gradient_copies
 from train.lanes.runtime import Runtime
 from train.lanes.tree import LaneTree
 from train.parts import Parts
@@ -86,6 +86,8 @@ def _steps(bench: Bench, size: int) -> float:
     """
     runtime, world = bench.runtime, bench.runtime.world
     copies = gradient_copies(bench.config, world) - 1
+    if world > 1:  # what is exchanged of one lane is one subtree
+        copies += max(0, exchanged_copies(bench.config, world) - 2)
     config = bench.config.model_copy(update={"lanes": world, "batch_size": size * world})
     each = replace(runtime, shares=[range(n, n + 1) for n in range(world)])
     own = replace(bench, config=config, runtime=each)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from host.errors import HostError, OutOfMemory, UsageError
-from host.lanes import cutting
+from host.lanes import can_share, cutting
 from train.config import Config
 from train.tuning import pictures
 from train.tuning.search import Search
@@ -83,7 +83,8 @@ def lanes(config: Config, found: Row, said: list[str]) -> Config:
 def fewest(config: Config, largest: int, world: int) -> int | None:
     """The fewest lanes that fit, and that the processes can share."""
     counts = cutting(config.batch_size, power_of_two=config.lockstep)
-    fit = [n for n in counts if n % world == 0 and config.batch_size // n <= largest]
+    level = config.reproducibility
+    fit = [n for n in counts if can_share(n, world, level) and config.batch_size // n <= largest]
     return min(fit, default=None)
 
 
