@@ -61,23 +61,32 @@ def _mismatch(machine: Machine, answer: Answer) -> Finding | None:
     """Library and module are of two versions."""
     if "version mismatch" not in answer.said:
         return None
+    told = re.search(r"NVML library version: ([\d.]+)", answer.said)
+    library = told.group(1) if told else "of another version"
+    loaded = nvidia.loaded(machine) or "another"
     if limits.in_container(machine.root):
+        if told and loaded[:1].isdigit() and library.split(".")[0] != loaded.split(".")[0]:
+            return fail(
+                "driver",
+                f"the library in this container is {library}, and the host's module {loaded}",
+                "the image has driver libraries of its own, which hide the host's",
+                "take nvidia-utils and libnvidia-* out of the image (the toolkit brings the"
+                " host's), or take another image",
+            )
         return fail(
             "driver",
             "the library in this container is not of the kernel module's version",
             "the driver was upgraded after the container was started",
             "start the container anew; if it comes back, reboot the host",
         )
-    told = re.search(r"NVML library version: ([\d.]+)", answer.said)
-    library = told.group(1) if told else "of another version"
-    loaded = nvidia.loaded(machine) or "another"
     if loaded == machine.run("modinfo", "-F", "version", "nvidia").out.strip():
         return fail(
             "driver",
             f"library {library}, kernel module {loaded}, the same on the disk",
             "they were upgraded apart, or installed from two sources",
-            f"{_REBOOT}; if it comes back, keep one source alone (sudo nvidia-uninstall takes away"
-            f" what a .run file brought); {_CPU}",
+            "have both of one version: upgrade or downgrade the driver's packages (a reboot alone"
+            " changes nothing), and keep one source alone (sudo nvidia-uninstall takes away what a"
+            f" .run file brought); then {_REBOOT}; {_CPU}",
         )
     return fail(
         "driver",
@@ -132,7 +141,25 @@ def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
             "it lists GPUs, and has something to complain of",
             f"nvidia-smi -q; {_XID}",
         )
+    if _no_memory_device(machine):
+        return fail(
+            "driver",
+            f"{version}; /dev/nvidia-uvm is not in this container",
+            "nvidia-smi does without it, and CUDA does not start (unknown error, 999)",
+            "start the container with --gpus all, or hand over /dev/nvidia-uvm and"
+            " /dev/nvidia-uvm-tools too; where the host lacks them: sudo nvidia-modprobe -u -c=0",
+        )
     return ok("driver", version)
+
+
+def _no_memory_device(machine: Machine) -> bool:
+    """Whether a container was given GPUs, and not the device for their memory."""
+    given = limits.in_container(machine.root) and nvidia.devices(machine)
+    return (
+        bool(given)
+        and "nvidiactl" in machine.names("/dev")
+        and not machine.exists("/dev/nvidia-uvm")
+    )
 
 
 def _other_make(machine: Machine) -> str | None:

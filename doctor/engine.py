@@ -42,6 +42,22 @@ _UNSEEN = (
         f"{_NO_CGROUPS}=true; restart the engine",
     ),
     (
+        "cgroup subsystem devices not found",
+        "the toolkit is older than the machine's cgroups (v2), or the engine has none",
+        (
+            "upgrade nvidia-container-toolkit; where it stays so: "
+            f"{_NO_CGROUPS}=true; restart the engine"
+        ),
+    ),
+    (
+        r"mode as .?csv|invoking the NVIDIA Container Runtime Hook directly",
+        "on a Jetson the runtime hands the GPU over, and --gpus does not",
+        (
+            "sudo nvidia-ctk runtime configure --runtime=docker --set-as-default && sudo systemctl"
+            " restart docker; or ENGINE=local"
+        ),
+    ),
+    (
         "Insufficient Permissions",
         "SELinux keeps the devices from containers",
         "sudo setsebool -P container_use_devices 1",

@@ -124,6 +124,15 @@ def mig(machine: Machine) -> Finding:
         return ok("MIG", "off")
     if limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ:
         return ok("MIG", "this container has an instance, a part of a GPU")
+    listed = machine.run("nvidia-smi", "-L").out
+    if len(cut) == len(gpus) and "GPU " in listed and "MIG" not in listed:
+        return fail(
+            "MIG",
+            f"on, and there is no instance: {', '.join(g.label for g in cut)}",
+            "CUDA finds no GPU: with MIG a program computes on an instance alone",
+            f"with nothing running, sudo nvidia-smi -i {cut[0].row['index']} -mig 0; or make"
+            " instances: sudo nvidia-smi mig -lgip, then -cgi … -C",
+        )
     return warn(
         "MIG",
         f"on: {', '.join(g.label for g in cut)}",
@@ -150,7 +159,9 @@ def neighbours(machine: Machine) -> Finding:
             continue
         memory, total = gpu.number("memory.used"), gpu.number("memory.total")
         listed = any(row.startswith(f"{gpu.label}:") for row in used)
-        if memory and total and memory > 0.1 * total and memory > 2048 and not listed:
+        # A desktop's programs are not listed, and take up to a half of a small card.
+        most = 0.5 if gpu.text("display_active") == "Enabled" else 0.1
+        if memory and total and memory > most * total and memory > 2048 and not listed:
             used.append(f"{gpu.label}: {memory / 1024:.0f} GiB by programs that are not shown")
     if not used:
         return ok("busy GPUs", "none")
@@ -158,5 +169,6 @@ def neighbours(machine: Machine) -> Finding:
         "busy GPUs",
         "; ".join(used),
         "they share memory and time with this training",
-        "train on the others: GPUS=free; or stop them: sudo fuser -v /dev/nvidia*",
+        ("train on the others: GPUS=free; or " if len(gpus) > 1 else "")
+        + "stop them: sudo fuser -v /dev/nvidia*",
     )

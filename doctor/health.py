@@ -130,7 +130,25 @@ def health(machine: Machine) -> Finding:
                 said = f"{gpu.label}: {seen.format(value=value)}"
                 unwell = fail if status == "fail" else warn
                 return unwell("GPU health", said, why, fix.format(gpu=gpu.index))
-    return ok("GPU health", "nothing to do")
+    return _switches(machine) or ok("GPU health", "nothing to do")
+
+
+def _switches(machine: Machine) -> Finding | None:
+    """What sets up the switches between GPUs does not run, on a machine that has some."""
+    if limits.in_container(machine.root):
+        return None
+    if not any(re.fullmatch(r"nvidia-nvswitch\d+", name) for name in machine.names("/dev")):
+        return None
+    said = machine.run("systemctl", "is-active", "nvidia-fabricmanager").out.strip()
+    if said not in ("inactive", "failed"):  # what cannot be asked is not said
+        return None
+    return fail(
+        "GPU health",
+        f"there are NVSwitches, and nvidia-fabricmanager is {said}",
+        "CUDA does not start on any of the GPUs (error 802)",
+        "install nvidia-fabricmanager of the driver's own version, and sudo systemctl enable --now"
+        " nvidia-fabricmanager",
+    )
 
 
 def slowed(machine: Machine) -> Finding:

@@ -37,6 +37,9 @@ _MEANING = {
     154: ("the driver asks for a reset or a reboot", _RESET),
 }
 _LOST, _ASKED = 79, 154
+# A GPU's reads and writes that AMD's IOMMU does not let through.
+_REFUSED = re.compile(r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT")
+_SWITCH = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.*)")
 
 
 def lines(machine: Machine) -> list[str] | None:
@@ -63,6 +66,23 @@ def errors(machine: Machine) -> Finding:
     if said is None:
         return skip("kernel log", "not known: this user may not read it (sudo dmesg)")
     found = [x for x in map(kernel.XID.search, said) if x and _is_ours(machine, x.group(1))]
+    refused = [x for x in map(_REFUSED.search, said) if x and _is_ours(machine, x.group(1))]
+    if refused:
+        place, count = refused[-1].group(1), len(refused)
+        return warn(
+            "kernel log",
+            f"the IOMMU refused what GPU {place} wanted to reach, {count} time{'s' * (count > 1)}",
+            "GPUs that read each other's memory get zeros, or hang",
+            "boot with iommu=pt, or turn the IOMMU off in the BIOS; until then NCCL_P2P_DISABLE=1",
+        )
+    switch = next((x for x in map(_SWITCH.search, said) if x), None)
+    if switch and not limits.in_container(machine.root):
+        return warn(
+            "kernel log",
+            f"SXid {switch.group(2)} of the NVSwitch {switch.group(1)}: {switch.group(3)[:80]}",
+            "a switch between the GPUs, or a link of it, has failed: all of them may hang",
+            "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
+        )
     places = {each.group(1) for each in found}
     faults = [each for place in sorted(places) for each in _since_reset(found, place)]
     off = kernel.OFF.search("\n".join(said))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 
-from doctor import log
+from doctor import distribution, log
 from host import pci
 from host.machine import Machine
 
+# The second as kernels from 6.8 on say it.
 _NO_ROOM = (
     r"BAR\d? is 0M|PCI I/O region assigned to your"
     r"|{card}: BAR \d+.*(no space|failed to assign|can't assign).*\[mem"
+    r"|{card}: BAR \d+ \[mem.*(no space|failed to assign|can't assign)"
 )
+_UNKNOWN = r"installed in this system is not supported by the\s+NVIDIA [\d.]+ driver release"
 # Sign, what is seen, why, and what helps; {card}: the address of one of the cards.
 _LOG = (
     (
@@ -25,12 +28,6 @@ _LOG = (
         "the installed driver no longer knows this card, an older branch does (see dmesg)",
         "no torch of today has kernels for cards that need a legacy driver",
         "train on another GPU, or in an older container with that driver",
-    ),
-    (
-        r"installed in this system is not supported by the\s+NVIDIA [\d.]+ driver release",
-        "the installed driver does not know this card yet",
-        "the card is newer than the driver",
-        "install a newer driver, with the open kernel modules (580 or newer)",
     ),
     (
         r"{card}.*(Unable to|Refused to|can't) change power state",
@@ -52,6 +49,16 @@ _LOG = (
         "it has fallen off the bus",
         "power, heat, riser, cable or the card itself",
         "power the machine off and on; then look at plugs, riser and cooling",
+    ),
+    (
+        r"Direct firmware load for nvidia/\S+ failed with error -2",
+        "a file of its firmware is not there (dmesg names it: Direct firmware load)",
+        "driver and firmware come in two packages, and one is missing, or of another version",
+        (
+            "install the firmware of the driver's own version (Ubuntu: nvidia-firmware-…, Debian:"
+            " firmware-nvidia-gsp, Fedora: the driver's packages again), then build the initramfs"
+            " anew (sudo update-initramfs -u, or dracut --force), and reboot"
+        ),
     ),
     (
         r"(_kgspBootGspRm|GSP.*(fail|timeout|halt)|Xid.*: 1(19|20),)",
@@ -76,8 +83,10 @@ def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | No
     text = "\n".join(log.lines(machine) or [])
     # Sentences of the driver go on over several lines; the journal has a date and a host before.
     text = re.sub(r"[ \t]*\n(\s*\[[^]\n]*\] *|[^\n]*? kernel: |\s*)NVRM: +(?=[a-zA-Z])", " ", text)
-    if re.search(r"does not include the required GPU\s+System Processor", text):
-        return _without_gsp(cards)
+    if re.search(r"does not include the required GPU(\s+System Processor|\.)", text):
+        return _without_gsp(machine, cards)
+    if re.search(_UNKNOWN, text):
+        return _unknown(machine, cards)
     places = "|".join(re.escape(card.address) for card in cards) or "(?!)"
     for sign, seen, why, fix in _LOG:
         if re.search(sign.replace("{card}", f"({places})"), text, re.IGNORECASE):
@@ -87,7 +96,34 @@ def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | No
     return None
 
 
-def _without_gsp(cards: list[pci.Card]) -> tuple[str, str, str]:
+def _unknown(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
+    """The driver does not know the card: it is newer, or a part of one, or too old for it."""
+    if re.search(r"^flags\s*:.*\bhypervisor\b", machine.read("/proc/cpuinfo") or "", re.MULTILINE):
+        return (
+            "this driver does not know the card",
+            (
+                "in a virtual machine it may be a part of a card (vGPU), which has a driver of its"
+                " own; else the card is newer than the driver"
+            ),
+            (
+                "ask who runs the host for the guest driver (GRID) that fits his; else install a"
+                " newer driver"
+            ),
+        )
+    if not any(card.has_gsp for card in cards):
+        return (
+            "this driver does not know the card",
+            "the card is older than the driver, or made for something else (mining)",
+            "install an older branch (580 is the last for cards before Turing, 470 for Kepler)",
+        )
+    return (
+        "the installed driver does not know this card yet",
+        "the card is newer than the driver",
+        "install a newer driver, with the open kernel modules (580 or newer)",
+    )
+
+
+def _without_gsp(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
     """The open kernel modules do not find the firmware's processor: too old a card, or it hangs."""
     if any(card.has_gsp for card in cards):
         return (
@@ -95,8 +131,13 @@ def _without_gsp(cards: list[pci.Card]) -> tuple[str, str, str]:
             "the card hangs",
             "power the machine off, half a minute without current, and on",
         )
+    fix = "sudo apt-get install nvidia-driver-580   # without -open; 580 is the last for them"
+    if machine.exists("/run/ostree-booted"):
+        fix = "rpm-ostree rollback, or rebase to the image with the closed modules (580)"
+    elif not {"ubuntu", "debian"} & {*distribution.names(machine)}:
+        fix = "install your distribution's closed modules (without -open), 580 at the most"
     return (
         "the open kernel modules do not know cards before Turing",
         "they need the closed ones",
-        "sudo apt-get install nvidia-driver-580   # without -open; 580 is the last for them",
+        fix,
     )

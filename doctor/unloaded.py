@@ -17,7 +17,11 @@ _NOUVEAU = (
     " /etc/modprobe.d/no-nouveau.conf;"
     " sudo {initramfs}; {install} && sudo reboot"
 )
-_UNSIGNED = r"Key was rejected by service|Loading of unsigned module"
+_LOCKED = r"unsigned module loading is restricted"
+_UNSIGNED = (
+    r"Key was rejected by service|Loading of unsigned module"
+    rf"|Loading of module with unavailable key is rejected|{_LOCKED}"
+)
 # Not `blacklist nvidiafb`, which every Ubuntu has, nor `install nvidia modprobe …`, Debian's own.
 _AWAY = re.compile(
     r"^\s*(blacklist\s+nvidia\s*$|alias\s+nvidia\s+off\b|install\s+nvidia\s+\S*(true|false)\b)",
@@ -170,13 +174,56 @@ def _not_built(machine: Machine, on_bus: str) -> Finding:
         )
     elif _secure_boot(machine):
         return _not_signed(machine, on_bus)
+    elif (broken := _make_log(machine)) is not None:
+        seen, why, build = broken
+        return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {_CPU}")
     else:
         seen = "installed, and not loaded"
-        why = "after a kernel upgrade its module may not have been built"
+        why = "after a kernel upgrade its module may not have been built; else the kernel says why"
+        build = f"sudo modprobe nvidia; sudo dmesg | tail; {build}"
     return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {_CPU}")
 
 
+def _make_log(machine: Machine) -> tuple[str, str, str] | None:
+    """What DKMS says of a module that it could not build: seen, why, fix."""
+    place = "/var/lib/dkms/nvidia"
+    for version in machine.names(place):
+        said = machine.read(f"{place}/{version}/build/make.log") or ""
+        error = re.search(r"^.*\berror\b.*$", said, re.MULTILINE | re.IGNORECASE)
+        if error is None:
+            continue
+        seen = f"DKMS could not build its module: {error.group().strip()[:120]}"
+        other = re.search(r"kernel was built by: *\S*?(gcc-\d+)", said)
+        if other and ("compiler differs" in said or "unrecognized command" in said):
+            gcc = other.group(1)
+            return (
+                seen,
+                f"the kernel was built by {gcc}, and this machine's compiler is another one",
+                (
+                    f"sudo apt-get install {gcc}; sudo update-alternatives --install /usr/bin/gcc"
+                    f" gcc /usr/bin/{gcc} 20; sudo dkms autoinstall && sudo modprobe nvidia"
+                ),
+            )
+        return (
+            seen,
+            "driver and kernel do not fit each other",
+            (
+                f"read {place}/{version}/build/make.log; install a newer driver, or boot the kernel"
+                " before"
+            ),
+        )
+    return None
+
+
 def _not_signed(machine: Machine, on_bus: str) -> Finding:
+    if not _secure_boot(machine) and log.last(machine, _LOCKED):
+        return fail(
+            "driver",
+            f"{on_bus}; installed, not loaded, and the kernel is locked down",
+            "it takes no module that is not signed by a key which it knows",
+            "sign the module; or take lockdown= off the kernel's command line (/proc/cmdline;"
+            f" Bottlerocket: settings.kernel.lockdown = none) and reboot; {_CPU}",
+        )
     return fail(
         "driver",
         f"{on_bus}; installed, not loaded, and Secure Boot is on",

@@ -9,6 +9,9 @@ from host.machine import Answer, Machine
 
 _DEVICE = "/dev/dxg"
 _WSL = "/usr/lib/wsl/lib"
+_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+# Windows' own has no number of a version; a package's has.
+_OWN = re.compile(r"libnvidia-ml\.so\.\d{3}[\d.]*")
 _UPDATE = (
     "in Windows: install NVIDIA's newest driver, nvidia-smi -g 0 -dm 0 (WDDM) as administrator,"
     " then wsl --update and wsl --shutdown"
@@ -26,6 +29,15 @@ def blocked(machine: Machine, answer: Answer) -> Finding | None:
         return None
     rows = [row for row in answer.said.splitlines() if row.strip()]
     seen = (rows or [f"code {answer.code}"])[0][:120]
+    own = next((name for name in machine.names(_LIBRARIES) if _OWN.fullmatch(name)), None)
+    if own is not None and machine.exists(f"{_WSL}/nvidia-smi"):
+        return fail(
+            "driver",
+            f"WSL 2: a Linux driver is installed beside Windows' own: {_LIBRARIES}/{own}",
+            "it hides the libraries that speak to Windows' driver",
+            "sudo apt-get purge '^(lib)?nvidia-.*' && sudo ldconfig, then open the shell anew; or"
+            " CPUS=1",
+        )
     why = "Windows' driver, its kernel for Linux and the libraries from it do not fit each other"
     if "blocked by the operating system" in answer.said:
         why = "Windows does not let WSL use the GPU: the card is in TCC mode, or its driver is old"
