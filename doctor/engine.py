@@ -58,6 +58,16 @@ _UNSEEN = (
         ),
     ),
     (
+        r"ldconfig\.real: no such file",
+        "the toolkit is set to Ubuntu's ldconfig, which this system does not have",
+        "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
+    ),
+    (
+        r"unsatisfied condition: cuda",
+        "the image wants a newer driver than this one (NVIDIA_REQUIRE_CUDA)",
+        "install a newer driver, or build the image for this one: CUDA=cuda12",
+    ),
+    (
         "Insufficient Permissions",
         "SELinux keeps the devices from containers",
         "sudo setsebool -P container_use_devices 1",
@@ -158,7 +168,9 @@ def in_container(machine: Machine) -> Finding:
         return fail(name, "no answer in a minute", "the engine or the driver hangs", "docker info")
     why, fix = _why_unseen(machine, answer.said)
     rows = [row for row in answer.said.splitlines() if row.strip()]
-    seen = rows[-1][:160] if answer.code and rows else f"{count} of {len(gpus)}"
+    # What waits for the container complains after what could not start it.
+    telling = [row for row in rows if re.search(r"nvidia-container-cli|requirement error", row)]
+    seen = (telling or rows)[-1][:160] if answer.code and rows else f"{count} of {len(gpus)}"
     return fail(name, seen, why, fix)
 
 

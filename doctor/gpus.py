@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import reasons
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci, visible
 from host.machine import Machine
@@ -52,14 +53,16 @@ def counted(machine: Machine) -> Finding:
     if len(there) <= len(gpus):
         return ok("all GPUs", f"{len(gpus)} listed")
     known = {gpu.place for gpu in gpus}
-    missing = ", ".join(card.address for card in there if card.address not in known)
-    return fail(
-        "all GPUs",
-        f"{len(there)} on the bus, and the driver lists {len(gpus)}: {missing} is missing",
-        "it stopped answering, or did not start; what starts CUDA may hang",
-        "sudo dmesg | grep -iE 'nvrm|xid'; then power the machine off and on; until then name the"
-        f" others: GPUS={','.join(gpu.index for gpu in gpus)},",
-    )
+    lost = [card for card in there if card.address not in known]
+    missing = ", ".join(card.address for card in lost)
+    seen = f"{len(there)} on the bus, and the driver lists {len(gpus)}: {missing} is missing"
+    why = "it stopped answering, or did not start; what starts CUDA may hang"
+    fix = "sudo dmesg | grep -iE 'nvrm|xid'; then power the machine off and on"
+    cause = reasons.logged(machine, lost)
+    if cause is not None:
+        seen, why, fix = f"{seen}; {cause[0]}", cause[1], cause[2]
+    others = ",".join(gpu.index for gpu in gpus)
+    return fail("all GPUs", seen, why, f"{fix}; until then name the others: GPUS={others},")
 
 
 def licence(machine: Machine) -> Finding:

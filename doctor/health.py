@@ -130,7 +130,22 @@ def health(machine: Machine) -> Finding:
                 said = f"{gpu.label}: {seen.format(value=value)}"
                 unwell = fail if status == "fail" else warn
                 return unwell("GPU health", said, why, fix.format(gpu=gpu.index))
-    return _switches(machine) or ok("GPU health", "nothing to do")
+    return _switches(machine) or _sealed(machine) or ok("GPU health", "nothing to do")
+
+
+def _sealed(machine: Machine) -> Finding | None:
+    """GPUs for confidential computing are not made ready yet."""
+    flags = machine.read("/proc/cpuinfo") or ""
+    if not re.search(r"^flags\s*:.*\b(sev_snp|tdx_guest)\b", flags, re.MULTILINE):
+        return None
+    if "not-ready" not in machine.run("nvidia-smi", "conf-compute", "-grs").out:
+        return None
+    return fail(
+        "GPU health",
+        "confidential computing is on, and the GPUs are not set ready",
+        "CUDA does not start on any of them",
+        "attest them, then sudo nvidia-smi conf-compute -srs 1",
+    )
 
 
 def _switches(machine: Machine) -> Finding | None:

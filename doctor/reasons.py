@@ -70,6 +70,30 @@ _LOG = (
         ),
     ),
     (
+        r"{card}: GPU does not have the necessary power cables connected",
+        "its power cables are not connected, says the kernel's log",
+        "the card starts only with all of its plugs",
+        "power the machine off, plug its power cables in, and on",
+    ),
+    (
+        r"Open nvidia\.ko is only ready for use on Data Center GPUs",
+        "the open kernel modules of this driver are for data centres' cards alone",
+        "those of branch 515 did not start a GeForce or workstation card by themselves",
+        (
+            "install a newer driver (580), or the closed modules; until then options nvidia"
+            " NVreg_OpenRmEnableUnsupportedGpus=1 in /etc/modprobe.d"
+        ),
+    ),
+    (
+        r"Can't find an IRQ for your NVIDIA card",
+        "it got no interrupt",
+        "a virtual machine's host, or the firmware, hands none to the card",
+        (
+            "a virtual machine: mend how the host passes it through (IOMMU, MSI); else the newest"
+            " BIOS, and Above 4G Decoding there"
+        ),
+    ),
+    (
         r"RmInitAdapter failed|rm_init_adapter failed",
         "the driver could not start it (RmInitAdapter failed)",
         "power plug, riser, address space, or a driver that is not for this card",

@@ -167,6 +167,13 @@ def _not_held(
 def _not_built(machine: Machine, on_bus: str) -> Finding:
     """There is a driver, and no module for this kernel, as far as can be seen."""
     build = distribution.of(machine, distribution.BUILD, distribution.DKMS)
+    if log.last(machine, r"nvidia: Unknown symbol ipmi_"):
+        return fail(
+            "driver",
+            f"{on_bus}; its module wants another one, ipmi_devintf, which is not loaded",
+            "insmod loads what a module hangs on with nothing but itself",
+            f"sudo modprobe ipmi_devintf && sudo modprobe nvidia; {_CPU}",
+        )
     if log.last(machine, _OTHER_KERNEL):
         seen, why = (
             "its module is for another kernel",

@@ -109,6 +109,14 @@ def _unanswered(machine: Machine, said: str, local: str) -> HostError:
             f"no Docker engine answers in the context {context}",
             f"`docker context use default`, or start that engine, {local}",
         )
+    settings = "/etc/docker/daemon.json"
+    try:
+        json.loads(machine.read(settings) or "{}")
+    except ValueError as error:
+        return HostError(
+            f"no Docker engine answers, and {settings} is no JSON: {error}",
+            f"mend it, then `sudo systemctl restart docker`, {local}",
+        )
     return HostError(
         "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {local}"
     )
