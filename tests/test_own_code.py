@@ -131,7 +131,8 @@ def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
         mine / "log", 1, words, {0: in_step_11}, variables={0: {"WORK": str(mine)}}
     )
     assert killed.wait(60) == [-signal.SIGKILL], killed.output()
-    assert (mine / "killed/checkpoints/step-00000010").exists()
+    # The tenth may still have been in the writing.
+    assert list((mine / "killed/checkpoints").glob("step-*"))
     assert run(mine, *words, processes=2).code == 0
     assert weights(mine / "killed") == weights(mine / "p1")
 
