@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import distribution, log, reasons
+from doctor import building, distribution, log, reasons
 from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -38,7 +38,7 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     # Whoever did not ask for GPUs trains on the CPU then, as on any machine without.
     unwell = fail if machine.environ.get("GPUS") else warn
     held = {card.driver for card in cards}
-    failed = _unbuilt(machine)
+    failed = building.akmods(machine)
     if failed and "nvidia" not in held:
         return fail(
             "driver",
@@ -70,13 +70,6 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     if "nvidia" in held:
         return _held(machine, cards, on_bus, unwell)
     return _not_held(machine, cards, on_bus, unwell)
-
-
-def _unbuilt(machine: Machine) -> list[str]:
-    """Logs of attempts to build the module for the kernel that runs."""
-    release = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
-    names = machine.names("/var/cache/akmods/nvidia")
-    return [n for n in names if n.endswith("failed.log") and release and release in n]
 
 
 def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
@@ -181,7 +174,7 @@ def _not_built(machine: Machine, on_bus: str) -> Finding:
         )
     elif _secure_boot(machine):
         return _not_signed(machine, on_bus)
-    elif (broken := _make_log(machine)) is not None:
+    elif (broken := building.dkms(machine)) is not None:
         seen, why, build = broken
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {_CPU}")
     else:
@@ -189,37 +182,6 @@ def _not_built(machine: Machine, on_bus: str) -> Finding:
         why = "after a kernel upgrade its module may not have been built; else the kernel says why"
         build = f"sudo modprobe nvidia; sudo dmesg | tail; {build}"
     return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {_CPU}")
-
-
-def _make_log(machine: Machine) -> tuple[str, str, str] | None:
-    """What DKMS says of a module that it could not build: seen, why, fix."""
-    place = "/var/lib/dkms/nvidia"
-    for version in machine.names(place):
-        said = machine.read(f"{place}/{version}/build/make.log") or ""
-        error = re.search(r"^.*\berror\b.*$", said, re.MULTILINE | re.IGNORECASE)
-        if error is None:
-            continue
-        seen = f"DKMS could not build its module: {error.group().strip()[:120]}"
-        other = re.search(r"kernel was built by: *\S*?(gcc-\d+)", said)
-        if other and ("compiler differs" in said or "unrecognized command" in said):
-            gcc = other.group(1)
-            return (
-                seen,
-                f"the kernel was built by {gcc}, and this machine's compiler is another one",
-                (
-                    f"sudo apt-get install {gcc}; sudo update-alternatives --install /usr/bin/gcc"
-                    f" gcc /usr/bin/{gcc} 20; sudo dkms autoinstall && sudo modprobe nvidia"
-                ),
-            )
-        return (
-            seen,
-            "driver and kernel do not fit each other",
-            (
-                f"read {place}/{version}/build/make.log; install a newer driver, or boot the kernel"
-                " before"
-            ),
-        )
-    return None
 
 
 def _not_signed(machine: Machine, on_bus: str) -> Finding:

@@ -1,9 +1,7 @@
-"""What is written down of a run on its way, and the clock it is written by."""
+"""What is written down of a run on its way."""
 
 import math
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NoReturn
@@ -16,6 +14,7 @@ from host.errors import DivergedError, Stopped
 from train.measure import Metrics
 from train.parts import Parts
 from train.process import pace, standing
+from train.process.clock import Clock
 from train.process.health import Health, complaints
 from train.process.pace import Member
 from train.record import rundir
@@ -171,7 +170,7 @@ class Journal:
         try:
             with standing.writing():
                 self.parts.saver.save(state, held)
-        except Exception:
+        except Exception:  # whatever it is: raised again where the write is waited for
             self.parts.stop.ask()  # or the run would train on to its next save
             raise
 
@@ -238,25 +237,3 @@ def _wrong(members: Sequence[Member], *, judged: bool, movable: bool) -> Iterato
     slow = pace.complaint(members, movable=movable) if several else None
     if slow:
         yield "slow", slow
-
-
-class Clock:
-    """Seconds of training, without the pauses."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._since: float | None = time.perf_counter()
-
-    def read(self) -> float:
-        """Seconds so far."""
-        running = 0.0 if self._since is None else time.perf_counter() - self._since
-        return self._seconds + running
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Do not count the block."""
-        self._seconds, self._since = self.read(), None
-        try:
-            yield
-        finally:
-            self._since = time.perf_counter()

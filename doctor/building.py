@@ -1,0 +1,45 @@
+"""What those say that build NVIDIA's module for a kernel, where they could not."""
+
+from __future__ import annotations
+
+import re
+
+from host.machine import Machine
+
+
+def akmods(machine: Machine) -> list[str]:
+    """Logs of attempts to build the module for the kernel that runs."""
+    release = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    names = machine.names("/var/cache/akmods/nvidia")
+    return [n for n in names if n.endswith("failed.log") and release and release in n]
+
+
+def dkms(machine: Machine) -> tuple[str, str, str] | None:
+    """What DKMS says of a module that it could not build: seen, why, fix."""
+    place = "/var/lib/dkms/nvidia"
+    for version in machine.names(place):
+        said = machine.read(f"{place}/{version}/build/make.log") or ""
+        error = re.search(r"^.*\berror\b.*$", said, re.MULTILINE | re.IGNORECASE)
+        if error is None:
+            continue
+        seen = f"DKMS could not build its module: {error.group().strip()[:120]}"
+        other = re.search(r"kernel was built by: *\S*?(gcc-\d+)", said)
+        if other and ("compiler differs" in said or "unrecognized command" in said):
+            gcc = other.group(1)
+            return (
+                seen,
+                f"the kernel was built by {gcc}, and this machine's compiler is another one",
+                (
+                    f"sudo apt-get install {gcc}; sudo update-alternatives --install /usr/bin/gcc"
+                    f" gcc /usr/bin/{gcc} 20; sudo dkms autoinstall && sudo modprobe nvidia"
+                ),
+            )
+        return (
+            seen,
+            "driver and kernel do not fit each other",
+            (
+                f"read {place}/{version}/build/make.log; install a newer driver, or boot the kernel"
+                " before"
+            ),
+        )
+    return None
