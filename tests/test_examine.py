@@ -23,7 +23,8 @@ from train.lanes.buffers import Buffers
 from train.lanes.seeds import Generators, seed_start
 from train.lanes.state import Kept, slots
 from train.learn.alone import alone
-from train.learn.examine import check_resume, check_twins, examine
+from train.learn.examine import examine
+from train.learn.resumption import beginning, check_resume, leave
 from train.learn.tries import Samples, Tries
 from train.measure import evaluate
 from train.process.interrupt import StopFlag
@@ -340,16 +341,19 @@ def samples() -> Samples:
 
 def tried(kind, samples):
     built = []
-    for _ in range(3):
+    for _ in range(2):
         seed_start(0)
         built.append(kind())
-    model, twin, third = built
-    check_twins(model, twin)
+    model, other = built
     with runtimes.start(Config()) as runtime:
-        looked = Tries(twin, samples, runtime, partial(alone, launched=True))
+        begun, looked = (
+            beginning(model),
+            Tries(model, samples, runtime, partial(alone, launched=True)),
+        )
         examine(looked)
-        check_resume(looked, Tries(third, samples, runtime, alone))
-        return looked.traits()
+        found, left = looked.traits(), leave(looked)
+        check_resume(left, begun, Tries(other, samples, runtime, alone))
+        return found
 
 
 @pytest.mark.parametrize(

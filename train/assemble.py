@@ -111,10 +111,12 @@ def resumed(
     slow = f"trying {config.model.name} on a few images before the first step"
     with runtime.together(), told(slow, main=runtime.main):
         count = samples(config, images)
-        model, optimizer = learner.new(config, images, runtime)
-        traits = learner.traits(config, images, runtime, model, count)
+        # Before the model that is trained: it would be there beside each that is tried.
+        traits = learner.traits(config, images, runtime, count)
         exact = config.reproducibility != "fast"
         first_pass = learner.first_pass(config, images, runtime) if exact else None
+        memory.give_back(runtime.device)
+        model, optimizer = learner.new(config, images, runtime)
         said = facts(config, images, runtime)
         saver = Saver(claim.checkpoints, config.checkpoint.keep, model, said)
         average = Average(model, config.optim.ema) if config.optim.ema else None

@@ -135,9 +135,10 @@ def doubts(parts: Parts) -> Iterator[str]:
         local=launcher.local_world(),
         gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
         half=runtime.accelerator.mixed_precision != "no",
+        sharded=parts.sharding is not None,
+        visible=torch.cuda.device_count(),
     )
-    # It knows nothing of shards.
-    if found is not None and not found.fits and parts.sharding is None:
+    if found is not None and not found.fits:
         yield (
             f"about {found.wanted / 2**30:.1f} GiB are needed, and {found.place} has"
             f" {found.there / 2**30:.1f}: use {found.ways}; make tune measures"

@@ -117,6 +117,7 @@ def _memory(config: Config, data: ImageData, need: Need, cards: Cards, half: boo
         world=cards.count,
         half=half,
         room=LEAVE * cards.size - CONTEXT,
+        visible=cards.count,
     )
     if largest < 1:
         return fail("fits on it", seen, "not even one image fits", fix)

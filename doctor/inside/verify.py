@@ -58,6 +58,8 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
             local=planned.processes,
             gpus=range(planned.processes) if planned.device == "cuda" else (),
             half=planned.precision != "no",
+            sharded=planned.sharded,
+            visible=devices.count(),
         )
         if fit is None:
             found.append(skip("fits in memory", "not without numbers"))

@@ -86,7 +86,6 @@ def check_sharded(config: Config, precision: str) -> None:
     Raises:
         UsageError: naming the knob.
     """
-    without = "or leave ACCELERATE=fsdp out"
     share(
         config.lanes,
         launcher.world() or 1,
@@ -95,6 +94,16 @@ def check_sharded(config: Config, precision: str) -> None:
         asked=os.environ.get("SHARES"),
         sharded=True,
     )
+    check_shardable(config, precision)
+
+
+def check_shardable(config: Config, precision: str) -> None:
+    """Refuse what no number of processes would train sharded.
+
+    Raises:
+        UsageError: naming the knob.
+    """
+    without = "or leave ACCELERATE=fsdp out"
     if not config.lockstep:
         raise UsageError(
             f"reproducibility: {config.reproducibility} is about DDP's sums, and sharded weights"

@@ -48,6 +48,11 @@ def gradient_copies(config: Config, world: int = 1) -> int:
     return max(len(subtrees(range(mine.start, lane + 1))) for mine in shares for lane in mine)
 
 
+def waiting(rounds: int) -> int:
+    """Sums that wait at most in a binary counter of so many: of two neighbours, of four, …"""
+    return max(len(subtrees(range(last + 1))) for last in range(rounds))
+
+
 def exchanged_copies(config: Config, world: int) -> int:
     """Copies of all gradients that a process holds for what is exchanged; or DDP's buckets."""
     if world == 1:

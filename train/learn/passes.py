@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,8 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from train.lanes.state import as_bytes
+from train.lanes.state import as_bytes, slots
 from train.lanes.tripwire import digests
+
+Outputs = list[tuple[str, int]]
+"""Modules by name, and digests of what they gave, in the order of their calls."""
+Digests = dict[str, str | None]
+"""Type, shape and SHA-256 of tensors by name; None where there is none."""
 
 
 @dataclass
@@ -20,13 +25,12 @@ class Pass:
 
     Attributes:
         result: the logits, each gradient, and what the pass left where it changed something.
-        outputs: of a watched pass: each module's name and a digest of its output, in the order of
-            their calls.
+        outputs: of a watched pass.
         firings: each time that a parameter's gradient was added to: its version then.
     """
 
     result: dict[str, Tensor | None] = field(default_factory=dict)
-    outputs: list[tuple[str, int]] = field(default_factory=list)
+    outputs: Outputs = field(default_factory=list)
     firings: dict[str, list[int]] = field(default_factory=dict)
 
     def digest(self) -> str:
@@ -38,15 +42,25 @@ class Pass:
                 found.update(as_bytes(tensor).cpu().numpy().data)
         return found.hexdigest()[:16]
 
-    def digests(self) -> dict[str, str | None]:
-        """Of each tensor of the result its type, shape and SHA-256, in place of the tensor."""
-        return {
-            name: tensor if tensor is None else _told(tensor)
-            for name, tensor in self.result.items()
-        }
+    def digests(self) -> Digests:
+        """Of each tensor of the result its digest, in place of the tensor."""
+        return {name: told(tensor) for name, tensor in self.result.items()}
 
 
-def _told(tensor: Tensor) -> str:
+def first_difference(one: Digests, other: Digests) -> str | None:
+    """A name whose digests differ; None: there is none."""
+    return next((name for name in {**one, **other} if one.get(name) != other.get(name)), None)
+
+
+def of_model(model: nn.Module) -> Digests:
+    """Of its parameters and buffers."""
+    return {slot.name: told(slot.now) for slot in slots(model)}
+
+
+def told(tensor: Tensor | None) -> str | None:
+    """A tensor's type, shape and SHA-256."""
+    if tensor is None:
+        return None
     digest = hashlib.sha256(as_bytes(tensor).cpu().numpy().data).hexdigest()
     return f"{tensor.dtype} {list(tensor.shape)} {digest}"
 
@@ -80,5 +94,7 @@ def watched(model: nn.Module, found: Pass) -> Iterator[None]:
 
 def _note(found: Pass, name: str, _module: nn.Module, _given: Any, output: Any) -> None:
     first = output[0] if isinstance(output, (tuple, list)) and output else output
-    if isinstance(first, Tensor) and first.layout is torch.strided and first.numel():
+    if not isinstance(first, Tensor):
+        return
+    with suppress(RuntimeError):  # nested, sparse or empty: no module is named for these
         found.outputs.append((name, int(digests([first.detach()]))))

@@ -129,15 +129,28 @@ class Tries:
 
     def disturb(self, scale: float) -> None:
         """Go on from other weights, as after some steps: averages of weights differ from them, and
-        limits are reached.
+        limits are reached. Where the model cannot do with them, from those that it has.
         """
+        self._move_weights(scale)
+        try:
+            with self._place():
+                self.model.train()
+                self._loss(self._logits(self.samples.images), self.samples.labels).sum().backward()
+        except (ArithmeticError, RuntimeError, ValueError):  # a probability of 1.5, for instance
+            self.forget_gradients()
+            return
+        self.forget_gradients()
+        # The same again, for the pass has moved what is no weight; kept, they would be there twice.
+        self._move_weights(scale)
+        self.kept.keep()
+
+    def _move_weights(self, scale: float) -> None:
         self.kept.put_back()
         generator = torch.Generator().manual_seed(0)
         for slot in self.kept.slots:
             if slot.is_parameter and slot.first.is_floating_point() and slot.first.requires_grad:
                 noise = torch.randn(slot.first.shape, generator=generator)
                 slot.first.data.mul_(scale).add_(noise.to(slot.first), alpha=0.01)
-        self.kept.keep()
 
     def forget_gradients(self) -> None:
         """Drop those of the last pass, which are as large as the weights."""

@@ -16,7 +16,7 @@ from train.lanes import seeds
 from train.lanes.runtime import Runtime
 from train.lanes.settings import settings
 from train.lanes.traits import USUAL, Traits
-from train.learn import activations, examine, loss, models, optim, portable, tries
+from train.learn import activations, examine, loss, models, optim, portable, resumption, tries
 from train.learn.alone import alone
 from train.learner import sizes
 from train.process.failures import out_of_memory
@@ -43,11 +43,11 @@ def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
     return model.to(runtime.device)
 
 
-def traits(
-    config: Config, images: ImageData, runtime: Runtime, model: nn.Module, samples: int | None
-) -> Traits:
-    """What the model does that others do not; `model` is new from the seed. All processes ask: at
-    lockstep the main one looks, and at other levels, where a model may talk to others, all do.
+def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | None) -> Traits:
+    """What the experiment's model does that others do not. All processes ask: at lockstep the main
+    one looks, and at other levels, where a model may talk to others, all do.
+
+    One model is there at a time, with what it began with and its gradients.
 
     Args:
         samples: how many the training consumes: small batches that come through are tried; None:
@@ -64,21 +64,21 @@ def traits(
     lockstep = level == "lockstep"
     one_of_many = partial(alone, launched=True) if lockstep else nullcontext
     one_of_none = partial(alone, launched=False) if lockstep else nullcontext
+    own = loss.tried(config.optim)
 
     def another(place: Place, like: tries.Samples) -> tries.Tries:
         return tries.Tries(_built(config, images, runtime), like, runtime, place, own)
 
-    own = loss.tried(config.optim)
-    few = sizes.samples(config, images, runtime, tries.SAMPLES)
-    _check_synchronised(model, config, runtime, samples or 0)
     compiled = portable.compiled()
     try:
+        few = sizes.samples(config, images, runtime, tries.SAMPLES)
         looked = another(one_of_many, few)
+        _check_synchronised(looked.model, config, runtime, samples or 0)
         if level == "fast":
             sizes.try_all(looked, config, images, samples)
             return USUAL
         # Before anything else: what a model does once shows in its first pass.
-        examine.check_twins(model, looked.model)
+        begun = resumption.beginning(looked.model)
         try:
             examine.examine(looked)
         except LockstepError:
@@ -87,31 +87,31 @@ def traits(
             sizes.try_all(looked, config, images, samples)
             if sizes.takes(looked, few.images):
                 raise
+            del looked
             few = sizes.samples(config, images, runtime, config.micro_batch)
             looked = another(one_of_many, few)
             examine.examine(looked)
-        resumed = another(one_of_none, looked.samples)
-        examine.check_resume(looked, resumed)
+        found, left = looked.traits(), resumption.leave(looked)
+        del looked
+        resumed = another(one_of_none, few)
+        resumption.check_resume(left, begun, resumed)
         if config.model.activation_checkpointing:
-            as_trained(resumed.model, config, looked.traits())
-            examine.check_again(looked, resumed)
-        del resumed
+            examine.check_again(resumed, partial(as_trained, resumed.model, config, found))
         # Larger batches are tried as they are trained: there may be no memory for more.
-        as_trained(looked.model, config, looked.traits())
-        sizes.try_all(looked, config, images, samples)
+        sizes.try_all(resumed, config, images, samples)
+        del resumed
         if config.portable:
             pictures = partial(sizes.pictures, config, images, runtime)
 
             def new_one() -> tries.Tries:
-                made = another(one_of_none, looked.samples)
-                as_trained(made.model, config, looked.traits())
+                made = another(one_of_none, few)
+                as_trained(made.model, config, found)
                 return made
 
             portable.check(new_one, pictures, config, compiled)
         _check_settings(runtime)
     except Exception as error:  # whatever a model raises
         _explain(config, error)
-    found = looked.traits()
     if found.late and level != "lockstep" and runtime.world > 1:
         raise UsageError(
             f"the gradient of {min(found.late)} comes in parts, which DDP cannot add up",

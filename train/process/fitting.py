@@ -1,13 +1,16 @@
 """Whether a training fits into memory, and what would make it fit."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
 
 from host import limits
-from host.lanes import can_share, cutting
+from host.errors import UsageError
+from host.lanes import can_share, cutting, sharing
 from train.config import Config
+from train.lanes.launched import check_shardable
 from train.process.memory import CONTEXT, PROCESS, Need, Shape, of_shapes
 
 # What takes more than this share may fail later: evaluation, fragments, other programs.
@@ -52,6 +55,8 @@ def fit(
     local: int,
     gpus: Sequence[int],
     half: bool,
+    sharded: bool = False,
+    visible: int = 0,
 ) -> Fit | None:
     """Whether this machine has the memory for its share of a training.
 
@@ -61,11 +66,13 @@ def fit(
         world, local: processes in all, and on this machine.
         gpus: those that it is for, by torch's numbers; none: the CPU.
         half: mixed precision.
+        sharded: the weights are spread over the processes.
+        visible: GPUs that there are, used or not.
 
     Returns:
         None where it cannot be told: the model's sizes follow from numbers, or the system is mute.
     """
-    need = of_shapes(config, classes, shape, world=world, half=half)
+    need = of_shapes(config, classes, shape, world=world, half=half, sharded=sharded)
     if need is None:
         return None
     if gpus:
@@ -79,14 +86,21 @@ def fit(
         each, count = resident + PROCESS, local
     if most is None:
         return None
-    # One process tries the model, and the others have it already.
-    start = need.start + (count - 1) * need.weights
+    start = need.start + (count - 1) * need.others
     found = Fit(need, max(count * need.training + need.copy, start) + count * each, most, place)
     if found.fits:
         return found
-    room = most / count - each
-    host = not gpus
-    found_ways = ways(config, classes, shape, world=world, half=half, room=room, host=host)
+    found_ways = ways(
+        config,
+        classes,
+        shape,
+        world=world,
+        half=half,
+        room=most / count - each,
+        host=not gpus,
+        sharded=sharded,
+        visible=visible,
+    )
     return replace(found, ways=found_ways)
 
 
@@ -99,6 +113,8 @@ def ways(
     half: bool,
     room: float,
     host: bool = False,
+    sharded: bool = False,
+    visible: int = 0,
 ) -> str:
     """What would make a training fit that does not, as words of commands, the least change first.
 
@@ -106,10 +122,14 @@ def ways(
         shape: (C, H, W) of an image.
         room: bytes for what each process needs.
         host: they are the host's, where what is written in the background lies too.
+        sharded: the weights are spread over the processes.
+        visible: GPUs that there are, used or not.
     """
 
-    def fits(other: Config, half: bool = half) -> bool:
-        need = of_shapes(other, classes, shape, world=world, half=half)
+    def fits(other: Config, half: bool = half, over: int = 0) -> bool:
+        """Whether it does; sharded over so many processes, where any number is given."""
+        spread = bool(over) or sharded
+        need = of_shapes(other, classes, shape, world=over or world, half=half, sharded=spread)
         if need is None:
             return False
         return max(need.training + host * need.copy, need.start) <= room
@@ -134,6 +154,11 @@ def ways(
     known = "--model.activation_checkpointing true"
     if again is not None and fits(again):
         found.append(f"{known} (the same bits, slower)")
+    if not sharded and _shardable(config):
+        many = (n for n in sharing(config.lanes, "fast") if max(2, world) <= n <= visible)
+        count = next((n for n in many if fits(config, over=n)), None)
+        if count is not None:
+            found.append(f"GPUS={count} ACCELERATE=fsdp (the same bits)")
     if not half and not config.portable and fits(config, half=True):
         found.append("PRECISION=bf16")
     if (count := lanes(config)) is not None:
@@ -147,3 +172,10 @@ def ways(
             more = f", {known}" * (again is not None)
             found.append(f"PRECISION=bf16{more}" + f", --lanes {count}" * (count != config.lanes))
     return ", or ".join(found) or "a smaller model, or smaller images"
+
+
+def _shardable(config: Config) -> bool:
+    with suppress(UsageError):
+        check_shardable(config, "no")
+        return True
+    return False

@@ -14,7 +14,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from train.config import Config, Model
-from train.lanes.reducer import exchanged_copies, gradient_copies
+from train.lanes.blocks import units
+from train.lanes.reducer import exchanged_copies, gradient_copies, waiting
 from train.learn import activations, models, optim
 from train.learn.alone import alone
 
@@ -22,9 +23,11 @@ PROCESS = 0.7e9
 """Bytes of a process before its first tensor: torch, Accelerate, TensorBoard and what they need."""
 CONTEXT = 1.0e9
 """Bytes on a GPU before the first tensor: CUDA's context and its libraries' workspaces."""
-# Copies of the weights at the most while a model is tried: measured on AlexNet (6.2)
-# and ResNet-152 (6.4).
-_TRIED = 6.5
+# Copies of the weights at the most while a model is tried: measured on AlexNet (3.8), ResNet-152
+# (3.5), Wide ResNet-101-2 (3.7) and ViT-B/16 (4.2).
+_TRIED = 4.2
+# And while its first pass is compared with those of other processes: 3.1, 3.3, 3.3 and 3.5.
+_COMPARED = 3.5
 Shape = tuple[int, int, int]
 
 
@@ -33,7 +36,8 @@ class Need:
     """Bytes that one process needs.
 
     Attributes:
-        start: before the first step, where the model is tried on a few images.
+        start: before the first step, where one process tries the model on a few images.
+        others: before the first step, where the others only compare how they compute it.
         copy: what is written in the background, in the host's memory, by one process of all.
     """
 
@@ -42,6 +46,7 @@ class Need:
     optimizer: int
     activations: int
     start: int = 0
+    others: int = 0
     copy: int = 0
 
     @property
@@ -66,12 +71,21 @@ def give_back(device: torch.device) -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def of_shapes(config: Config, classes: int, shape: Shape, *, world: int, half: bool) -> Need | None:
+def of_shapes(
+    config: Config,
+    classes: int,
+    shape: Shape,
+    *,
+    world: int,
+    half: bool,
+    sharded: bool = False,
+) -> Need | None:
     """What a process of this training needs; None where the model's sizes follow from numbers.
 
     Args:
         shape: (C, H, W) of an image.
         half: mixed precision.
+        sharded: the weights are spread over the processes.
     """
     again = config.model.activation_checkpointing
     try:
@@ -80,7 +94,7 @@ def of_shapes(config: Config, classes: int, shape: Shape, *, world: int, half: b
             kept = saved(model, config.micro_batch, shape, again=again)
     except Exception:  # whatever a model raises that cannot do without numbers
         return None
-    return estimate(model, config, shape, kept, world=world, half=half)
+    return estimate(model, config, shape, kept, world=world, half=half, sharded=sharded)
 
 
 def blank(config: Model, classes: int, shape: Shape) -> nn.Module:
@@ -91,7 +105,14 @@ def blank(config: Model, classes: int, shape: Shape) -> nn.Module:
 
 
 def estimate(
-    model: nn.Module, config: Config, shape: Shape, kept: int, *, world: int, half: bool
+    model: nn.Module,
+    config: Config,
+    shape: Shape,
+    kept: int,
+    *,
+    world: int,
+    half: bool,
+    sharded: bool = False,
 ) -> Need:
     """Bytes of one process's training step.
 
@@ -99,15 +120,26 @@ def estimate(
         shape: (C, H, W) of an image.
         kept: bytes that a lane's forward pass keeps in FP32.
         half: mixed precision: what is kept for the backward pass takes half as much.
+        sharded: the weights are spread over the processes.
     """
     weights = sum(p.nbytes for p in model.parameters()) + sum(b.nbytes for b in model.buffers())
-    copies = gradient_copies(config, world) + exchanged_copies(config, world)
     images = config.micro_batch * math.prod(shape) * 4
     activations = (kept // 2 + weights // 2 if half else kept) + images
     optimizer = weights * optim.copies(config.optim)
-    start = int(weights * _TRIED) if config.reproducibility != "fast" else 0
+    tried = config.reproducibility != "fast"
+    start, others = (int(weights * copies * tried) for copies in (_TRIED, _COMPARED))
     copy = weights + optimizer if config.checkpoint.background else 0
-    return Need(weights, weights * copies, optimizer, activations, start, copy)
+    if not sharded:
+        copies = gradient_copies(config, world) + exchanged_copies(config, world)
+        return Need(weights, weights * copies, optimizer, activations, start, others, copy)
+    part = math.ceil(weights / world)
+    # Two blocks are whole at a time, and their gradients on the way; the rest stays whole.
+    blocks = [sum(p.nbytes for p in block.parameters()) for block in units(model)]
+    whole = 2 * max(blocks, default=0) + max(0, weights - sum(blocks))
+    sums = waiting(config.lanes // world) if world <= config.lanes else 1
+    moments = math.ceil(optimizer / world)
+    copy = weights + optimizer  # gathered by the main process for each checkpoint
+    return Need(part + whole, sums * part + whole, moments, activations, start, others, copy)
 
 
 def saved(model: nn.Module, batch: int, shape: Shape, *, again: bool = False) -> int:

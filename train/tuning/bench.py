@@ -82,8 +82,7 @@ def known(bench: Bench) -> Traits:
     config, data, runtime = bench.config, bench.data, bench.runtime
 
     def look() -> Traits:
-        model, _ = learner.new(config, data, runtime)
-        return learner.traits(config, data, runtime, model, None)
+        return learner.traits(config, data, runtime, None)
 
     try:
         return runtime.from_main(agreed(bench, look))
