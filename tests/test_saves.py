@@ -47,11 +47,11 @@ def test_training_goes_on_meanwhile_and_is_not_in_it(tmp_path, cli, steps, monke
         pass
     save, went_on = Saver.save, []
 
-    def late(self, state, held) -> None:
+    def late(self, state, *held) -> None:
         # The step that is saved has begun, and of those that follow three are to.
         if state["step"] == 4:
             went_on.append(all(steps.acquire(timeout=30) for _ in range(4 + 3)))
-        save(self, state, held)
+        save(self, state, *held)
 
     monkeypatch.setattr(Saver, "save", late)
     assert cli("fit", *WORDS, "--run", background).code == 0
@@ -64,11 +64,11 @@ def test_training_goes_on_meanwhile_and_is_not_in_it(tmp_path, cli, steps, monke
 def test_the_next_save_waits_for_the_one_before_it(tmp_path, cli, steps, monkeypatch) -> None:
     save, entered, overtaken = Saver.save, [], []
 
-    def slow(self, state, held) -> None:
+    def slow(self, state, *held) -> None:
         entered.append(state["step"])
         if state["step"] == 4:  # 9 steps would have begun, were it not waited for
             overtaken.append(all(steps.acquire(timeout=2) for _ in range(9)))
-        save(self, state, held)
+        save(self, state, *held)
 
     monkeypatch.setattr(Saver, "save", slow)
     assert cli("fit", *WORDS, "--run", tmp_path / "run").code == 0

@@ -1,8 +1,10 @@
 """Weights spread over the processes by FSDP2: the bits of one process that holds them all."""
 
 import json
+import os
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,78 @@ def test_each_process_holds_its_part(tmp_path) -> None:
     (every,) = re.findall(r"convnet: ([\d.]+) M parameters", said)
     (mine,) = re.findall(r"sharded \(FSDP2\): ([\d.]+) M of these", said)
     assert float(mine) == pytest.approx(float(every) / 4, abs=0.005)
+
+
+@pytest.fixture
+def cgroups() -> Iterator[Callable[[int], str]]:
+    """Makes a control group with so many bytes of memory."""
+    made: list[Path] = []
+
+    def make(limit: int) -> str:
+        old = Path("/sys/fs/cgroup/memory")
+        root, name = (old, "memory.limit_in_bytes") if old.is_dir() else (old.parent, "memory.max")
+        made.append(root / f"lockstep-{os.getpid()}-{len(made)}")
+        try:
+            made[-1].mkdir()
+            (made[-1] / name).write_text(str(limit))
+        except OSError as error:
+            pytest.skip(f"no control group can be made here: {error}")
+        return str(made[-1])
+
+    yield make
+    for path in made:
+        if path.is_dir():
+            path.rmdir()
+
+
+WIDE = """
+from torch import nn
+
+
+def build(classes, shape):
+    hidden = [layer for _ in range(11) for layer in (nn.Linear(2048, 2048), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 2048), *hidden, nn.Linear(2048, classes))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_one_process_has_no_memory_for(tmp_path, cgroups) -> None:
+    """185 MB of weights; AdamW and eight lanes want six times as much, and each process has five
+    times as much. A killed run goes on in that too, from a checkpoint three times as large.
+    """
+    (tmp_path / "wide.py").write_text(WIDE)
+    limit = 5 * 185_000_000
+    words = [
+        *WORDS, "--config", ROOT / "configs/digits.yaml", "--numerics", "native",
+        "--model.name", "wide:build", "--optim.name", "adamw", "--optim.lr", 1e-4,
+        "--checkpoint.every", 2, "--log.report", "false",
+    ]  # fmt: skip
+
+    def trained(
+        folder: str, name: str, world: int, *, limited: bool = True, **strike: Any
+    ) -> tuple[list[int | None], str]:
+        told = (FSDP if world > 1 else {}) | {"WORK": str(tmp_path)}
+        strikes = {rank: {"cgroup": cgroups(limit)} for rank in range(world * limited)}
+        if strike:
+            strikes[world - 1] |= strike
+        again = [*words, "--max_steps", 4, "--run", tmp_path / name, "--resume"]
+        every = dict.fromkeys(range(world), told)
+        attempt = start(tmp_path / folder, world, again, strikes, every)
+        return attempt.wait(300), attempt.output()
+
+    codes, said = trained("0", "one", 1)
+    assert codes == [-9], said
+    assert "GiB are needed, and the cgroup's limit has 0.9" in said
+    # In the fourth step, with that of the second saved.
+    codes, said = trained("1", "two", 2, at="lane", count=15, signal=9)
+    assert codes == [6, -9], said
+    codes, said = trained("2", "two", 2)
+    assert codes == [0, 0], said
+    assert "going on after step 2" in said
+    result = json.loads((tmp_path / "two/result.json").read_text())
+    assert trained("3", "whole", 1, limited=False)[0] == [0]
+    whole = json.loads((tmp_path / "whole/result.json").read_text())
+    assert result["weights_sha256"] == whole["weights_sha256"]
 
 
 @pytest.mark.slow

@@ -111,6 +111,8 @@ def resumed(
     slow = f"trying {config.model.name} on a few images before the first step"
     with runtime.together(), told(slow, main=runtime.main):
         count = samples(config, images)
+        if runtime.sharded:
+            memory.keep_nothing(runtime.device)
         # Before the model that is trained: it would be there beside each that is tried.
         traits = learner.traits(config, images, runtime, count)
         exact = config.reproducibility != "fast"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NoReturn
@@ -17,10 +18,11 @@ from train.process import pace, standing
 from train.process.clock import Clock
 from train.process.health import Health, complaints
 from train.process.pace import Member
-from train.record import rundir
+from train.record import rundir, spread
 from train.record.background import Background
 from train.record.resume import State
 from train.record.saver import Held
+from train.record.spread import Spread
 
 # Seconds and steps of training between looks at the machine.
 _PERIOD, _STEPS = 10.0, 5
@@ -156,20 +158,25 @@ class Journal:
             parts.recorder.sync()
         self.saved()
         background = parts.config.checkpoint.background
-        with self.clock.paused(), parts.runtime.together():
-            # Of sharded weights each process has a part.
-            if parts.runtime.main or parts.sharding:
-                held = parts.saver.held(copy=background and parts.runtime.main)
-            if parts.runtime.main:
-                self._writing.begin(partial(self._write, asdict(state), held))
-                if not background:
-                    self._writing.finish()
+        with self.clock.paused():
+            part: Spread | None = None
+            apart: AbstractContextManager[None] = nullcontext()
+            if parts.sharding:  # each process has a part of the weights, and writes it
+                part = spread.begin(parts.saver.root, state.step, parts.runtime)
+                apart = parts.sharding.apart()
+            with parts.runtime.together():
+                if parts.runtime.main or part:
+                    with apart:
+                        held = parts.saver.held(copy=background)
+                    self._writing.begin(partial(self._write, asdict(state), held, part))
+                    if not background:
+                        self._writing.finish()
         self._saved = state.step
 
-    def _write(self, state: dict[str, Any], held: Held) -> None:
+    def _write(self, state: dict[str, Any], held: Held, part: Spread | None) -> None:
         try:
             with standing.writing():
-                self.parts.saver.save(state, held)
+                self.parts.saver.save(state, held, part)
         except Exception:  # whatever it is: raised again where the write is waited for
             self.parts.stop.ask()  # or the run would train on to its next save
             raise

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from recorded import build
+from torch import nn
 from torchvision.models import resnet18
 
 from doctor import bridge, checks, finding, network
@@ -22,7 +23,7 @@ from host import pci
 from host.machine import Machine
 from train.config import Config
 from train.learn.models import build as build_model
-from train.process import memory
+from train.process import fitting, memory
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = Path(__file__).parent / "machines"
@@ -374,6 +375,41 @@ def test_the_estimate_follows_lanes_processes_and_optimizer(
     need = memory.estimate(model, config, (1, 8, 8), 0, world=world, half=False)
     assert need.gradients == gradients * need.weights
     assert need.optimizer == moments * need.weights
+
+
+@pytest.mark.parametrize(("world", "sums"), [(2, 2), (4, 1), (8, 1)])
+def test_the_estimate_of_sharded_weights(world, sums) -> None:
+    """A share of all that is as large as the weights, and two blocks of twelve."""
+    config = Config(optim={"name": "adamw"}, batch_size=32, lanes=8)
+    layers = [layer for _ in range(12) for layer in (nn.Linear(256, 256), nn.ReLU())]
+    model = nn.Sequential(*layers)
+    need = memory.estimate(model, config, (1, 8, 8), 0, world=world, half=False, sharded=True)
+    size, two = (n * (256 * 256 + 256) * 4 for n in (12, 2))
+    assert need.weights == size // world + two
+    assert need.gradients == sums * size // world + two
+    assert need.optimizer == 2 * size // world
+
+
+@pytest.mark.parametrize(
+    ("knobs", "world", "visible", "names"),
+    [
+        ({}, 1, 8, "GPUS=4 ACCELERATE=fsdp"),
+        ({}, 8, 8, "GPUS=8 ACCELERATE=fsdp"),
+        ({}, 1, 2, None),
+        ({"model": {"name": "vit_b_16", "channels_last": True}}, 1, 8, None),
+        ({"optim": {"name": "lamb"}, "numerics": "native"}, 1, 8, None),
+    ],
+)
+def test_sharding_is_named_where_it_would_fit(knobs, world, visible, names) -> None:
+    """ViT-B/16's weights are 0.33 GB; AdamW and eight lanes want six times as much."""
+    usual = {"model": {"name": "vit_b_16"}, "optim": {"name": "adamw"}, "numerics": "native"}
+    config = Config(**{"batch_size": 32, "lanes": 8, **usual, **knobs})
+    room = 1.45e9  # as much as the trial before the first step takes
+    ways = fitting.ways(
+        config, 10, (3, 224, 224), world=world, half=False, room=room, visible=visible
+    )
+    assert ("ACCELERATE=fsdp" in ways) == (names is not None), ways
+    assert names is None or names in ways
 
 
 @pytest.mark.slow

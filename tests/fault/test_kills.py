@@ -58,8 +58,10 @@ def kill(attempt: Attempt, kind: str, chance: random.Random) -> None:
             continue
 
 
-def test_kills_at_random_moments(tmp_path, reference) -> None:
-    chance = random.Random(SEED)
+@pytest.mark.parametrize("sharded", [False, True], ids=["of-any-kind", "sharded-saves"])
+def test_kills_at_random_moments(tmp_path, reference, sharded) -> None:
+    """Most of them while files are written; sharded weights are written by both processes."""
+    chance = random.Random(SEED + sharded)
     kills = runs = 0
     tally: dict[str, int] = {}
     while kills < KILLS:
@@ -69,12 +71,13 @@ def test_kills_at_random_moments(tmp_path, reference) -> None:
             # A run that is killed often enough is let go on to its end.
             kind = chance.choice(["rank", "machine", "loader", "file", "file"])
             kind = kind if len(attempts) < 6 else "none"
-            world, strikes = chance.choice([1, 2, 2]), {}
+            world, strikes = 2 if sharded else chance.choice([1, 2, 2]), {}
+            spread = sharded or (world == 2 and chance.random() < 0.5)
             if kind == "file":
                 # A save is about fifteen file operations; the run makes nine of them.
-                strikes = {0: {"at": "file", "count": chance.randint(1, 90), "signal": 9}}
+                victim = chance.randrange(world) if spread else 0
+                strikes = {victim: {"at": "file", "count": chance.randint(1, 90), "signal": 9}}
             workers = 2 if kind == "loader" else 0
-            spread = world == 2 and chance.random() < 0.5
             told = {rank: dict(FSDP) for rank in range(world * spread)}
             words = [*WORDS, "--data.workers", workers, "--run", home / "run", "--resume"]
             attempts.append(home / str(len(attempts)))
@@ -135,12 +138,12 @@ def test_elastic_schedules(tmp_path, references, number) -> None:
         workers = chance.choice([0, 0, 1])
         words = [*WORDS, *CASES[name], "--data.workers", workers]
         words += ["--run", tmp_path / "run", "--resume"]
-        strike = {}
+        strike, victim = {}, chance.randrange(world)
         if len(worlds) < interruptions:
             # Each attempt gets through some steps, so that all of them count.
-            lanes = chance.randint(1, 12) * (8 // world)
+            own = [int(count) for count in told.get("SHARES", "").split(",") if count]
+            lanes = chance.randint(1, 12) * (own[victim] if own else 8 // world)
             strike = {"at": "lane", "count": lanes, "signal": chance.choice([9, 15])}
-        victim = chance.randrange(world)
         every = dict.fromkeys(range(world), told)
         attempt = start(tmp_path / str(len(worlds)), world, words, {victim: strike}, every)
         codes = attempt.wait(120)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import ROOT, one_line
-from fault.harness import WORDS, assert_same_run, finish, start, whole_checkpoint
+from fault.harness import FSDP, WORDS, assert_same_run, finish, start, whole_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -155,15 +155,20 @@ def small_disk(tmp_path: Path) -> Path:
 # In a save (of which some has been written), and between saves, where the next line that is
 # written finds the disk full.
 @pytest.mark.parametrize("moment", [{"at": "file", "count": 48}, {"at": "lane", "count": 100}])
-@pytest.mark.parametrize(("left", "world"), [(0, 1), (300_000, 1), (0, 2)])
+@pytest.mark.parametrize(
+    ("left", "world", "told"),
+    [(0, 1, {}), (300_000, 1, {}), (0, 2, {}), (0, 2, FSDP), (120_000, 2, FSDP)],
+    ids=["one", "one, a little room", "two", "two, sharded", "two, sharded, a little room"],
+)
 def test_a_full_disk_keeps_the_last_checkpoint(
-    tmp_path, small_disk, reference, moment, left, world
+    tmp_path, small_disk, reference, moment, left, world, told
 ) -> None:
     run = small_disk / "run"
     words = [*WORDS, "--run", run, "--resume"]
     if "lane" in moment.values():
         moment = {**moment, "count": moment["count"] // world}
-    attempt = start(tmp_path / "0", world, words, {0: {**moment, "signal": signal.SIGSTOP}})
+    strikes = {0: {**moment, "signal": signal.SIGSTOP}}
+    attempt = start(tmp_path / "0", world, words, strikes, dict.fromkeys(range(world), told))
     attempt.struck()
     free = os.statvfs(small_disk)
     with (small_disk / "filler").open("wb") as filler:

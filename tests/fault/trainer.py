@@ -6,6 +6,7 @@
     count   the how-manieth of these moments on this process (from 1)
     signal  what this process then sends itself
     flip    [step, element, bit]: flip a bit of the first weight tensor after the update of `step`
+    cgroup  the directory of a control group that this process enters first
 """
 
 import multiprocessing
@@ -32,6 +33,8 @@ def run(words: list[str], environ: dict[str, str], folder: str, strike: dict[str
     os.environ.update(environ)
     os.chdir(environ.get("WORK", "."))
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` has it
+    if "cgroup" in strike:
+        Path(strike["cgroup"], "cgroup.procs").write_text(str(os.getpid()))
     rank = environ.get("RANK", "0")
     for stream, name in ((1, "out"), (2, "err")):
         file = os.open(f"{folder}/{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -6,6 +6,8 @@ gradients are halved and exchanged with neighbours, nearest first, which are the
 lanes' tree, so that a run ends in the bits of one process that holds everything.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,7 +25,8 @@ class Sharding:
     """The shards of a model that this process holds, and the whole tensors they are parts of.
 
     After it is made, `model.state_dict()` and `optimizer.state_dict()` give whole tensors on the
-    main process, and must be asked for by all of them together; the others get empty ones.
+    main process, and must be asked for by all of them together; the others get empty ones. Within
+    `apart` each gets what it holds.
 
     Args:
         model, optimizer: whole, as they are to be; both are changed in place, and the optimizer
@@ -55,6 +58,7 @@ class Sharding:
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         self.rank, self.world = rank, world
+        self._apart = False
         whole = dict(model.named_parameters())
         device = next(iter(whole.values())).device
         blocks = list(units(model))
@@ -101,6 +105,17 @@ class Sharding:
         full: Tensor = spread.full_tensor()
         return full
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Have state dicts hold parts within it, and what no process has a part of on the main one
+        alone: nobody waits for another.
+        """
+        self._apart = True
+        try:
+            yield
+        finally:
+            self._apart = False
+
     def clip(self, limit: float) -> Tensor:
         """Scale the shards' gradients, so that the norm of all is `limit` at most.
 
@@ -137,23 +152,32 @@ class Sharding:
         for name in list(state):
             own = name.removeprefix(prefix)
             if own in self.parameters:
-                state[name] = self._main(self.whole(held(state[name]).detach(), own))
+                part = held(state[name]).detach()
+                state[name] = part if self._apart else self._main(self.whole(part, own))
+            elif self._apart and self.rank:
+                del state[name]
 
     def _whole_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         names = {shard: name for name, shard in self.shards.items()}
         # Loaded state stands in an order of its own on each process, and all must gather in one.
         order = [shard for group in optimizer.param_groups for shard in group["params"]]
-        return state | {
-            "state": {
-                number: {
-                    slot: self._main(self.whole(value, names[order[number]]))
-                    if _is_like(value, order[number])
-                    else value
-                    for slot, value in sorted(kept.items())
-                }
-                for number, kept in sorted(state["state"].items())
+        found: dict[int, dict[str, Any]] = {}
+        for number, kept in sorted(state["state"].items()):
+            shard = order[number]
+            found[number] = {
+                slot: value
+                if self._apart or not _is_like(value, shard)
+                else self._main(self.whole(value, names[shard]))
+                for slot, value in sorted(kept.items())
+                if _is_like(value, shard) or not (self._apart and self.rank)
             }
-        }
+        groups = state["param_groups"]
+        if self._apart and self.rank:  # counts of steps, which the main process has as well
+            groups = [
+                {name: value for name, value in group.items() if not isinstance(value, Tensor)}
+                for group in groups
+            ]
+        return state | {"state": found, "param_groups": groups}
 
     def _main(self, whole: Tensor) -> Tensor:
         """On the main process, in the host's memory; the others keep nothing."""

@@ -120,8 +120,16 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], Versions | None]:
     """
     tensors = load(data)
     size = int.from_bytes(data[:8], "little")
-    about = json.loads(data[8 : 8 + size]).get("__metadata__") or {}
-    return tensors, _read_versions(about[_KEY]) if _KEY in about else None
+    return tensors, versions_in(json.loads(data[8 : 8 + size]).get("__metadata__") or {})
+
+
+def versions_in(about: Mapping[str, str]) -> Versions | None:
+    """The versions that a file's header says; None where it says none.
+
+    Raises:
+        ValueError: what it says of versions is none.
+    """
+    return _read_versions(about[_KEY]) if _KEY in about else None
 
 
 def shapes(path: Path) -> dict[str, list[int]]:

@@ -28,6 +28,7 @@ CONTEXT = 1.0e9
 _TRIED = 4.2
 # And while its first pass is compared with those of other processes: 3.1, 3.3, 3.3 and 3.5.
 _COMPARED = 3.5
+_MMAP_THRESHOLD = -3  # of mallopt, in glibc's malloc.h
 Shape = tuple[int, int, int]
 
 
@@ -69,6 +70,16 @@ def give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
     with suppress(OSError, AttributeError):  # of glibc alone
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def keep_nothing(device: torch.device) -> None:
+    """From now on, give back to the machine what a large tensor on the CPU had as soon as it is
+    freed. glibc keeps what is smaller than 32 MB, in pieces: of sharded weights, which come and go
+    block by block, three times as much as is held.
+    """
+    if device.type == "cpu":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
 def of_shapes(
@@ -138,7 +149,6 @@ def estimate(
     whole = 2 * max(blocks, default=0) + max(0, weights - sum(blocks))
     sums = waiting(config.lanes // world) if world <= config.lanes else 1
     moments = math.ceil(optimizer / world)
-    copy = weights + optimizer  # gathered by the main process for each checkpoint
     return Need(part + whole, sums * part + whole, moments, activations, start, others, copy)
 
 

@@ -6,47 +6,53 @@ optimizer.safetensors   the optimizer's tensors, named <parameter number>.<slot>
 …                       the tensors of each other thing with state, by its name
 state.json              everything else, the resolved experiment included
 SHA256SUMS              a digest of each file; `sha256sum -c SHA256SUMS` checks by hand
+
+Where weights are sharded, each process writes its part: model.0of2.safetensors has the first rows
+of each weight, model.1of2.safetensors the others.
 """
 
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor, nn
 
 from host.errors import CheckpointError, first_line
-from train.learn.weights import Versions, contiguous, pieces, put, unpack, versions_of
+from train.learn.weights import Versions, contiguous, pieces, put, versions_of
 from train.record import documents, files, rundir
 from train.record.facts import Facts
+from train.record.spread import Spread, cannot_write
 from train.record.stateful import has_nan, split
-from train.record.verification import AVERAGE, FIX, MODEL, SUFFIX, SUMS, listed, verified
+from train.record.tensors import Tensors
+from train.record.verification import AVERAGE, FIX, MODEL, SUMS, file_of, listed, verified
 
 _ASIDE = re.compile(r"\.step-\d+\.\d+(\.old)?")  # the step, and the process that wrote it
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint in memory.
+    """A verified checkpoint.
 
     Attributes:
         model: weights and buffers by name.
         versions: of their layout, by module; None in a checkpoint that does not say them.
-        parts: of each thing with state, by its name: tensors and values by their names.
+        parts: of each thing with state, by its name: tensors and values by their names. As those of
+            the model, tensors are read when they are asked for.
         state: step, best and whatever else the run recorded.
     """
 
     path: Path
-    model: dict[str, Tensor]
+    model: Mapping[str, Tensor]
     versions: Versions | None
-    parts: dict[str, dict[str, Any]]
+    parts: dict[str, Mapping[str, Any]]
     state: dict[str, Any]
 
     @property
@@ -95,6 +101,8 @@ def write(
     model: Mapping[str, Tensor],
     parts: Mapping[str, Mapping[str, Any]],
     state: Mapping[str, Any],
+    *,
+    spread: Spread | None = None,
 ) -> Path:
     """Write checkpoint `step` under `root`, move `latest` to it, and return its directory.
 
@@ -102,75 +110,103 @@ def write(
         model: weights and buffers, as `model.state_dict()` gave them.
         parts: the state of each other thing that has some, by name.
         state: whatever else there is to say, for JSON.
+        spread: where several processes write, each its part of the tensors; the main one, which
+            says the rest, waits for the others.
 
     Raises:
         CheckpointError: it could not be written; earlier checkpoints are untouched.
     """
     final = root / rundir.name_of(step)
-    aside = root / f".{final.name}.{os.getpid()}"
-    content = {f"{MODEL}{SUFFIX}": pieces(model, versions_of(model))}
+    aside = spread.aside if spread else root / f".{final.name}.{os.getpid()}"
+    main = spread is None or spread.part == 0
+    whole = False
+    try:
+        if spread is None:
+            files.make_directory(root)
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir()
+        content = _content(model, parts, state, spread)
+        digests = {name: files.write_new(aside / name, data) for name, data in content.items()}
+        if spread is not None and not main:
+            spread.written(digests)
+            whole = True
+            return final
+        others = spread.others() if spread else {}
+        if others is None:
+            return final
+        files.write_new(aside / SUMS, [listed({**digests, **others})])
+        files.sync_directory(aside)
+        _replace(aside, final)
+        whole = True
+        files.point(root / "latest", final.name)
+        if state.get("best_step") == step:
+            files.point(root / "best", final.name)
+    except OSError as error:
+        raise cannot_write(root, step, error) from error
+    finally:
+        if not whole and main:
+            shutil.rmtree(aside, ignore_errors=True)
+        elif not whole and spread:
+            spread.failed()
+    return final
+
+
+def _content(
+    model: Mapping[str, Tensor],
+    parts: Mapping[str, Mapping[str, Any]],
+    state: Mapping[str, Any],
+    spread: Spread | None,
+) -> dict[str, Iterator[bytes | memoryview]]:
+    """The files that this process writes, by name."""
+    part, of = (spread.part, spread.parts) if spread else (0, 1)
+    content = {file_of(MODEL, part, of): pieces(model, versions_of(model))}
     plain: dict[str, dict[str, Any]] = {}
     slots: dict[str, list[str]] = {}
     for name, values in parts.items():
         tensors, plain[name] = split(name, values)
         slots[name] = sorted(tensors)
         if tensors:
-            content[f"{name}{SUFFIX}"] = pieces(tensors)
-    said = {**state, "parts": plain, "tensors": slots}
-    content[rundir.STATE] = iter([(documents.text(said) + "\n").encode()])
-    try:
-        files.make_directory(root)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        digests = {name: files.write_new(aside / name, data) for name, data in content.items()}
-        files.write_new(aside / SUMS, [listed(digests)])
-        files.sync_directory(aside)
-        _replace(aside, final)
-        files.point(root / "latest", final.name)
-        if state.get("best_step") == step:
-            files.point(root / "best", final.name)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        earlier = next((path.name for path in rundir.steps(root) if path != final), None)
-        left = f"the last whole checkpoint is {earlier}" if earlier else "there is none before it"
-        raise CheckpointError(
-            f"cannot write {final}: {error.strerror}; {left}",
-            "make room or mend the disk, then add --resume",
-        ) from error
-    return final
+            content[file_of(name, part, of)] = pieces(tensors)
+    if part == 0:
+        said = {**state, "parts": plain, "tensors": slots}
+        content[rundir.STATE] = iter([(documents.text(said) + "\n").encode()])
+    return content
 
 
 def read(path: Path) -> Checkpoint:
-    """Verify a checkpoint directory, and load what was verified onto the CPU.
+    """Verify a checkpoint directory; its tensors are read from there when they are asked for.
 
     Raises:
         CheckpointError: naming the file that is missing or damaged.
     """
     path = path.resolve()
-    content = verified(path)
+    said, held = verified(path)
     name = rundir.STATE
     try:
-        state = documents.mapping(content.pop(name))
+        state = documents.mapping(said)
         plain, slots = _parts(state)
         step = rundir.step_of(path)
         if step not in (None, state.get("step")):
             raise ValueError(f"it says step {state.get('step')}")
-        name = f"{MODEL}{SUFFIX}"
-        model, versions = unpack(content.pop(name))
-        tensors: dict[str, dict[str, Tensor]] = {part: {} for part in plain}
-        for name, data in content.items():
-            part = name.removesuffix(SUFFIX)
-            if part not in plain:
+        tensors: dict[str, Tensors] = {}
+        for what, parts in held.items():
+            name = parts[0].name
+            if what not in (MODEL, *plain):
                 raise ValueError(f"{rundir.STATE} knows nothing of it")
-            tensors[part] = load(data)
+            tensors[what] = Tensors(parts)
+        name = held[MODEL][0].name
+        versions = tensors[MODEL].versions
         name = rundir.STATE
         for part, listed in slots.items():
             if sorted(tensors.get(part, ())) != listed:
                 raise ValueError(f"it lists other tensors of the {part} than there are")
     except (ValueError, TypeError, AttributeError, SafetensorError) as error:
         raise CheckpointError(f"{path / name} is damaged: {first_line(error)}", FIX) from error
-    parts = {part: {**values, **tensors[part]} for part, values in plain.items()}
-    return Checkpoint(path, model, versions, parts, state)
+    whole: dict[str, Mapping[str, Any]] = {}
+    for part, values in plain.items():
+        given: Any = tensors.get(part, {})  # which nobody writes to
+        whole[part] = ChainMap(values, given)
+    return Checkpoint(path, tensors[MODEL], versions, whole, state)
 
 
 def _parts(state: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:

@@ -12,6 +12,7 @@ from train.record import alive, files
 from train.record.checkpoint import Checkpoint, prune, write
 from train.record.facts import Facts
 from train.record.rundir import name_of
+from train.record.spread import Spread
 from train.record.stateful import Stateful
 from train.record.verification import MODEL
 
@@ -55,20 +56,26 @@ class Saver:
         model = weights.copied(self.model.state_dict()) if copy else self.model.state_dict()
         return model, {name: keep(part.state_dict()) for name, part in self._parts.items()}
 
-    def save(self, state: Mapping[str, Any], held: Held | None = None) -> None:
+    def save(
+        self, state: Mapping[str, Any], held: Held | None = None, spread: Spread | None = None
+    ) -> None:
         """Write a checkpoint of `state` (it holds `step` and `best_step`), then prune.
 
         Args:
             held: what `held` gave; None: as it is now.
+            spread: where each process writes its part.
 
         Raises:
             CheckpointError: it could not be written; earlier checkpoints are untouched.
         """
-        alive.check(self.root.parent)
+        main = spread is None or spread.part == 0
+        if main:
+            alive.check(self.root.parent)
         model, parts = held or self.held()
         content = {**state, **self.facts.written()}
-        write(self.root, state["step"], model, parts, content)
-        prune(self.root, self.keep)
+        write(self.root, state["step"], model, parts, content, spread=spread)
+        if main:
+            prune(self.root, self.keep)
 
     def restore(self, found: Checkpoint) -> None:
         """Put the weights and all registered state in place.
@@ -85,7 +92,7 @@ class Saver:
             )
         for name, part in self._parts.items():
             try:
-                part.load_state_dict(found.parts[name])
+                part.load_state_dict(dict(found.parts[name]))
             except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
                 raise CheckpointError(
                     f"{found.path} holds no state of the {name} that fits: {first_line(error)}",

@@ -5,8 +5,10 @@ files and compared byte by byte, which also covers the list itself.
 """
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from host import limits, regular
 from host.errors import CheckpointError
@@ -18,17 +20,23 @@ MODEL = "model"
 """The name that the weights stand by; no other part may have it."""
 AVERAGE = "ema"
 """That of the weights' average."""
+_FILE = re.compile(r"(?P<what>.+?)(\.(?P<part>\d+)of\d+)?\.safetensors", re.DOTALL)
 FIX = "use another checkpoint of the run, such as an older step-*"
 
 
-def verified(path: Path) -> dict[str, bytes]:
-    """A checkpoint's files by name, once all of them agree with its list of digests."""
+def verified(path: Path) -> tuple[bytes, dict[str, list[Path]]]:
+    """What a checkpoint says, and its files of tensors by what they hold, in the order of parts,
+    once all of them agree with its list of digests.
+
+    Raises:
+        CheckpointError: naming the file that is missing or damaged.
+    """
     if not path.is_dir():
         raise CheckpointError(f"there is no checkpoint {path}", "name a step-* directory")
     try:
         present = sorted(path.iterdir())
         _check_size(path, present)
-        content = {file.name: regular.read(file, _most(file.name)) for file in present}
+        content = {file.name: _read(file) for file in present}
     except OSError as error:
         raise CheckpointError(
             f"cannot read {error.filename or path}: {error.strerror}", FIX
@@ -38,11 +46,14 @@ def verified(path: Path) -> dict[str, bytes]:
         for line in content.get(SUMS, b"").splitlines()
         if line.strip()
     ]
-    for name in (f"{MODEL}{SUFFIX}", rundir.STATE, SUMS, *named):
+    held = files_of(present)
+    wanted = [] if MODEL in held else [f"{MODEL}{SUFFIX}"]
+    for name in (*wanted, rundir.STATE, SUMS, *named):
         if name not in content:
             raise CheckpointError(f"{path / name} is missing", FIX)
-    recorded = content.pop(SUMS)
-    found = listed({name: hashlib.sha256(data).hexdigest() for name, data in content.items()})
+    recorded, state = content.pop(SUMS), content[rundir.STATE]
+    content[rundir.STATE] = hashlib.sha256(state).hexdigest().encode()
+    found = listed({name: digest.decode() for name, digest in content.items()})
     if recorded != found:
         stated = set(recorded.splitlines())
         bad = [line.split()[-1].decode() for line in found.splitlines() if line not in stated]
@@ -50,7 +61,31 @@ def verified(path: Path) -> dict[str, bytes]:
             f"{path / (bad[0] if bad else SUMS)} is damaged: its SHA-256 is not the recorded one",
             FIX,
         )
-    return content
+    return state, held
+
+
+def files_of(present: Iterable[Path]) -> dict[str, list[Path]]:
+    """Files of tensors by what they hold; of several parts, in their order."""
+    found: dict[str, list[tuple[int, Path]]] = {}
+    for path in present:
+        name = _FILE.fullmatch(path.name)
+        if name is not None:
+            found.setdefault(name["what"], []).append((int(name["part"] or 0), path))
+    return {what: [path for _, path in sorted(parts)] for what, parts in found.items()}
+
+
+def file_of(what: str, part: int = 0, parts: int = 1) -> str:
+    """The name of the file that holds so much of it."""
+    return f"{what}{f'.{part}of{parts}' * (parts > 1)}{SUFFIX}"
+
+
+def _read(path: Path) -> bytes:
+    """A file's bytes; of a file of tensors its digest alone, for they are read one by one."""
+    if not path.name.endswith(SUFFIX):
+        return regular.read(path, documents.MOST)
+    file: Any = regular.opened(path)  # with readinto, of which BinaryIO says nothing
+    with file:
+        return hashlib.file_digest(file, "sha256").hexdigest().encode()
 
 
 def _check_size(path: Path, found: list[Path]) -> None:
@@ -62,11 +97,6 @@ def _check_size(path: Path, found: list[Path]) -> None:
             f"{path} holds {size / 2**30:.1f} GiB, and there are {memory / 2**30:.1f} of memory",
             FIX,
         )
-
-
-def _most(name: str) -> int | None:
-    """Bytes that a file of a checkpoint may have, but for tensors."""
-    return None if name.endswith(SUFFIX) else documents.MOST
 
 
 def listed(digests: Mapping[str, str]) -> bytes:

@@ -1,0 +1,135 @@
+"""A checkpoint that several processes of one machine write, each its part, and one makes whole.
+
+They tell each other by files beside the parts, for all but the main process write while they train:
+a mark for each that writes, which says at last what was written; without a mark it has failed.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from host.errors import CheckpointError
+from train.lanes.runtime import Runtime
+from train.record import files, rundir
+
+_LOOK = 0.02  # seconds between looks at what the others have written
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One process's part of a checkpoint in the making.
+
+    Attributes:
+        part, parts: which one of how many; the first is that of the main process.
+        aside: the directory that becomes the checkpoint.
+    """
+
+    part: int
+    parts: int
+    aside: Path
+
+    def written(self, digests: Mapping[str, str]) -> None:
+        """Say that this process's files are written, and what their digests are."""
+        mark, new = self._mark(self.part), self.aside / f".{self.part}.new"
+        new.write_text(json.dumps({"process": os.getpid(), "digests": digests}))
+        new.replace(mark)
+
+    def failed(self) -> None:
+        """Say that they are not."""
+        self._mark(self.part).unlink(missing_ok=True)
+
+    def others(self) -> dict[str, str] | None:
+        """The digests of the others' files, once they are written, and their marks are gone.
+
+        Returns:
+            None where one of them has failed, which says why itself.
+
+        Raises:
+            CheckpointError: one of them is gone.
+        """
+        found: dict[str, str] = {}
+        for part in range(1, self.parts):
+            digests = self._wait(part)
+            if digests is None:
+                return None
+            found |= digests
+        for part in range(self.parts):
+            self._mark(part).unlink(missing_ok=True)
+        return found
+
+    def _wait(self, part: int) -> dict[str, str] | None:
+        while True:
+            try:
+                said = json.loads(self._mark(part).read_text())
+            except FileNotFoundError:
+                return None
+            if said["digests"] is not None:
+                digests: dict[str, str] = said["digests"]
+                return digests
+            if not _lives(said["process"]):
+                raise CheckpointError(
+                    f"process {part} is gone, and its part of {self.aside.name} is not written",
+                    "add --resume: the checkpoint before it is whole",
+                )
+            time.sleep(_LOOK)
+
+    def mark(self) -> None:
+        """Say that this process is about to write."""
+        said = {"process": os.getpid(), "digests": None}
+        self._mark(self.part).write_text(json.dumps(said))
+
+    def _mark(self, part: int) -> Path:
+        return self.aside / f".{part}"
+
+
+def begin(root: Path, step: int, runtime: Runtime) -> Spread:
+    """Make ready for checkpoint `step` under `root`. All processes call this together.
+
+    Raises:
+        CheckpointError: one of them cannot write there.
+    """
+    aside = runtime.from_main(root / f".{rundir.name_of(step)}.{os.getpid()}")
+    spread = Spread(runtime.rank, runtime.world, aside)
+    with runtime.together():
+        try:
+            if runtime.main:
+                files.make_directory(root)
+                shutil.rmtree(aside, ignore_errors=True)
+                aside.mkdir()
+        except OSError as error:
+            raise cannot_write(root, step, error) from error
+    with runtime.together():
+        try:
+            spread.mark()
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"process {spread.part} does not see {aside}, which the main process has made",
+                "have all processes see the run directory: each writes its part of the weights",
+            ) from error
+        except OSError as error:
+            raise cannot_write(root, step, error) from error
+    return spread
+
+
+def cannot_write(root: Path, step: int, error: OSError) -> CheckpointError:
+    """Checkpoint `step` under `root` could not be written."""
+    final = root / rundir.name_of(step)
+    earlier = next((path.name for path in rundir.steps(root) if path != final), None)
+    left = f"the last whole checkpoint is {earlier}" if earlier else "there is none before it"
+    return CheckpointError(
+        f"cannot write {final}: {error.strerror}; {left}",
+        "make room or mend the disk, then add --resume",
+    )
+
+
+def _lives(process: int) -> bool:
+    try:
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
