@@ -16,11 +16,12 @@ from train.learn.models import build
 from train.learn.optim import build as build_optimizer
 from train.learn.optim import slots
 from train.learn.weights import contiguous
-from train.record import checkpoint, rundir
-from train.record.checkpoint import prune, read, weights_sha256
+from train.record import rundir, writer
+from train.record.checkpoint import read, weights_sha256
 from train.record.facts import Facts
 from train.record.saver import Saver
 from train.record.stateful import OptimizerState
+from train.record.writer import prune
 
 FILES = ["SHA256SUMS", "model.safetensors", "optimizer.safetensors", "state.json"]
 
@@ -35,7 +36,7 @@ def state_of(optimizer) -> OptimizerState:
 
 def write(root, step, model, optimizer, state):
     parts = {"optimizer": state_of(optimizer).state_dict()}
-    return checkpoint.write(root, step, model.state_dict(), parts, state)
+    return writer.write(root, step, model.state_dict(), parts, state)
 
 
 def restore(found, model, optimizer) -> None:

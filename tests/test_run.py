@@ -15,7 +15,8 @@ from torch import nn
 from train import journal
 from train.learn import models
 from train.record import rundir
-from train.record.checkpoint import read, write
+from train.record.checkpoint import read
+from train.record.writer import write
 
 SHORT = [*DIGITS, "--max_steps", 12, "--eval.every", 6, "--checkpoint.every", 4, "--log.every", 1]
 

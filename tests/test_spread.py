@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -16,8 +17,9 @@ from fault.harness import FSDP, assert_same_run, finish, start, whole_checkpoint
 from host.errors import CheckpointError
 from train.lanes.state import same
 from train.record import checkpoint, files, spread
-from train.record.checkpoint import read, write
+from train.record.checkpoint import read
 from train.record.spread import Spread
+from train.record.writer import write
 
 SHAPES = {"wide": (7, 3), "narrow": (1, 5), "one": (1,), "even": (6, 2, 2), "empty": (0, 4)}
 
@@ -43,6 +45,7 @@ def part(tensors: dict[str, torch.Tensor], number: int, count: int) -> dict[str,
 def begun(root: Path, step: int, count: int) -> list[Spread]:
     """As of so many processes; this one is the main one of all."""
     aside = root / f".step-{step:08}.{os.getpid()}"
+    shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     found = [Spread(number, count, aside) for number in range(count)]
     for each in found:
@@ -133,8 +136,7 @@ def test_one_that_is_gone_is_not_waited_for(tmp_path, whole) -> None:
     if child == 0:
         second.mark()
         os._exit(0)
-    while json.loads((second.aside / ".1").read_text())["process"] != child:
-        pass
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     with pytest.raises(CheckpointError, match="process 1 is gone, and its part of"):
         save(tmp_path, 5, whole, first)
     os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON, no pickle; whole or absent; verified before they are read.
+"""Checkpoints: safetensors and JSON, no pickle; verified before they are read.
 
 step-00000100/
 model.safetensors       weights and buffers
@@ -12,11 +12,8 @@ of each weight, model.1of2.safetensors the others.
 """
 
 import hashlib
-import os
-import re
-import shutil
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,15 +23,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from host.errors import CheckpointError, first_line
-from train.learn.weights import Versions, contiguous, pieces, put, versions_of
-from train.record import documents, files, rundir
+from train.learn.weights import Versions, contiguous, put
+from train.record import documents, rundir
 from train.record.facts import Facts
-from train.record.spread import Spread, cannot_write
-from train.record.stateful import has_nan, split
+from train.record.stateful import has_nan
 from train.record.tensors import Tensors
-from train.record.verification import AVERAGE, FIX, MODEL, SUMS, file_of, listed, verified
-
-_ASIDE = re.compile(r"\.step-\d+\.\d+(\.old)?")  # the step, and the process that wrote it
+from train.record.verification import AVERAGE, FIX, MODEL, verified
 
 
 @dataclass(frozen=True)
@@ -95,84 +89,6 @@ class Checkpoint:
             raise CheckpointError(f"{self.path} holds another model: {error}", fix) from error
 
 
-def write(
-    root: Path,
-    step: int,
-    model: Mapping[str, Tensor],
-    parts: Mapping[str, Mapping[str, Any]],
-    state: Mapping[str, Any],
-    *,
-    spread: Spread | None = None,
-) -> Path:
-    """Write checkpoint `step` under `root`, move `latest` to it, and return its directory.
-
-    Args:
-        model: weights and buffers, as `model.state_dict()` gave them.
-        parts: the state of each other thing that has some, by name.
-        state: whatever else there is to say, for JSON.
-        spread: where several processes write, each its part of the tensors; the main one, which
-            says the rest, waits for the others.
-
-    Raises:
-        CheckpointError: it could not be written; earlier checkpoints are untouched.
-    """
-    final = root / rundir.name_of(step)
-    aside = spread.aside if spread else root / f".{final.name}.{os.getpid()}"
-    main = spread is None or spread.part == 0
-    whole = False
-    try:
-        if spread is None:
-            files.make_directory(root)
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir()
-        content = _content(model, parts, state, spread)
-        digests = {name: files.write_new(aside / name, data) for name, data in content.items()}
-        if spread is not None and not main:
-            spread.written(digests)
-            whole = True
-            return final
-        others = spread.others() if spread else {}
-        if others is None:
-            return final
-        files.write_new(aside / SUMS, [listed({**digests, **others})])
-        files.sync_directory(aside)
-        _replace(aside, final)
-        whole = True
-        files.point(root / "latest", final.name)
-        if state.get("best_step") == step:
-            files.point(root / "best", final.name)
-    except OSError as error:
-        raise cannot_write(root, step, error) from error
-    finally:
-        if not whole and main:
-            shutil.rmtree(aside, ignore_errors=True)
-        elif not whole and spread:
-            spread.failed()
-    return final
-
-
-def _content(
-    model: Mapping[str, Tensor],
-    parts: Mapping[str, Mapping[str, Any]],
-    state: Mapping[str, Any],
-    spread: Spread | None,
-) -> dict[str, Iterator[bytes | memoryview]]:
-    """The files that this process writes, by name."""
-    part, of = (spread.part, spread.parts) if spread else (0, 1)
-    content = {file_of(MODEL, part, of): pieces(model, versions_of(model))}
-    plain: dict[str, dict[str, Any]] = {}
-    slots: dict[str, list[str]] = {}
-    for name, values in parts.items():
-        tensors, plain[name] = split(name, values)
-        slots[name] = sorted(tensors)
-        if tensors:
-            content[file_of(name, part, of)] = pieces(tensors)
-    if part == 0:
-        said = {**state, "parts": plain, "tensors": slots}
-        content[rundir.STATE] = iter([(documents.text(said) + "\n").encode()])
-    return content
-
-
 def read(path: Path) -> Checkpoint:
     """Verify a checkpoint directory; its tensors are read from there when they are asked for.
 
@@ -221,27 +137,6 @@ def _parts(state: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, 
     if not all(isinstance(values, dict) for values in plain.values()):
         raise ValueError("it gives a part that is no mapping")
     return plain, slots
-
-
-def prune(root: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints and the best, and what dead writers left."""
-    wanted = {path.name for path in rundir.steps(root)[:keep]} | {
-        link.readlink().name for link in (root / "latest", root / "best") if link.is_symlink()
-    }
-    left = [path for path in root.glob(".step-*") if _ASIDE.fullmatch(path.name)]
-    for path in (*rundir.steps(root), *left):
-        if path.name not in wanted:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _replace(aside: Path, final: Path) -> None:
-    """Rename a directory into place, over an older one of that name if there is one."""
-    old = aside.with_name(f"{aside.name}.old")
-    if final.exists():
-        final.rename(old)
-    aside.rename(final)
-    files.sync_directory(final.parent)  # before the older one goes
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from host.errors import CheckpointError, first_line
 from train.learn import weights
 from train.record import alive, files
-from train.record.checkpoint import Checkpoint, prune, write
+from train.record.checkpoint import Checkpoint
 from train.record.facts import Facts
 from train.record.rundir import name_of
 from train.record.spread import Spread
 from train.record.stateful import Stateful
 from train.record.verification import MODEL
+from train.record.writer import prune, write
 
 Held = tuple[dict[str, Tensor], dict[str, dict[str, Any]]]
 """Weights and buffers by name; the state of each other thing that has some, by name."""
