@@ -14,7 +14,7 @@ import torch
 from conftest import ROOT
 from fault.harness import FSDP, assert_same_run, finish, start, whole_checkpoint
 
-from host.errors import CheckpointError
+from host.errors import CheckpointError, HostError
 from train.lanes.state import same
 from train.record import checkpoint, files, spread
 from train.record.checkpoint import read
@@ -137,7 +137,7 @@ def test_one_that_is_gone_is_not_waited_for(tmp_path, whole) -> None:
         second.mark()
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    with pytest.raises(CheckpointError, match="process 1 is gone, and its part of"):
+    with pytest.raises(HostError, match="process 1 is gone, and its part of"):
         save(tmp_path, 5, whole, first)
     os.waitpid(child, 0)
     assert not list(tmp_path.iterdir())

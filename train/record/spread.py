@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from host.errors import CheckpointError
+from host.errors import CheckpointError, HostError
 from train.lanes.runtime import Runtime
 from train.record import files, rundir
 
@@ -51,7 +51,7 @@ class Spread:
             None where one of them has failed, which says why itself.
 
         Raises:
-            CheckpointError: one of them is gone.
+            HostError: one of them is gone.
         """
         found: dict[str, str] = {}
         for part in range(1, self.parts):
@@ -73,9 +73,9 @@ class Spread:
                 digests: dict[str, str] = said["digests"]
                 return digests
             if not _lives(said["process"]):
-                raise CheckpointError(
+                raise HostError(
                     f"process {part} is gone, and its part of {self.aside.name} is not written",
-                    "add --resume: the checkpoint before it is whole",
+                    "read above how it ended, and add --resume: the checkpoint before is whole",
                 )
             time.sleep(_LOOK)
 

@@ -38,6 +38,7 @@ def write(
 
     Raises:
         CheckpointError: it could not be written; earlier checkpoints are untouched.
+        HostError: a process that was to write its part is gone.
     """
     final = root / rundir.name_of(step)
     aside = spread.aside if spread else root / f".{final.name}.{os.getpid()}"
