@@ -169,6 +169,15 @@ def test_the_ledger_sees_what_is_lost_or_repeated(tmp_path) -> None:
     assert harness.expected(0, 3, 6).total() == 6
 
 
+def test_the_main_process_is_killed_while_others_wait_for_its_data(tmp_path) -> None:
+    """They ask its store, which is gone with it."""
+    attempt = start(
+        tmp_path / "0", 2, [*WORDS, "--run", tmp_path / "run"], {0: {"at": "load", "signal": 9}}
+    )
+    assert attempt.wait(60) == [-9, 6], attempt.output()
+    assert "error: process 1 lost the others" in attempt.output()
+
+
 @pytest.mark.parametrize("victim", [1, 2, 3])
 def test_what_the_main_process_holds_is_saved(tmp_path, reference, victim) -> None:
     """Of four one dies in a step; the one before it is not lost, though no save was due."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from host import kernel, launcher
 from host.errors import HostError, LockstepError, LostPeers, OutOfMemory, UsageError
@@ -78,7 +79,8 @@ def lost(
             "look for lack of memory (dmesg) or of /dev/shm, lower --data.workers, add --resume",
             one_rank=True,
         )
-    if any(sign in text for sign in _GONE):
+    # The store is the main process's.
+    if isinstance(error, dist.DistNetworkError) or any(sign in text for sign in _GONE):
         where = pulse.place() if pulse else ""
         return LostPeers(
             f"process {rank} lost the others{f' {where}' * bool(where)}",
