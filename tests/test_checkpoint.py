@@ -1,5 +1,6 @@
 import json
 import random
+import re
 import shutil
 import subprocess
 
@@ -127,6 +128,16 @@ def test_a_file_that_was_added_is_refused(saved, tmp_path) -> None:
     shutil.copytree(saved, copy)
     (copy / "more.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"more\.json is damaged"):
+        read(copy)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\n\n\n", b"hello", b"0" * 64 + b"  x"])
+@pytest.mark.parametrize("name", [".fuse_hidden0001", "notes.txt", "model.1of2.safetensors"])
+def test_a_file_of_others_is_refused_whatever_is_in_it(saved, tmp_path, name, content) -> None:
+    copy = tmp_path / "step-00000100"
+    shutil.copytree(saved, copy)
+    (copy / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{re.escape(name)} is damaged"):
         read(copy)
 
 

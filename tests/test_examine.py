@@ -327,6 +327,37 @@ class Reentrant(Base):
         return logits + checkpoint(super().forward, x, use_reentrant=True)
 
 
+class LateInEvaluation(Base):
+    """Its evaluations change a buffer once it has trained a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+        elif self.steps > 0:
+            self.seen += x.mean()
+        return super().forward(x)
+
+
+class FromTheSecondBatch(Base):
+    """As a quantiser that leaves its first batch alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, x):
+        logits = self.norm(super().forward(x))
+        if self.training and self.norm.num_batches_tracked > 1:
+            self.largest.copy_(torch.maximum(self.largest, logits.detach().max()))
+        return logits
+
+
 class KeepsActivations(Base):
     def forward(self, x):
         self.last, self.size = x, len(x)
@@ -351,7 +382,8 @@ def tried(kind, samples):
             Tries(model, samples, runtime, partial(alone, launched=True)),
         )
         examine(looked)
-        found, left = looked.traits(), leave(looked)
+        left = leave(looked)
+        found = looked.traits()
         check_resume(left, begun, Tries(other, samples, runtime, alone))
         return found
 
@@ -424,6 +456,12 @@ def test_what_a_reader_thought_would_slip_through_is_refused(name, says, samples
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_is_good_is_not_refused(name, samples) -> None:
     tried(lambda: idioms.ALL[name](4, (1, 8, 8)), samples)
+
+
+def test_what_moves_only_after_some_steps_is_found(samples) -> None:
+    """In the passes that begin with other weights and buffers than a new model's."""
+    assert "seen" in tried(LateInEvaluation, samples).measured
+    assert "largest" in tried(FromTheSecondBatch, samples).moving
 
 
 def test_a_frozen_norm_stays_beside_other_things_that_move(samples) -> None:

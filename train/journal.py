@@ -161,13 +161,17 @@ class Journal:
         with self.clock.paused():
             part: Spread | None = None
             apart: AbstractContextManager[None] = nullcontext()
-            if parts.sharding:  # each process has a part of the weights, and writes it
+            main, sharding = parts.runtime.main, parts.sharding
+            # Each process has a part of the weights, and writes it; over several machines, which
+            # may not see one directory, the main one gathers all.
+            if sharding and launcher.local_world() == parts.runtime.world:
                 part = spread.begin(parts.saver.root, state.step, parts.runtime)
-                apart = parts.sharding.apart()
+                apart = sharding.apart()
             with parts.runtime.together():
-                if parts.runtime.main or part:
+                if main or sharding:
                     with apart:
-                        held = parts.saver.held(copy=background)
+                        held = parts.saver.held(copy=background and (main or part is not None))
+                if main or part:
                     self._writing.begin(partial(self._write, asdict(state), held, part))
                     if not background:
                         self._writing.finish()

@@ -136,7 +136,8 @@ def doubts(parts: Parts) -> Iterator[str]:
         gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
         half=runtime.accelerator.mixed_precision != "no",
         sharded=parts.sharding is not None,
-        visible=torch.cuda.device_count(),
+        # Over several machines each has as many.
+        visible=torch.cuda.device_count() * (launcher.local_world() == runtime.world),
     )
     if found is not None and not found.fits:
         yield (

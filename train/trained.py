@@ -130,7 +130,7 @@ def opened(path: Path, root: str | None = None) -> Iterator[Trained]:
     from train.process.failures import explained
     from train.record import checkpoint, comparison
 
-    found = checkpoint.read(path)
+    found = checkpoint.read(path).loaded()
     trained = moved(parse(found.facts.config, str(path)), root)
     config = _here(trained)
     if config != trained:

@@ -131,7 +131,7 @@ def _memory(fit: Fit) -> Finding:
 
 
 def _checkpoints(need: Need, config: Config, machine: Machine) -> Finding:
-    each = need.weights + need.optimizer
+    each = need.saved
     # The best one is kept besides, and the next is written before the oldest goes.
     wanted = each * (config.checkpoint.keep + 2)
     place = f"{machine.home}/runs"

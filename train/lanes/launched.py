@@ -63,7 +63,7 @@ def sharded() -> bool:
 
 
 # What a hardware config can say of FSDP and would be left undone; what else it can say has no
-# sense in FSDP2, or is about state dicts, which here are whole.
+# sense in FSDP2, or is about its state dicts, which are not used here.
 _FSDP = {
     "FSDP_VERSION": "2",
     "FSDP_OFFLOAD_PARAMS": "false",

@@ -154,7 +154,8 @@ def start(
     sharded = launched.sharded()
     if sharded and not shards:
         raise UsageError(
-            "ACCELERATE=fsdp is for make train, and checkpoints are whole", "leave it out here"
+            "ACCELERATE=fsdp is for make train, and a checkpoint is read as a whole",
+            "leave it out here",
         )
     launched.check_meeting()
     if sharded and (launcher.world() or 1) > 1:

@@ -13,7 +13,7 @@ from torch import nn
 
 from host.errors import UsageError, first_line
 from train.lanes import attributes
-from train.learn.passes import Digests, Outputs, first_difference, told
+from train.learn.passes import Digests, Outputs, Pass, first_difference, told
 from train.learn.tries import Tries
 
 # Seeds of passes that only show what is changed where a model has drawn otherwise.
@@ -42,8 +42,8 @@ def examine(tries: Tries) -> None:
             tries.train(seed=1)
         again = tries.train().digests()
         _check_memory(held, model)
-        check_same(tries, usual, again)
-        check_same(tries, look, tries.evaluate().digests())
+        check_same(tries.train, usual, again)
+        check_same(tries.evaluate, look, tries.evaluate().digests())
         # What evaluations keep is compared between two of them: the last loss may stay beside it.
         held_in_evaluation = attributes.picture(model)
         tries.evaluate()
@@ -109,10 +109,13 @@ def _check_memory(before: attributes.Picture, model: nn.Module) -> None:
         )
 
 
-def check_same(tries: Tries, one: Digests, again: Digests, before: Outputs | None = None) -> None:
+def check_same(
+    way: Callable[..., Pass], one: Digests, again: Digests, before: Outputs | None = None
+) -> None:
     """See that two passes from one state gave the same.
 
     Args:
+        way: does such a pass once more.
         before: what modules gave in the first, where another model did it.
 
     Raises:
@@ -121,8 +124,7 @@ def check_same(tries: Tries, one: Digests, again: Digests, before: Outputs | Non
     name = first_difference(one, again)
     if name is None:
         return
-    way = tries.train if len(one) > 1 else tries.evaluate
-    seen = before if before is not None else way(watch=True).outputs
+    seen = way(watch=True).outputs if before is None else before
     pairs = zip(seen, way(watch=True).outputs, strict=False)
     module = next((a[0] for a, b in pairs if a != b), None)  # None: it did not show
     where = f"{module} gives" if module else f"{name} comes out as"

@@ -19,6 +19,7 @@ from train.lanes.traits import USUAL, Traits
 from train.learn import activations, examine, loss, models, optim, portable, resumption, tries
 from train.learn.alone import alone
 from train.learner import sizes
+from train.process import memory
 from train.process.failures import out_of_memory
 
 Place = Callable[[], AbstractContextManager[None]]
@@ -79,20 +80,16 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
             return USUAL
         # Before anything else: what a model does once shows in its first pass.
         begun = resumption.beginning(looked.model)
-        try:
-            examine.examine(looked)
-        except LockstepError:
-            raise
-        except Exception:  # whatever a model raises; the sizes may say better what is in the way
-            sizes.try_all(looked, config, images, samples)
-            if sizes.takes(looked, few.images):
-                raise
+        if not _examined(looked, config, images, samples):
             del looked
+            memory.give_back(runtime.device)
             few = sizes.samples(config, images, runtime, config.micro_batch)
             looked = another(one_of_many, few)
             examine.examine(looked)
-        found, left = looked.traits(), resumption.leave(looked)
+        left = resumption.leave(looked)
+        found = looked.traits()  # of all its passes
         del looked
+        memory.give_back(runtime.device)  # of a model that refers to itself nothing goes before
         resumed = another(one_of_none, few)
         resumption.check_resume(left, begun, resumed)
         if config.model.activation_checkpointing:
@@ -100,6 +97,7 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
         # Larger batches are tried as they are trained: there may be no memory for more.
         sizes.try_all(resumed, config, images, samples)
         del resumed
+        memory.give_back(runtime.device)
         if config.portable:
             pictures = partial(sizes.pictures, config, images, runtime)
 
@@ -118,6 +116,24 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
             "checkpoint activations with use_reentrant=False, or use lockstep",
         )
     return found
+
+
+def _examined(looked: tries.Tries, config: Config, images: ImageData, samples: int | None) -> bool:
+    """Examine a model; whether it takes as few images as that.
+
+    Raises:
+        UsageError: it cannot be trained to the same bits, or does not fit the data.
+    """
+    try:
+        examine.examine(looked)
+    except LockstepError:
+        raise
+    except Exception:  # whatever a model raises; the sizes may say better what is in the way
+        sizes.try_all(looked, config, images, samples)
+        if sizes.takes(looked, looked.samples.images):
+            raise
+        return False
+    return True
 
 
 def as_trained(model: nn.Module, config: Config, traits: Traits) -> None:

@@ -10,8 +10,10 @@ from host import limits
 from host.errors import UsageError
 from host.lanes import can_share, cutting, sharing
 from train.config import Config
+from train.lanes import blocks
 from train.lanes.launched import check_shardable
-from train.process.memory import CONTEXT, PROCESS, Need, Shape, of_shapes
+from train.learn.alone import alone
+from train.process.memory import CONTEXT, PROCESS, Need, Shape, blank, of_shapes
 
 # What takes more than this share may fail later: evaluation, fragments, other programs.
 _NEAR = 0.85
@@ -132,7 +134,8 @@ def ways(
         need = of_shapes(other, classes, shape, world=over or world, half=half, sharded=spread)
         if need is None:
             return False
-        return max(need.training + host * need.copy, need.start) <= room
+        copy = need.copy / (world if spread else 1)
+        return max(need.training + host * copy, need.start) <= room
 
     def lanes(other: Config, half: bool = half) -> int | None:
         counts = cutting(config.batch_size, power_of_two=config.lockstep)
@@ -154,11 +157,13 @@ def ways(
     known = "--model.activation_checkpointing true"
     if again is not None and fits(again):
         found.append(f"{known} (the same bits, slower)")
-    if not sharded and _shardable(config):
+    if not (sharded or host) and _shardable(config, classes, shape):
         many = (n for n in sharing(config.lanes, "fast") if max(2, world) <= n <= visible)
         count = next((n for n in many if fits(config, over=n)), None)
         if count is not None:
-            found.append(f"GPUS={count} ACCELERATE=fsdp (the same bits)")
+            # At FP16, whose loss scaler is not for sharded weights, the bits would be others.
+            said = "PRECISION=bf16" if half else "(the same bits)"
+            found.append(f"GPUS={count} ACCELERATE=fsdp {said}")
     if not half and not config.portable and fits(config, half=True):
         found.append("PRECISION=bf16")
     if (count := lanes(config)) is not None:
@@ -174,8 +179,11 @@ def ways(
     return ", or ".join(found) or "a smaller model, or smaller images"
 
 
-def _shardable(config: Config) -> bool:
+def _shardable(config: Config, classes: int, shape: Shape) -> bool:
     with suppress(UsageError):
         check_shardable(config, "no")
+        with alone():
+            model = blank(config.model, classes, shape)
+        blocks.check(model, list(blocks.units(model)))
         return True
     return False

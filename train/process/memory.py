@@ -37,9 +37,10 @@ class Need:
     """Bytes that one process needs.
 
     Attributes:
-        start: before the first step, where one process tries the model on a few images.
-        others: before the first step, where the others only compare how they compute it.
-        copy: what is written in the background, in the host's memory, by one process of all.
+        start: before the first step, where a process tries the model on a few images.
+        others: before the first step, of a process that only compares how it computes it.
+        copy: what is written in the background, in the host's memory, by all processes together.
+        saved: in a checkpoint.
     """
 
     weights: int
@@ -49,6 +50,7 @@ class Need:
     start: int = 0
     others: int = 0
     copy: int = 0
+    saved: int = 0
 
     @property
     def training(self) -> int:
@@ -139,17 +141,21 @@ def estimate(
     optimizer = weights * optim.copies(config.optim)
     tried = config.reproducibility != "fast"
     start, others = (int(weights * copies * tried) for copies in (_TRIED, _COMPARED))
-    copy = weights + optimizer if config.checkpoint.background else 0
+    if not config.lockstep:  # then all of them try it
+        others = start
+    saved = weights + optimizer
+    before = {"start": start, "others": others}
+    after = {"copy": saved if config.checkpoint.background else 0, "saved": saved}
     if not sharded:
         copies = gradient_copies(config, world) + exchanged_copies(config, world)
-        return Need(weights, weights * copies, optimizer, activations, start, others, copy)
+        return Need(weights, weights * copies, optimizer, activations, **before, **after)
     part = math.ceil(weights / world)
     # Two blocks are whole at a time, and their gradients on the way; the rest stays whole.
     blocks = [sum(p.nbytes for p in block.parameters()) for block in units(model)]
     whole = 2 * max(blocks, default=0) + max(0, weights - sum(blocks))
     sums = waiting(config.lanes // world) if world <= config.lanes else 1
     moments = math.ceil(optimizer / world)
-    return Need(part + whole, sums * part + whole, moments, activations, start, others, copy)
+    return Need(part + whole, sums * part + whole, moments, activations, **before, **after)
 
 
 def saved(model: nn.Module, batch: int, shape: Shape, *, again: bool = False) -> int:

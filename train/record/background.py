@@ -27,7 +27,13 @@ class Background:
         """
         self.finish()
         self._idle.clear()
-        threading.Thread(target=self._do, args=(work,), name="background").start()
+        started = False
+        try:  # a signal's handler may raise on the way
+            threading.Thread(target=self._do, args=(work,), name="background").start()
+            started = True
+        finally:
+            if not started:
+                self._idle.set()
 
     @property
     def busy(self) -> bool:

@@ -63,6 +63,13 @@ class Checkpoint:
         """Whether it holds the average of the weights, which is what is measured."""
         return AVERAGE in self.parts
 
+    def loaded(self) -> "Checkpoint":
+        """The same with the weights that are measured in memory, whatever becomes of its files."""
+        parts = {**self.parts}
+        if self.averaged:
+            parts[AVERAGE] = dict(parts[AVERAGE])
+        return replace(self, model=dict(self.model), parts=parts)
+
     def measured(self) -> "Checkpoint":
         """The same with the average in the weights' place, where it holds one."""
         return replace(self, model=self.parts[AVERAGE]) if self.averaged else self
@@ -116,6 +123,10 @@ def read(path: Path) -> Checkpoint:
         for part, listed in slots.items():
             if sorted(tensors.get(part, ())) != listed:
                 raise ValueError(f"it lists other tensors of the {part} than there are")
+    except OSError as error:  # removed by its run, since it was verified
+        raise CheckpointError(
+            f"cannot read {path / name}: {error.strerror or first_line(error)}", FIX
+        ) from error
     except (ValueError, TypeError, AttributeError, SafetensorError) as error:
         raise CheckpointError(f"{path / name} is damaged: {first_line(error)}", FIX) from error
     whole: dict[str, Mapping[str, Any]] = {}

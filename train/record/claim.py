@@ -96,6 +96,8 @@ def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
             words = f"--config {run / 'config.yaml'} (with make: CONFIG=)"
         weights = run / "checkpoints" / "latest" / "model.safetensors"
         own = f", from its weights if you like: --model.weights {weights}" * weights.exists()
+        if list(weights.parent.glob("model.0of*.safetensors")):  # of sharded weights
+            own = ", from its weights if you like, which make export writes into one file"
         raise UsageError(
             f"{what} with another {said}",
             f"go on with {words}, or start another run{own}; --run {run} --resume (make:"

@@ -1,6 +1,7 @@
 """The run directory: which one, and whether it may be used."""
 
 import os
+import re
 import shlex
 from contextlib import suppress
 from datetime import datetime
@@ -15,6 +16,7 @@ from train.record import documents, files
 RUNS = Path("runs")
 STATE = "state.json"
 """What a checkpoint says beside its tensors."""
+_ASIDE = re.compile(r"\.step-\d+\.\d+(\.old)?")  # the step, and the process that wrote it
 
 
 def choose(config: Config, run: Path | None, resume: str | bool | None) -> Path:
@@ -161,6 +163,11 @@ def step_of(path: Path) -> int | None:
     digits = path.name.removeprefix("step-")
     ours = digits.isdecimal() and digits.isascii() and path.name == name_of(int(digits))
     return int(digits) if ours else None
+
+
+def leftovers(root: Path) -> list[Path]:
+    """What writers of checkpoints that are dead by now have left beside them."""
+    return [path for path in root.glob(".step-*") if _ASIDE.fullmatch(path.name)]
 
 
 def steps(root: Path) -> list[Path]:

@@ -9,12 +9,13 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from host.errors import CheckpointError, HostError
+from host.errors import CheckpointError, LostPeers
 from train.lanes.runtime import Runtime
 from train.record import files, rundir
 
@@ -51,7 +52,7 @@ class Spread:
             None where one of them has failed, which says why itself.
 
         Raises:
-            HostError: one of them is gone.
+            LostPeers: one of them is gone.
         """
         found: dict[str, str] = {}
         for part in range(1, self.parts):
@@ -63,7 +64,14 @@ class Spread:
             self._mark(part).unlink(missing_ok=True)
         return found
 
+    def settle(self) -> None:
+        """Wait until no other process writes any more."""
+        for part in range(1, self.parts):
+            with suppress(LostPeers, OSError):
+                self._wait(part)
+
     def _wait(self, part: int) -> dict[str, str] | None:
+        lives = True
         while True:
             try:
                 said = json.loads(self._mark(part).read_text())
@@ -72,12 +80,14 @@ class Spread:
             if said["digests"] is not None:
                 digests: dict[str, str] = said["digests"]
                 return digests
-            if not _lives(said["process"]):
-                raise HostError(
+            if not lives:  # and had not written it, as was looked after it was gone
+                raise LostPeers(
                     f"process {part} is gone, and its part of {self.aside.name} is not written",
                     "read above how it ended, and add --resume: the checkpoint before is whole",
+                    one_rank=True,
                 )
-            time.sleep(_LOOK)
+            lives = _lives(said["process"])
+            time.sleep(_LOOK * lives)
 
     def mark(self) -> None:
         """Say that this process is about to write."""
@@ -100,7 +110,8 @@ def begin(root: Path, step: int, runtime: Runtime) -> Spread:
         try:
             if runtime.main:
                 files.make_directory(root)
-                shutil.rmtree(aside, ignore_errors=True)
+                for left in rundir.leftovers(root):  # the disk may be full of them
+                    shutil.rmtree(left, ignore_errors=True)
                 aside.mkdir()
         except OSError as error:
             raise cannot_write(root, step, error) from error

@@ -36,6 +36,10 @@ class Tensors(Mapping[str, Tensor]):
         parts = [self._files[number].get_tensor(name) for number in self._places[name]]
         return parts[0].clone() if len(parts) == 1 else torch.cat(parts)
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is one of that name, without reading it."""
+        return name in self._places
+
     def __iter__(self) -> Iterator[str]:
         """Their names."""
         return iter(self._places)

@@ -6,7 +6,7 @@ files and compared byte by byte, which also covers the list itself.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +36,23 @@ def verified(path: Path) -> tuple[bytes, dict[str, list[Path]]]:
     try:
         present = sorted(path.iterdir())
         _check_size(path, present)
-        content = {file.name: _read(file) for file in present}
+        content = {file.name: _digest(file) for file in present}
+        recorded, state = (_said(path / name, content) for name in (SUMS, rundir.STATE))
     except OSError as error:
         raise CheckpointError(
             f"cannot read {error.filename or path}: {error.strerror}", FIX
         ) from error
     named = [
-        line.split()[-1].decode(errors="replace")
-        for line in content.get(SUMS, b"").splitlines()
-        if line.strip()
+        line.split()[-1].decode(errors="replace") for line in recorded.splitlines() if line.strip()
     ]
     held = files_of(present)
     wanted = [] if MODEL in held else [f"{MODEL}{SUFFIX}"]
     for name in (*wanted, rundir.STATE, SUMS, *named):
         if name not in content:
             raise CheckpointError(f"{path / name} is missing", FIX)
-    recorded, state = content.pop(SUMS), content[rundir.STATE]
-    content[rundir.STATE] = hashlib.sha256(state).hexdigest().encode()
-    found = listed({name: digest.decode() for name, digest in content.items()})
+    del content[SUMS]
+    content[rundir.STATE] = hashlib.sha256(state).hexdigest()  # of what is returned
+    found = listed(content)
     if recorded != found:
         stated = set(recorded.splitlines())
         bad = [line.split()[-1].decode() for line in found.splitlines() if line not in stated]
@@ -79,13 +78,15 @@ def file_of(what: str, part: int = 0, parts: int = 1) -> str:
     return f"{what}{f'.{part}of{parts}' * (parts > 1)}{SUFFIX}"
 
 
-def _read(path: Path) -> bytes:
-    """A file's bytes; of a file of tensors its digest alone, for they are read one by one."""
-    if not path.name.endswith(SUFFIX):
-        return regular.read(path, documents.MOST)
+def _digest(path: Path) -> str:
+    """A file's SHA-256; it is not kept in memory."""
     file: Any = regular.opened(path)  # with readinto, of which BinaryIO says nothing
     with file:
-        return hashlib.file_digest(file, "sha256").hexdigest().encode()
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _said(path: Path, there: Container[str]) -> bytes:
+    return regular.read(path, documents.MOST) if path.name in there else b""
 
 
 def _check_size(path: Path, found: list[Path]) -> None:

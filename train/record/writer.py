@@ -1,7 +1,6 @@
 """Writes checkpoints, which are whole or absent, and removes those that are not kept."""
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,8 +13,6 @@ from train.record import documents, files, rundir
 from train.record.spread import Spread, cannot_write
 from train.record.stateful import split
 from train.record.verification import MODEL, SUMS, file_of, listed
-
-_ASIDE = re.compile(r"\.step-\d+\.\d+(\.old)?")  # the step, and the process that wrote it
 
 
 def write(
@@ -38,7 +35,7 @@ def write(
 
     Raises:
         CheckpointError: it could not be written; earlier checkpoints are untouched.
-        HostError: a process that was to write its part is gone.
+        LostPeers: a process that was to write its part is gone.
     """
     final = root / rundir.name_of(step)
     aside = spread.aside if spread else root / f".{final.name}.{os.getpid()}"
@@ -69,6 +66,8 @@ def write(
         raise cannot_write(root, step, error) from error
     finally:
         if not whole and main:
+            if spread:
+                spread.settle()
             shutil.rmtree(aside, ignore_errors=True)
         elif not whole and spread:
             spread.failed()
@@ -102,8 +101,7 @@ def prune(root: Path, keep: int) -> None:
     wanted = {path.name for path in rundir.steps(root)[:keep]} | {
         link.readlink().name for link in (root / "latest", root / "best") if link.is_symlink()
     }
-    left = [path for path in root.glob(".step-*") if _ASIDE.fullmatch(path.name)]
-    for path in (*rundir.steps(root), *left):
+    for path in (*rundir.steps(root), *rundir.leftovers(root)):
         if path.name not in wanted:
             shutil.rmtree(path, ignore_errors=True)
 
