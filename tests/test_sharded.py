@@ -40,6 +40,7 @@ CASES: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
+PARTS = ("model", "optimizer", "ema")
 BF16 = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"}
 
 
@@ -105,6 +106,26 @@ def test_killed_it_goes_on_on_another_number(tmp_path, before, after) -> None:
     assert again.wait(240) == [0] * world, again.output()
     assert "going on after step" in again.output()
     assert_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+def test_over_several_machines_the_main_process_saves_all(tmp_path) -> None:
+    """They may not see one directory; a run goes on from such a checkpoint on one machine."""
+    words = [*WORDS, "--max_steps", 6, "--checkpoint.every", 3, "--optim.ema", 0.9]
+    one = ended(tmp_path / "one", words)
+    # As torchrun says it of a process on each of two machines.
+    told = FSDP | {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    again = [*words, "--run", tmp_path / "run", "--resume"]
+    every, strikes = dict.fromkeys(range(2), told), {1: {"at": "lane", "count": 18, "signal": 9}}
+    first = start(tmp_path / "0", 2, again, strikes, every)
+    assert first.wait(120)[1] == -9, first.output()
+    files = {path.name for path in (tmp_path / "run/checkpoints/latest").iterdir()}
+    assert files == {"SHA256SUMS", "state.json", *(f"{n}.safetensors" for n in PARTS)}
+    assert run(tmp_path / "1", again, 2, sharded=True).wait(120) == [0, 0]
+    files = {path.name for path in (tmp_path / "run/checkpoints/latest").iterdir()}
+    parts = {f"{name}.{part}of2.safetensors" for name in PARTS for part in range(2)}
+    assert files == {"SHA256SUMS", "state.json", *parts}
+    assert_same_run(tmp_path / "run", one)
 
 
 @pytest.mark.slow
