@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import unloaded, wsl
+from doctor import kind, log, reasons, unloaded, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import cuda, limits, nvidia, pci
 from host import lines as table
@@ -14,6 +14,11 @@ from host.machine import Answer, Machine
 _REBOOT = "sudo reboot"
 _CPU = "or train on the CPU: CPUS=1"
 _MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
+_ALLOWS_GUESTS = 465
+_POD = (
+    "delete the pod; for good: on the node a newer toolkit with CDI, or kubelet without the static"
+    " CPU manager (cpu-manager-policy=none), which rewrites the pod's cgroup"
+)
 _XID = "sudo dmesg | grep -iE 'nvrm|xid'"
 
 # What nvidia-smi says instead of rows, what it means, and what helps.
@@ -46,7 +51,7 @@ def driver(machine: Machine) -> Finding:
     answer, gpus = nvidia.ask(machine)
     if gpus:
         return _answers(machine, answer.code, gpus)
-    for reason in (wsl.blocked, _mismatch, _none_found, _complaint, _unloaded):
+    for reason in (wsl.blocked, _mismatch, _none_found, _complaint, _jetson, _unloaded):
         found = reason(machine, answer)
         if found is not None:
             return found
@@ -96,6 +101,19 @@ def _mismatch(machine: Machine, answer: Answer) -> Finding | None:
     )
 
 
+def _jetson(machine: Machine, _answer: Answer) -> Finding | None:
+    """A Jetson before JetPack 6, which has no nvidia-smi."""
+    if machine.has("nvidia-smi") or not kind.is_jetson(machine):
+        return None
+    unwell = fail if machine.environ.get("GPUS") else warn
+    return unwell(
+        "driver",
+        "a Jetson: its GPU is there, and no nvidia-smi, by which GPUs are counted",
+        "it trains on the CPU",
+        "JetPack 6 or newer (Orin and later); in containers --runtime nvidia, not --gpus",
+    )
+
+
 def _none_found(machine: Machine, answer: Answer) -> Finding | None:
     if "no devices were found" not in answer.said.lower():
         return None
@@ -107,9 +125,48 @@ def _complaint(machine: Machine, answer: Answer) -> Finding | None:
     for sign, why, fix in _COMPLAINTS:
         for row in answer.said.splitlines():
             if re.search(sign, row, re.IGNORECASE):
+                if why == _COMPLAINTS[1][1]:
+                    return _lost(machine, row)
+                if "taken away" in why and "KUBERNETES_SERVICE_HOST" in machine.environ:
+                    fix = _POD  # noqa: PLW2901
                 mend = fix.format(group=_group(machine), loader=_loader(machine))
                 return fail("driver", row, why, mend)
     return None
+
+
+def _lost(machine: Machine, row: str) -> Finding:
+    """A GPU does not answer: the kernel's log may say why."""
+    _, why, fix = _COMPLAINTS[1]
+    cards = pci.cards(machine)
+    known = reasons.logged(machine, cards)
+    if known is not None:
+        seen, why, fix = known
+        return fail("driver", f"{row}; {seen}", why, f"{fix}; {_CPU}")
+    loaded = (nvidia.loaded(machine) or "").split(".")[0]
+    if kind.is_guest(machine):
+        if loaded.isdigit() and int(loaded) < _ALLOWS_GUESTS:
+            return fail(
+                "driver",
+                f"{row}; driver {loaded} in a virtual machine",
+                f"drivers before {_ALLOWS_GUESTS} do not start a GeForce there",
+                f"install driver {_ALLOWS_GUESTS} or newer; or hide the hypervisor on the host"
+                " (<kvm><hidden state='on'/></kvm>)",
+            )
+        why = "a GPU stopped answering: the card, or how the host passes it through"
+        fix = "restart this virtual machine; then ask who runs its host"
+    elif log.last(machine, rf"pcieport ({_ports(cards)}): AER: .*error"):
+        why = "its PCIe link had errors before (AER, in the kernel's log): slot, riser, or the card"
+        fix = (
+            f"{_REBOOT}; then seat the card again, leave out a riser, set the slot's PCIe"
+            " generation lower in the BIOS; sudo dmesg | grep -iE 'nvrm|xid|aer'"
+        )
+    return fail("driver", row, why, f"{fix}; {_CPU}")
+
+
+def _ports(cards: list[pci.Card]) -> str:
+    """The ports above the cards, as an expression."""
+    names = {part for card in cards for part in card.path.split("/")[:-1] if part.count(":") == 2}
+    return "|".join(map(re.escape, sorted(names))) or "(?!)"
 
 
 def _unloaded(machine: Machine, _answer: Answer) -> Finding | None:
@@ -125,7 +182,7 @@ def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
     lost = [row for row in said if re.search(_COMPLAINTS[1][0], row, re.IGNORECASE)]
     # A GPU that is lost is complained of between the rows of the others, who may do without it.
     if lost and "CUDA_VISIBLE_DEVICES" not in machine.environ:
-        return fail("driver", lost[0], _COMPLAINTS[1][1], _COMPLAINTS[1][2])
+        return _lost(machine, lost[0])
     corrupted = [row for row in said if "inforom" in row.lower()]
     if corrupted:
         return warn(
@@ -141,6 +198,7 @@ def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
             "it lists GPUs, and has something to complain of",
             f"nvidia-smi -q; {_XID}",
         )
+    inside = limits.in_container(machine.root)
     if _no_memory_device(machine):
         return fail(
             "driver",
@@ -149,7 +207,27 @@ def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
             "start the container with --gpus all, or hand over /dev/nvidia-uvm and"
             " /dev/nvidia-uvm-tools too; where the host lacks them: sudo nvidia-modprobe -u -c=0",
         )
+    if not inside and _made_no_device(machine):
+        devices = machine.read("/proc/devices") or ""
+        told = re.search(r"^\s*(\d+) nvidia-uvm$", devices, re.MULTILINE)
+        number = told.group(1) if told else "N"
+        return warn(
+            "driver",
+            f"{version}; /dev/nvidia-uvm is missing, though its module is loaded",
+            "nvidia-smi does without it, and CUDA does not start (unknown error, 999)",
+            "sudo nvidia-modprobe -u -c=0, at each boot; where there is none: sudo mknod -m 666"
+            f" /dev/nvidia-uvm c {number} 0 and nvidia-uvm-tools c {number} 1",
+        )
     return ok("driver", version)
+
+
+def _made_no_device(machine: Machine) -> bool:
+    """Whether the module for GPUs' memory is loaded, and nobody has made its device. Where it is
+    not loaded yet, the first program that starts CUDA does both.
+    """
+    names = machine.names("/dev")
+    loaded = re.search(r"^nvidia_uvm ", machine.read("/proc/modules") or "", re.MULTILINE)
+    return loaded is not None and "nvidiactl" in names and "nvidia-uvm" not in names
 
 
 def _no_memory_device(machine: Machine) -> bool:

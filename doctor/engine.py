@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import wsl
+from doctor import cdi, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, cuda, docker, nvidia
 from host import image as images
@@ -115,15 +115,16 @@ def toolkit(machine: Machine) -> Finding:
     if not gpus or not _answers(machine):
         return skip("toolkit", "no GPU" if not gpus else "no engine")
     way = docker.handover(machine)
-    if way is None and _is_desktop(machine):
-        why, fix = _DESKTOP
-        return fail("toolkit", "Docker Desktop has no GPUs here", why, fix)
     if way is None:
+        return _no_toolkit(machine)
+    lacking = cdi.without_memory_device(machine) if way == "cdi" else None
+    if lacking is not None:
         return fail(
             "toolkit",
-            "Docker has no NVIDIA Container Toolkit",
-            "containers train on the CPU, without an error",
-            _configure(machine),
+            f"{lacking} hands over GPUs, and not /dev/nvidia-uvm",
+            "in containers nvidia-smi works, and CUDA does not start: it was made too early",
+            "sudo nvidia-modprobe -u -c=0 && sudo nvidia-ctk cdi generate"
+            " --output=/etc/cdi/nvidia.yaml",
         )
     said = machine.run("nvidia-ctk", "--version").out
     found = re.search(r"version ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
@@ -139,6 +140,18 @@ def toolkit(machine: Machine) -> Finding:
             "sudo apt-get update && sudo apt-get install --only-upgrade nvidia-container-toolkit",
         )
     return ok("toolkit", f"{version} ({word})")
+
+
+def _no_toolkit(machine: Machine) -> Finding:
+    if _is_desktop(machine):
+        why, fix = _DESKTOP
+        return fail("toolkit", "Docker Desktop has no GPUs here", why, fix)
+    return fail(
+        "toolkit",
+        "Docker has no NVIDIA Container Toolkit",
+        "containers train on the CPU, without an error",
+        _configure(machine),
+    )
 
 
 def _configure(machine: Machine) -> str:

@@ -55,7 +55,8 @@ def counted(machine: Machine) -> Finding:
     known = {gpu.place for gpu in gpus}
     lost = [card for card in there if card.address not in known]
     missing = ", ".join(card.address for card in lost)
-    seen = f"{len(there)} on the bus, and the driver lists {len(gpus)}: {missing} is missing"
+    seen = f"{len(there)} on the bus, and the driver lists {len(gpus)}: {missing}"
+    seen += " is missing" if len(lost) == 1 else " are missing"
     why = "it stopped answering, or did not start; what starts CUDA may hang"
     fix = "sudo dmesg | grep -iE 'nvrm|xid'; then power the machine off and on"
     cause = reasons.logged(machine, lost)
@@ -127,14 +128,17 @@ def mig(machine: Machine) -> Finding:
         return ok("MIG", "off")
     if limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ:
         return ok("MIG", "this container has an instance, a part of a GPU")
-    listed = machine.run("nvidia-smi", "-L").out
-    if len(cut) == len(gpus) and "GPU " in listed and "MIG" not in listed:
+    empty = _without_instances(machine, cut)
+    if empty:
+        others = [g.index for g in gpus if g not in cut]
+        other = f"; or GPUS={','.join(others)}," if others else ""
+        numbers = ",".join(g.index for g in empty)
         return fail(
             "MIG",
-            f"on, and there is no instance: {', '.join(g.label for g in cut)}",
-            "CUDA finds no GPU: with MIG a program computes on an instance alone",
-            f"with nothing running, sudo nvidia-smi -i {cut[0].row['index']} -mig 0; or make"
-            " instances: sudo nvidia-smi mig -lgip, then -cgi … -C",
+            f"on, and there is no instance: {', '.join(g.label for g in empty)}",
+            "CUDA does not find these: with MIG a program computes on an instance alone",
+            f"with nothing running, sudo nvidia-smi -i {numbers} -mig 0; or make"
+            f" instances: sudo nvidia-smi mig -lgip, then -cgi … -C{other}",
         )
     return warn(
         "MIG",
@@ -145,11 +149,40 @@ def mig(machine: Machine) -> Finding:
     )
 
 
+def _without_instances(machine: Machine, cut: list[nvidia.Gpu]) -> list[nvidia.Gpu]:
+    """Those of which nvidia-smi lists no instance, where it lists any GPU."""
+    listed = machine.run("nvidia-smi", "-L").out
+    parts = dict(re.findall(r"^GPU (\d+):.*\n((?:\s+MIG .*\n?)*)", listed, re.MULTILINE))
+    computing = {app.uuid for app in nvidia.apps(machine)}
+    return [gpu for gpu in cut if parts.get(gpu.index) == "" and gpu.uuid not in computing]
+
+
+def _held_alone(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
+    """A GPU that lets one process compute, and has one."""
+    modes = {gpu.index: gpu.text("compute_mode") or "" for gpu in nvidia.health(machine)}
+    apps = {app.uuid: app for app in nvidia.apps(machine)}
+    for gpu in gpus:
+        if modes.get(gpu.index, "").startswith("Exclusive") and gpu.uuid in apps:
+            app = apps[gpu.uuid]
+            return fail(
+                "busy GPUs",
+                f"{gpu.label} is for one process alone ({modes[gpu.index]}), and"
+                f" {app.name.rsplit('/', 1)[-1]} (PID {app.pid}) has it",
+                "CUDA refuses it to all others (busy or unavailable, 46)",
+                ("GPUS=free; or " if len(gpus) > 1 else "")
+                + f"end that one, or sudo nvidia-smi -i {gpu.index} -c DEFAULT",
+            )
+    return None
+
+
 def neighbours(machine: Machine) -> Finding:
     """Nobody else computes on the GPUs."""
     gpus = visible.seen(machine)
     if not gpus:
         return skip("busy GPUs", "no GPU")
+    alone = _held_alone(machine, gpus)
+    if alone is not None:
+        return alone
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     used = [
         f"{by_uuid[app.uuid].label}: {app.name.rsplit('/', 1)[-1]} (PID {app.pid})"

@@ -9,6 +9,7 @@ from host import limits, nvidia, pci, visible
 from host.machine import Machine
 
 _HOT = 87
+_COOL = 70
 _CAPPED = 0.75  # of the usual power; less is a choice that many make
 _SUPPLY = "/sys/class/power_supply"
 # Without these nothing can be said of a GPU; others some drivers do not tell of sound ones.
@@ -178,6 +179,14 @@ def slowed(machine: Machine) -> Finding:
         heat = gpu.number("temperature.gpu")
         if reasons or (heat is not None and heat >= _HOT):
             seen = f"{gpu.label}: {heat:.0f} °C" if heat is not None else gpu.label
+            if heat is not None and heat < _COOL and any("heat" in word for word in reasons):
+                return warn(
+                    "heat and power",
+                    f"{seen}, slowed by heat all the same",
+                    "firmware or driver allow it no more, as on laptops that share their cooling",
+                    "nvidia-smi -q -d TEMPERATURE says the limit; on a laptop: update the BIOS, and"
+                    " run thermald --adaptive; cleaning helps nothing",
+                )
             return warn(
                 "heat and power",
                 f"{seen}{', slowed by ' * bool(reasons)}{', '.join(reasons)}",

@@ -37,6 +37,17 @@ _MEANING = {
     154: ("the driver asks for a reset or a reboot", _RESET),
 }
 _LOST, _ASKED = 79, 154
+ASLEEP = (
+    "it sleeps, and does not wake (D3cold)",
+    "what switches it off (bbswitch, power management) does not switch it on again",
+    (
+        "power the machine off and on; then keep it awake: echo on | sudo tee"
+        " /sys/bus/pci/devices/*/power/control, or options nvidia NVreg_DynamicPowerManagement=0x00"
+        " in /etc/modprobe.d; remove bbswitch; update the BIOS"
+    ),
+)
+"""What is seen, why, and what helps where a card's power is not switched on again."""
+_SLEEPS = r"nvidia (\S+): (Unable to|Refused to|can't) change power state"
 # A GPU's reads and writes that AMD's IOMMU does not let through.
 _REFUSED = re.compile(r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT")
 _SWITCH = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.*)")
@@ -100,6 +111,9 @@ def errors(machine: Machine) -> Finding:
     worst = max(faults, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
     number, place = int(worst.group(2)), worst.group(1)
     meaning, fix = _MEANING[number]
+    asleep = {x.group(1) for x in map(re.compile(_SLEEPS).search, said) if x}
+    if number == _LOST and any(each.startswith(place) for each in asleep):
+        meaning, fix = ASLEEP[0], ASLEEP[2]
     many = sum(x.group(1, 2) == worst.group(1, 2) for x in faults)
     seen = f"Xid {number} of GPU {place}{f', {many} times' if many > 1 else ''}"
     # nvidia-smi takes an address only whole.

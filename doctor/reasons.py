@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution, log
+from doctor import distribution, kind, log
 from host import pci
 from host.machine import Machine
 
@@ -13,6 +13,13 @@ _NO_ROOM = (
     r"BAR\d? is 0M|PCI I/O region assigned to your"
     r"|{card}: BAR \d+.*(no space|failed to assign|can't assign).*\[mem"
     r"|{card}: BAR \d+ \[mem.*(no space|failed to assign|can't assign)"
+)
+_LEGACY = r"supported through the NVIDIA (\d+)\S* Legacy"
+_VOLTA = range(0x1D81, 0x1DF7)
+_HOST = (
+    "on the machine that runs this one: VMware wants EFI firmware, pciPassthru.use64bitMMIO=TRUE"
+    " and pciPassthru.64bitMMIOSizeGB, a power of two above the memory of all its GPUs; QEMU wants"
+    " OVMF, q35 and -fw_cfg opt/ovmf/X-PciMmio64Mb; or ask who runs it"
 )
 _UNKNOWN = r"installed in this system is not supported by the\s+NVIDIA [\d.]+ driver release"
 # Sign, what is seen, why, and what helps; {card}: the address of one of the cards.
@@ -23,21 +30,7 @@ _LOG = (
         "from Blackwell on (RTX 50, B200) the closed ones do not start the card",
         "sudo apt-get install nvidia-driver-580-open   # elsewhere the package nvidia-open",
     ),
-    (
-        r"supported through the NVIDIA [\d.]+\S* Legacy",
-        "the installed driver no longer knows this card, an older branch does (see dmesg)",
-        "no torch of today has kernels for cards that need a legacy driver",
-        "train on another GPU, or in an older container with that driver",
-    ),
-    (
-        r"{card}.*(Unable to|Refused to|can't) change power state",
-        "it sleeps, and does not wake (D3cold)",
-        "what switches it off (bbswitch, power management) does not switch it on again",
-        (
-            "power the machine off and on; then keep it awake: echo on | sudo tee"
-            " /sys/bus/pci/devices/*/power/control; remove bbswitch"
-        ),
-    ),
+    (r"{card}.*(Unable to|Refused to|can't) change power state", *log.ASLEEP),
     (
         _NO_ROOM,
         "the card got no address space",
@@ -58,6 +51,16 @@ _LOG = (
             "install the firmware of the driver's own version (Ubuntu: nvidia-firmware-…, Debian:"
             " firmware-nvidia-gsp, Fedora: the driver's packages again), then build the initramfs"
             " anew (sudo update-initramfs -u, or dracut --force), and reboot"
+        ),
+    ),
+    (
+        r"GSP firmware image version mismatch",
+        "its module and its firmware (GSP) are of two versions: dmesg names them",
+        "they were upgraded apart",
+        (
+            "bring both to one version: install the driver's packages again, build the module anew"
+            " (sudo dkms autoinstall, or akmods --force) and the initramfs, and reboot; where the"
+            " built module still has the old number, take the older firmware package"
         ),
     ),
     (
@@ -111,18 +114,54 @@ def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | No
         return _without_gsp(machine, cards)
     if re.search(_UNKNOWN, text):
         return _unknown(machine, cards)
+    branch = re.search(_LEGACY, text)
+    if branch:
+        return _legacy(machine, cards, branch.group(1))
     places = "|".join(re.escape(card.address) for card in cards) or "(?!)"
     for sign, seen, why, fix in _LOG:
         if re.search(sign.replace("{card}", f"({places})"), text, re.IGNORECASE):
-            if "address space" in seen and "pci=realloc" in (machine.read("/proc/cmdline") or ""):
-                fix = "update the BIOS; Above 4G Decoding and Resizable BAR there"  # noqa: PLW2901
-            return seen, why, fix
+            return seen, why, _placed(machine, sign) or fix
     return None
+
+
+def _placed(machine: Machine, sign: str) -> str | None:
+    """What helps on a machine of this kind; None where it is what helps elsewhere."""
+    if kind.is_guest(machine):
+        if sign == _NO_ROOM:
+            return _HOST
+        if "RmInitAdapter" in sign or "fallen off" in sign:
+            return "restart this virtual machine; then ask who runs its host to look at the card"
+    if sign == _NO_ROOM and "pci=realloc" in (machine.read("/proc/cmdline") or ""):
+        return "update the BIOS; Above 4G Decoding and Resizable BAR there"
+    if kind.is_laptop(machine) and ("RmInitAdapter" in sign or "fallen off" in sign):
+        return (
+            "power the laptop off, half a minute without charger, and on; then update BIOS and"
+            " driver"
+        )
+    return None
+
+
+def _legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, str, str]:
+    """The driver is too new for the card."""
+    seen = f"the installed driver no longer knows this card, branch {branch} does (see dmesg)"
+    if any(card.device in _VOLTA for card in cards):
+        fix = f"sudo apt-get install nvidia-driver-{branch}"
+        if "nixos" in distribution.names(machine):
+            package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{branch}"
+            fix = f"hardware.nvidia.package = {package};"
+        elif not {"ubuntu", "debian"} & {*distribution.names(machine)}:
+            fix = f"install your distribution's driver of branch {branch}"
+        return seen, "the driver is too new for it", fix
+    return (
+        seen,
+        "no torch of today has kernels for cards as old as this",
+        "train on another GPU, or in an older container with that driver",
+    )
 
 
 def _unknown(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
     """The driver does not know the card: it is newer, or a part of one, or too old for it."""
-    if re.search(r"^flags\s*:.*\bhypervisor\b", machine.read("/proc/cpuinfo") or "", re.MULTILINE):
+    if kind.is_guest(machine):
         return (
             "this driver does not know the card",
             (

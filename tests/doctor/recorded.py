@@ -245,7 +245,8 @@ def _engine(known: dict[str, Any], recorded: dict[str, Any], rows: list[dict[str
     _says(known, "docker info --format '{{json .CDISpecDirs}}'", '["/etc/cdi","/var/run/cdi"]\n')
     _says(known, "docker info --format '{{.DockerRootDir}}'", "/var/lib/docker\n")
     if way == "cdi":
-        known["files"]["/etc/cdi/nvidia.yaml"] = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"
+        spec = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"
+        known["files"].setdefault("/etc/cdi/nvidia.yaml", spec)
     toolkit = recorded.get("toolkit", "1.18.1" if way else None)
     if toolkit:
         said = f"NVIDIA Container Toolkit CLI version {toolkit}\ncommit: 3f4a1b2\n"

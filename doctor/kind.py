@@ -1,0 +1,26 @@
+"""What kind of machine this is, where that changes what would help."""
+
+from __future__ import annotations
+
+import re
+
+from host.machine import Machine
+
+# Of SMBIOS: portable, laptop, notebook, sub-notebook, convertible, detachable.
+_LAPTOPS = ("8", "9", "10", "14", "31", "32")
+
+
+def is_guest(machine: Machine) -> bool:
+    """Whether it is a virtual machine."""
+    flags = machine.read("/proc/cpuinfo") or ""
+    return re.search(r"^flags\s*:.*\bhypervisor\b", flags, re.MULTILINE) is not None
+
+
+def is_laptop(machine: Machine) -> bool:
+    """Whether its GPU is soldered in, and nobody can seat it again."""
+    return (machine.read("/sys/class/dmi/id/chassis_type") or "") in _LAPTOPS
+
+
+def is_jetson(machine: Machine) -> bool:
+    """Whether its GPU is one of NVIDIA's Tegra, which no bus shows."""
+    return "nvidia,tegra" in (machine.read("/proc/device-tree/compatible") or "")
