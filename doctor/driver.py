@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, log, reasons, unloaded, wsl
+from doctor import kind, lost, unloaded, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import cuda, limits, nvidia, pci
 from host import lines as table
@@ -14,7 +14,6 @@ from host.machine import Answer, Machine
 _REBOOT = "sudo reboot"
 _CPU = "or train on the CPU: CPUS=1"
 _MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
-_ALLOWS_GUESTS = 465
 _POD = (
     "delete the pod; for good: on the node a newer toolkit with CDI, or kubelet without the static"
     " CPU manager (cpu-manager-policy=none), which rewrites the pod's cgroup"
@@ -28,11 +27,7 @@ _COMPLAINTS = (
         "this user may not open /dev/nvidia*: no program of yours sees a GPU",
         "sudo usermod -aG {group} $USER   # and log in again",
     ),
-    (
-        r"device handle|gpu is lost|fallen off the bus",
-        "a GPU stopped answering: power, heat, riser or the card itself",
-        f"{_XID}; then {_REBOOT}",
-    ),
+    (lost.SIGN, lost.WHY, lost.FIX),
     (
         r"libnvidia-ml",
         "nvidia-smi is here, and the loader does not find the library that it asks",
@@ -125,48 +120,13 @@ def _complaint(machine: Machine, answer: Answer) -> Finding | None:
     for sign, why, fix in _COMPLAINTS:
         for row in answer.said.splitlines():
             if re.search(sign, row, re.IGNORECASE):
-                if why == _COMPLAINTS[1][1]:
-                    return _lost(machine, row)
+                if sign == lost.SIGN:
+                    return lost.explained(machine, row)
                 if "taken away" in why and "KUBERNETES_SERVICE_HOST" in machine.environ:
                     fix = _POD  # noqa: PLW2901
                 mend = fix.format(group=_group(machine), loader=_loader(machine))
                 return fail("driver", row, why, mend)
     return None
-
-
-def _lost(machine: Machine, row: str) -> Finding:
-    """A GPU does not answer: the kernel's log may say why."""
-    _, why, fix = _COMPLAINTS[1]
-    cards = pci.cards(machine)
-    known = reasons.logged(machine, cards)
-    if known is not None:
-        seen, why, fix = known
-        return fail("driver", f"{row}; {seen}", why, f"{fix}; {_CPU}")
-    loaded = (nvidia.loaded(machine) or "").split(".")[0]
-    if kind.is_guest(machine):
-        if loaded.isdigit() and int(loaded) < _ALLOWS_GUESTS:
-            return fail(
-                "driver",
-                f"{row}; driver {loaded} in a virtual machine",
-                f"drivers before {_ALLOWS_GUESTS} do not start a GeForce there",
-                f"install driver {_ALLOWS_GUESTS} or newer; or hide the hypervisor on the host"
-                " (<kvm><hidden state='on'/></kvm>)",
-            )
-        why = "a GPU stopped answering: the card, or how the host passes it through"
-        fix = "restart this virtual machine; then ask who runs its host"
-    elif log.last(machine, rf"pcieport ({_ports(cards)}): AER: .*error"):
-        why = "its PCIe link had errors before (AER, in the kernel's log): slot, riser, or the card"
-        fix = (
-            f"{_REBOOT}; then seat the card again, leave out a riser, set the slot's PCIe"
-            " generation lower in the BIOS; sudo dmesg | grep -iE 'nvrm|xid|aer'"
-        )
-    return fail("driver", row, why, f"{fix}; {_CPU}")
-
-
-def _ports(cards: list[pci.Card]) -> str:
-    """The ports above the cards, as an expression."""
-    names = {part for card in cards for part in card.path.split("/")[:-1] if part.count(":") == 2}
-    return "|".join(map(re.escape, sorted(names))) or "(?!)"
 
 
 def _unloaded(machine: Machine, _answer: Answer) -> Finding | None:
@@ -179,10 +139,10 @@ def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
     """There are rows; and perhaps complaints beside them."""
     version = gpus[0].text("driver_version") or "of a version that it does not say"
     said = nvidia.complaints(machine)
-    lost = [row for row in said if re.search(_COMPLAINTS[1][0], row, re.IGNORECASE)]
+    gone = [row for row in said if re.search(lost.SIGN, row, re.IGNORECASE)]
     # A GPU that is lost is complained of between the rows of the others, who may do without it.
-    if lost and "CUDA_VISIBLE_DEVICES" not in machine.environ:
-        return _lost(machine, lost[0])
+    if gone and "CUDA_VISIBLE_DEVICES" not in machine.environ:
+        return lost.explained(machine, gone[0])
     corrupted = [row for row in said if "inforom" in row.lower()]
     if corrupted:
         return warn(
@@ -191,7 +151,7 @@ def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
             "the card cannot read what it keeps of itself; some such cards compute, others fail",
             f"look whether the row `kernels` below is right; have it replaced if Xids come: {_XID}",
         )
-    if code and said and not lost:
+    if code and said and not gone:
         return warn(
             "driver",
             f"{version}; nvidia-smi ends with {code}: {said[-1][:120]}",
