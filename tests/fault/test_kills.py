@@ -84,7 +84,7 @@ def test_kills_at_random_moments(tmp_path, reference, sharded) -> None:
             attempt = start(attempts[-1], world, words, strikes, told)
             if kind not in ("none", "file"):
                 kill(attempt, kind, chance)
-            codes = attempt.wait(30)
+            codes = attempt.wait(90)  # one that nothing strikes trains to its end
             if None in codes and not attempt.output():
                 # One died before they met: it is for a launcher, which there is none here, to end
                 # those that wait for it.
