@@ -137,8 +137,8 @@ class Sharding:
 
     def _move(self, optimizer: Optimizer, names: dict[Tensor, str]) -> None:
         """Have the optimizer move the shards, with its part of the state that it has."""
-        for parameter, kept in list(optimizer.state.items()):
-            del optimizer.state[parameter]
+        for parameter in list(optimizer.state):
+            kept = optimizer.state.pop(parameter)  # one by one: all are as large as the weights
             optimizer.state[self.shards[names[parameter]]] = {
                 slot: self.part(value) if _is_like(value, parameter) else value
                 for slot, value in kept.items()
