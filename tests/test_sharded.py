@@ -175,8 +175,8 @@ def build(classes, shape):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_model_that_one_process_has_no_memory_for(tmp_path, cgroups) -> None:
-    """185 MB of weights; AdamW and eight lanes want six times as much, and with the copy that
-    is saved nine; each process has five and a half. A killed run goes on in that too, from a checkpoint three times as large.
+    """185 MB of weights; AdamW and eight lanes want six times as much, and with the copy that is
+    saved nine; each process has five and a half. A killed run goes on in that too.
     """
     (tmp_path / "wide.py").write_text(WIDE)
     limit = 11 * 185_000_000 // 2
