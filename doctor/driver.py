@@ -14,10 +14,6 @@ from host.machine import Answer, Machine
 _REBOOT = "sudo reboot"
 _CPU = "or train on the CPU: CPUS=1"
 _MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
-_POD = (
-    "delete the pod; for good: on the node a newer toolkit with CDI, or kubelet without the static"
-    " CPU manager (cpu-manager-policy=none), which rewrites the pod's cgroup"
-)
 _XID = "sudo dmesg | grep -iE 'nvrm|xid'"
 
 # What nvidia-smi says instead of rows, what it means, and what helps.
@@ -36,7 +32,7 @@ _COMPLAINTS = (
     (
         r"failed to initialize nvml: unknown error",
         "the devices were taken away from this container (systemctl daemon-reload does it)",
-        "start it anew; for good, native.cgroupdriver=cgroupfs in the engine's daemon.json, or CDI",
+        "{again}",
     ),
 )
 
@@ -122,9 +118,9 @@ def _complaint(machine: Machine, answer: Answer) -> Finding | None:
             if re.search(sign, row, re.IGNORECASE):
                 if sign == lost.SIGN:
                     return lost.explained(machine, row)
-                if "taken away" in why and "KUBERNETES_SERVICE_HOST" in machine.environ:
-                    fix = _POD  # noqa: PLW2901
-                mend = fix.format(group=_group(machine), loader=_loader(machine))
+                mend = fix.format(
+                    group=_group(machine), loader=_loader(machine), again=_again(machine)
+                )
                 return fail("driver", row, why, mend)
     return None
 
@@ -206,6 +202,18 @@ def _other_make(machine: Machine) -> str | None:
         return "AMD's (ROCm)"
     found = pci.of_maker(machine, pci.INTEL)
     return "Intel's (XPU)" if any(not address.endswith("00:02.0") for address in found) else None
+
+
+def _again(machine: Machine) -> str:
+    """How a container gets its devices back, and keeps them."""
+    if "KUBERNETES_SERVICE_HOST" in machine.environ:
+        return (
+            "delete the pod; for good: on the node a newer toolkit with CDI, or kubelet without the"
+            " static CPU manager (cpu-manager-policy=none), which rewrites the pod's cgroup"
+        )
+    return (
+        "start it anew; for good, native.cgroupdriver=cgroupfs in the engine's daemon.json, or CDI"
+    )
 
 
 def _loader(machine: Machine) -> str:
