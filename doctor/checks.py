@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from doctor import driver, engine, gpus, health, link, log, network, nvlink, system, wsl
+from doctor import driver, engine, gpus, health, link, log, network, nvlink, power, system, wsl
 from doctor.finding import Finding, warn
 from host import plan
 from host.errors import first_line
@@ -39,9 +39,9 @@ _ALL = (
     log.errors,
     gpus.mig,
     gpus.licence,
-    health.slowed,
+    power.slowed,
     gpus.neighbours,
-    health.persistence,
+    power.persistence,
     link.slots,
     nvlink.nvlink,
     link.external,
