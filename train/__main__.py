@@ -16,7 +16,7 @@ if not all(map(importlib.util.find_spec, ("torch", "psutil", "pydantic_settings"
     )
     sys.exit(6)
 
-from host import dotenv, keys, launcher
+from host import dotenv, garbage, keys, launcher
 from host.errors import LockstepError, Stopped
 from host.text import any_encoding
 from train import cli
@@ -30,8 +30,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run a verb; returns the exit code."""
     started = argv is None  # as a program, and not called by another
     if started:
-        any_encoding()
         _begin()
+        garbage.seldom()
+        any_encoding()
     words = sys.argv[1:] if argv is None else argv
     # torchrun takes --run for the beginning of its own --run-path, unless a -- stands before it.
     # torch.distributed.launch puts a word before ours, which says what LOCAL_RANK says.

@@ -1,6 +1,6 @@
 """Machines that are harmed while they train: the bits of one, or one line that names the culprit.
 
-FAULTS=60 of them in `make test-nodes`, 24 in CI: several in a run, each while it trains.
+FAULTS=60 of them in `make test-nodes`, 12 in CI: several in a run, each while it trains.
 """
 
 import json
@@ -20,7 +20,7 @@ from nodes.machines import Training, lose, needs_network, shifted_clock, trainer
 
 pytestmark = [pytest.mark.slow, needs_network, pytest.mark.timeout(900)]
 A_RUN = 6
-RUNS = int(os.environ.get("FAULTS", "24")) // A_RUN
+RUNS = int(os.environ.get("FAULTS", "12")) // A_RUN
 KINDS = ("trainer", "agent", "machine", "paused", "cut", "deaf", "asked", "cut long")
 
 

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor
 
-from host import launcher, plan
+from host import garbage, launcher, plan
 from host.errors import HostError, LockstepError, UsageError
 from host.lanes import share
 from train.config import Config
@@ -165,6 +165,7 @@ def start(
     portable = config.portable
     use_cpu = (portable and not launched.by_launcher()) or launched.use_cpu()
     threads = pin(config)
+    garbage.as_usual()  # all is imported
     try:
         # The watchdog says more than a library whose patience ends: it is to be the first. It does
         # not watch what comes before the first step, such as the hashing of all data.

@@ -47,8 +47,9 @@ def command(plan: Plan, module: str, words: list[str]) -> list[str]:
         return ["env", *told, *python, *map(str, where + more), "--", *words]
     if plan.single:
         return ["env", *told, _shown(Path(sys.executable)), "-m", module, *words]
-    program = _shown(Path(sys.executable).parent / "accelerate")
-    return [program, "launch", *plan.words, "--quiet", "-m", module, *words]
+    # `accelerate launch` is the same, but loads every other command of Accelerate first: 2 s.
+    program = _shown(Path(sys.executable).parent / "accelerate-launch")
+    return [program, *plan.words, "--quiet", "-m", module, *words]
 
 
 def _shown(program: Path) -> str:
