@@ -27,8 +27,8 @@ def line(visible: int, lanes: int = 8, **variables: str) -> str:
     assert (flag, module) == ("-m", "train")
     if said[0] == "env":
         return shlex.join(word.removeprefix("ACCELERATE_") for word in said[1:-1])
-    assert said[0].endswith("accelerate")
-    return shlex.join(said[2:-1]).replace("--config_file configs/accelerate/", "")
+    assert said[0].endswith("accelerate-launch")
+    return shlex.join(said[1:-1]).replace("--config_file configs/accelerate/", "")
 
 
 @pytest.mark.parametrize(
