@@ -13,12 +13,16 @@ from train.config import Config
 from train.data import Augmenter, ImageData, check_place, load
 from train.lanes import launched, order
 from train.lanes.allreduce import AllReduce
+from train.lanes.passage import Passage
 from train.lanes.patience import all_done
+from train.lanes.pipeline import Pipeline
 from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
 from train.lanes.sharding import Sharding
 from train.lanes.shardsum import ShardSum
+from train.lanes.stagesum import StageSum
+from train.lanes.staging import Staging
 from train.lanes.traits import Traits
 from train.lanes.tree import LaneTree
 from train.lanes.tripwire import Tripwire
@@ -117,6 +121,7 @@ def resumed(
         traits = learner.traits(config, images, runtime, count)
         exact = config.reproducibility != "fast"
         first_pass = learner.first_pass(config, images, runtime) if exact else None
+        stages = learner.stages(config, images, runtime, traits) if runtime.stages else None
         memory.give_back(runtime.device)
         model, optimizer = learner.new(config, images, runtime)
         said = facts(config, images, runtime)
@@ -125,7 +130,13 @@ def resumed(
         register(saver, config, optimizer, runtime, average)
     state = resume.last(claim, saver, runtime, order.steps(count, config.batch_size))
     comparison.agree_on_pass(runtime, first_pass)
-    traits, sharding = runtime.from_main(traits), None
+    traits, stages = runtime.from_main((traits, stages))
+    sharding: Sharding | Staging | None = None
+    if stages is not None:
+        assert runtime.links is not None
+        with runtime.together():
+            _check_unmoved(model, traits)
+            sharding = Staging(model, optimizer, stages, runtime.links)
     learner.as_trained(model, config, traits)
     if runtime.sharded:
         sharding = _sharding(model, optimizer, config, runtime, traits=traits, count=count)
@@ -163,17 +174,7 @@ def _sharding(
     Raises:
         UsageError: it would be trained otherwise, or not at all.
     """
-    names = dict(model.named_parameters(remove_duplicate=False))
-    for found, what in (
-        (traits.late, "comes in parts, as of checkpointing with use_reentrant=True"),
-        (traits.measured | traits.moving, "is changed by the model itself"),
-    ):
-        name = min((name for name in found if name in names), default=None)
-        if name is not None:
-            raise UsageError(
-                f"{name} {what}, and each process has a part of it",
-                "train it whole: leave ACCELERATE=fsdp out",
-            )
+    _check_unmoved(model, traits)
     last = count % config.batch_size
     if last and last < 2 * config.lanes:
         raise UsageError(
@@ -190,6 +191,25 @@ def _sharding(
         control=runtime.control,
         again=launched.gathers_again(),
     )
+
+
+def _check_unmoved(model: nn.Module, traits: Traits) -> None:
+    """See that nothing but the optimizer moves a parameter.
+
+    Raises:
+        UsageError: the model does.
+    """
+    names = dict(model.named_parameters(remove_duplicate=False))
+    for found, what in (
+        (traits.late, "comes in parts, as of checkpointing with use_reentrant=True"),
+        (traits.measured | traits.moving, "is changed by the model itself"),
+    ):
+        name = min((name for name in found if name in names), default=None)
+        if name is not None:
+            raise UsageError(
+                f"{name} {what}, and each process has a part of the model",
+                "train it whole: leave STAGES and ACCELERATE=fsdp out",
+            )
 
 
 def register(
@@ -220,10 +240,14 @@ def parts(
     stop: StopFlag,
     average: Average | None = None,
     first_pass: str | None = None,
-    sharding: Sharding | None = None,
+    sharding: Sharding | Staging | None = None,
 ) -> Parts:
     """What a training of `count` samples works with, but for what writes."""
     wrapped, reducer = wrap(model, config, runtime, traits, sharding)
+    generators, pipeline = Generators(model), None
+    if isinstance(sharding, Staging):
+        passage = Passage(model, wrapped, sharding.stages.cuts, generators)
+        pipeline = Pipeline(passage, sharding, runtime.pulse)
     return Parts(
         config=config,
         runtime=runtime,
@@ -232,7 +256,7 @@ def parts(
         model=wrapped,
         unwrapped=model,
         traits=traits,
-        generators=Generators(model),
+        generators=generators,
         loss=loss.build(config.optim, images.train.labels.to(runtime.device), len(images.classes)),
         # The optimizer's state is where it belongs; Accelerate would move AdamW's step counts to
         # the GPU, where each is waited for.
@@ -242,6 +266,7 @@ def parts(
         tripwire=tripwire(model, optimizer, config, runtime, average),
         average=average,
         sharding=sharding,
+        pipeline=pipeline,
         recorder=None,
         stop=stop,
         samples=count,
@@ -256,15 +281,20 @@ def wrap(
     config: Config,
     runtime: Runtime,
     traits: Traits,
-    sharding: Sharding | None = None,
-) -> tuple[nn.Module, Reducer]:
+    sharding: Sharding | Staging | None = None,
+) -> tuple[nn.Module, Reducer | StageSum]:
     """The model as it is called, and what sums over its lanes."""
     tree = config.lockstep
     # Accelerate's evaluation mode is precision and device, without DDP.
     alone = tree or runtime.world == 1
-    model: Any = runtime.accelerator.prepare_model(unwrapped, evaluation_mode=alone)
-    reducer: Reducer
-    if sharding is not None:
+    # The model is on its device; of one in stages the rest is nowhere, and cannot be moved.
+    model: Any = runtime.accelerator.prepare_model(
+        unwrapped, device_placement=False, evaluation_mode=alone
+    )
+    reducer: Reducer | StageSum
+    if isinstance(sharding, Staging):
+        reducer = StageSum(unwrapped, sharding.stages.count - 1, traits)
+    elif sharding is not None:
         reducer = ShardSum(unwrapped, sharding, traits)
     elif tree:
         reducer = LaneTree(unwrapped, runtime.rank, runtime.shares, traits)
@@ -289,8 +319,8 @@ def tripwire(
     average: Average | None = None,
 ) -> Tripwire | None:
     """What compares the processes' weights; None where there is one process."""
-    # Of shards each is held once.
-    if runtime.world == 1 or runtime.sharded:
+    # Of shards and stages each is held once.
+    if runtime.world == 1 or runtime.sharded or runtime.stages:
         return None
     whole, watch = config.lockstep, config.tripwire > 0
     averaged = average.tensors() if average is not None else {}

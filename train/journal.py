@@ -99,7 +99,8 @@ class Journal:
             return
         parts.recorder.health(state.step, figures, [m.row() for m in members if len(members) > 1])
         movable = _movable(parts)
-        for kind, text in _wrong(members, judged=judged, movable=movable):
+        compared = judged and parts.pipeline is None  # stages take what they take
+        for kind, text in _wrong(members, judged=compared, movable=movable):
             if kind not in self._said:
                 self._said.add(kind)
                 parts.recorder.warn(state.step, text)

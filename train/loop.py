@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from host.errors import LostPeers
+from train import pipelined
 from train.config import Config
 from train.data import Batch
 from train.journal import Journal
 from train.lanes import order
+from train.lanes.stagesum import StageSum
 from train.learn import optim
 from train.learn.loss import total
 from train.learn.schedule import is_due
@@ -99,7 +101,8 @@ def update(parts: Parts, batches: Iterator[Batch], step: int, lr: float) -> tupl
         What `forward_backward` reports, and the gradient's norm.
     """
     optim.set_lr(parts.optimizer, lr)
-    report = forward_backward(parts, batches, step)
+    staged = parts.pipeline is not None
+    report = (pipelined.forward_backward if staged else forward_backward)(parts, batches, step)
     norm = parts.clip()
     if parts.tripwire:
         parts.tripwire.before_update(step)
@@ -118,6 +121,7 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
         Mean loss and accuracy of the whole batch, float32 [2], on the device.
     """
     config, runtime, reducer = parts.config, parts.runtime, parts.reducer
+    assert not isinstance(reducer, StageSum)
     batch_size, samples = config.batch_size, parts.samples
     size = order.consumed(step + 1, batch_size, samples) - step * batch_size
     for lane in runtime.lanes:

@@ -17,6 +17,7 @@ from torch.nn import functional
 from host.errors import Stopped
 from train.config import Config
 from train.data import Augmenter, ImageData, eval_batches
+from train.lanes.pipeline import Pipeline
 from train.lanes.runtime import Runtime
 from train.learn.inference import Inference
 from train.process.interrupt import StopFlag
@@ -81,6 +82,7 @@ def evaluate(
     *,
     stop: StopFlag,
     moving: Collection[str] | None = None,
+    pipeline: Pipeline | None = None,
 ) -> Metrics:
     """Measure `model` on all of the validation split.
 
@@ -89,6 +91,7 @@ def evaluate(
     Args:
         moving: names of what an evaluation is known to change, and is put back; None: to be found
             out, of a model that is not trained any more.
+        pipeline: this process's stage, where the model is cut into stages.
 
     Raises:
         Stopped: `stop` was set on one of them before all was measured.
@@ -97,32 +100,43 @@ def evaluate(
     # Loss, probabilities of prediction and truth; prediction, whether the truth is in the top 5.
     shares = torch.zeros(3, size, dtype=torch.float64, device=runtime.device)
     places = torch.zeros(2, size, dtype=torch.int64, device=runtime.device)
-    mine = slice(runtime.rank, None, runtime.world)
+    mine, rounds = slice(runtime.rank, None, runtime.world), runtime.world
+    if pipeline is not None:  # each batch passes all processes
+        mine, rounds = slice(None if pipeline.first else size, None), 1
     with (
         Inference(model, config.seed, moving) as inference,
         closing(eval_batches(data.validation, config, mine, runtime.device)) as batches,
     ):
         # Some processes have a batch less; all must be there to agree.
-        for _ in range(math.ceil(size / config.eval_batch / runtime.world)):
+        for number in range(math.ceil(size / config.eval_batch / rounds)):
             if runtime.any(bool(stop)):
                 raise Stopped("a signal came in an evaluation", "add --resume to go on")
-            start, batch = next(batches, (0, None))
-            if batch is None:
-                if runtime.sharded:  # the others compute, and need this process's part of weights
-                    first = data.validation.images(torch.zeros(1, dtype=torch.int64))
-                    inference.logits(augmenter.normalize(first.to(runtime.device)), 0)
+            start, batch = next(batches, (number * config.eval_batch, None))
+            images = augmenter.normalize(batch.images) if batch is not None else None
+            logits: Tensor | None
+            if pipeline is not None:
+                logits = inference.staged(pipeline, images, start)
+            elif images is not None:
+                logits = inference.logits(images, start)
+            elif runtime.sharded:  # the others compute, and need this process's part of weights
+                first = data.validation.images(torch.zeros(1, dtype=torch.int64))
+                inference.logits(augmenter.normalize(first.to(runtime.device)), 0)
                 continue
-            span = slice(start, start + len(batch))
-            logits = inference.logits(augmenter.normalize(batch.images), start)
-            labels, probable = batch.labels[:, None], probabilities(logits)
+            else:
+                continue
+            if logits is None:  # they come out on another process
+                continue
+            span = slice(start, start + len(logits))
+            right = data.validation.labels[span].to(runtime.device)
+            labels, probable = right[:, None], probabilities(logits)
             best = _best(logits)
-            shares[0, span] = functional.cross_entropy(
-                logits, batch.labels, reduction="none"
-            ).double()
+            shares[0, span] = functional.cross_entropy(logits, right, reduction="none").double()
             shares[1, span] = probable.gather(1, best[:, :1])[:, 0]
             shares[2, span] = probable.gather(1, labels)[:, 0]
             places[0, span] = best[:, 0]
             places[1, span] = (best == labels).any(1).long()
+    if pipeline is not None:
+        pipeline.links.settle()
     # Zeros everywhere but in one process: these sums are exact in any order.
     shares, places = runtime.sum(shares).cpu(), runtime.sum(places).cpu()
     outcomes = Outcomes(shares[0], places[0], shares[1], shares[2])

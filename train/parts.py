@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from train.config import Config
 from train.data import Augmenter, Batch, ImageData, lane_blocks
 from train.lanes import order
+from train.lanes.pipeline import Pipeline
 from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
 from train.lanes.sharding import Sharding
+from train.lanes.stagesum import StageSum
+from train.lanes.staging import Staging
 from train.lanes.traits import Traits
 from train.lanes.tripwire import Tripwire
 from train.learn.average import Average
@@ -42,7 +45,8 @@ class Parts:
         first_pass: a digest of what the new model gives for the first images; None at `fast`.
         tripwire: compares the processes' weights; None where there is one process.
         average: of the weights over steps; None where none is asked for.
-        sharding: the weights' shards; None where each process holds them all.
+        sharding: what this process has of the weights; None where each process holds them all.
+        pipeline: this process's stage of the model; None where it is not cut.
         recorder: writes figures over time; None on processes that do not write.
         watch: counts where the time of steps goes.
         health: samples the machine; None where nobody reads it.
@@ -58,11 +62,12 @@ class Parts:
     generators: Generators
     loss: Loss
     optimizer: AcceleratedOptimizer
-    reducer: Reducer
+    reducer: Reducer | StageSum
     saver: Saver
     tripwire: Tripwire | None
     average: Average | None
-    sharding: Sharding | None
+    sharding: Sharding | Staging | None
+    pipeline: Pipeline | None
     recorder: Recorder | None
     stop: StopFlag
     samples: int
@@ -80,6 +85,8 @@ class Parts:
 
         Close the generator to end its loaders.
         """
+        if self.pipeline is not None and not self.pipeline.first:
+            return
         mine, device = self.runtime.lanes, self.runtime.device
         blocks = lane_blocks(
             self.data.train, self.config, mine, device, first_step=step, total=self.samples
@@ -112,4 +119,5 @@ class Parts:
         """
         args = (self.unwrapped, self.data, self.augmenter, self.runtime, self.config)
         with self.average.in_place() if self.average else nullcontext():
-            return evaluate(*args, stop=self.stop, moving=self.traits.measured)
+            moving, pipeline = self.traits.measured, self.pipeline
+            return evaluate(*args, stop=self.stop, moving=moving, pipeline=pipeline)

@@ -14,6 +14,7 @@ from host.lanes import default
 from train.config import Config
 from train.data.pictures import some
 from train.lanes import order
+from train.lanes.staging import Staging
 from train.learn import optim, pretrained
 from train.learn.layers import depths
 from train.measure import Metrics
@@ -72,9 +73,19 @@ def _many(count: int) -> str:
 
 def _shards(parts: Parts) -> Iterator[str]:
     """How much of the weights this process holds."""
-    if parts.sharding is not None:
-        mine = sum(shard.numel() for shard in parts.sharding.shards.values())
-        yield f"sharded (FSDP2): {_many(mine)} of these parameters on the first process"
+    if parts.sharding is None:
+        return
+    mine = _many(sum(shard.numel() for shard in parts.sharding.shards.values()))
+    if isinstance(parts.sharding, Staging):
+        stages = parts.sharding.stages
+        begin = " and ".join(stages.cuts)
+        costs = ", ".join(f"{100 * cost:.0f} %" for cost in stages.costs)
+        yield (
+            f"{stages.count} stages: the later ones begin with {begin}; of a forward pass they take"
+            f" {costs}; {mine} of these parameters on the first process"
+        )
+    else:
+        yield f"sharded (FSDP2): {mine} of these parameters on the first process"
 
 
 def _losses(config: Config) -> Iterator[str]:
@@ -126,18 +137,22 @@ def doubts(parts: Parts) -> Iterator[str]:
             f"{len(images.skipped):,} of {count:,} pictures cannot be used, and are skipped:"
             f" {some(images.skipped)}; run.json lists them"
         )
-    found = fitting.fit(
-        config,
-        len(images.classes),
-        images.train.shape,
-        resident=images.resident(runtime.device),
-        world=runtime.world,
-        local=launcher.local_world(),
-        gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
-        half=runtime.accelerator.mixed_precision != "no",
-        sharded=parts.sharding is not None,
-        # Over several machines each has as many.
-        visible=torch.cuda.device_count() * (launcher.local_world() == runtime.world),
+    found = (
+        None
+        if parts.pipeline
+        else fitting.fit(
+            config,
+            len(images.classes),
+            images.train.shape,
+            resident=images.resident(runtime.device),
+            world=runtime.world,
+            local=launcher.local_world(),
+            gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
+            half=runtime.accelerator.mixed_precision != "no",
+            sharded=parts.sharding is not None,
+            # Over several machines each has as many.
+            visible=torch.cuda.device_count() * (launcher.local_world() == runtime.world),
+        )
     )
     if found is not None and not found.fits:
         yield (

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from host.errors import UsageError
+from train.lanes.stages import is_elsewhere
 from train.lanes.state import Kept, Slot, as_bytes, from_bytes, slots
 
 
@@ -24,7 +25,9 @@ class Buffers:
     """
 
     def __init__(self, model: nn.Module, moving: Collection[str] = ()) -> None:
-        every, self._names = slots(model), moving
+        # Of a model in stages, this one's.
+        every = [slot for slot in slots(model) if not is_elsewhere(slot.first)]
+        self._names = moving
         # Of layers that are not torch's the name says less than what they were seen to do.
         self._averages = [
             s
@@ -47,12 +50,21 @@ class Buffers:
         """Batch norm's averages, as the lane left them."""
         return [slot.first if slot.now is None else slot.now for slot in self._averages]
 
-    def begin(self) -> None:
-        """Start a lane from the step's first state."""
-        if self._within:
+    def begin(self, *, apart: bool = False) -> None:
+        """Start a lane from the step's first state.
+
+        Args:
+            apart: in memory of its own, for an earlier lane's backward pass is still to come, and
+                sees whether what it needs was written to.
+        """
+        if self._within and apart:
+            self._before.renew()
+        elif self._within:
             self._before.put_back()
         else:
             self._before.keep()
+            if apart:
+                self._before.renew()
         self._within = True
         self._marks = [(slot.first._version, slot.first.data_ptr()) for slot in self._still]
 

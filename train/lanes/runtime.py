@@ -18,11 +18,13 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor
 
-from host import garbage, launcher, plan
-from host.errors import HostError, LockstepError, UsageError
+from host import garbage, plan
+from host.errors import HostError, LockstepError
 from host.lanes import share
+from host.stages import Stages
 from train.config import Config
 from train.lanes import launched
+from train.lanes.links import Links, linked
 from train.lanes.pulse import AGREEMENT, Pulse
 from train.lanes.settings import pin, settings
 from train.lanes.vote import Vote
@@ -44,6 +46,8 @@ class Runtime:
         control: a CPU process group for small decisions; None when alone.
         settings: those of torch that are pinned.
         sharded: whether weights are spread over the processes.
+        stages: into how many the model is to be cut, or where; None: each process has all of it.
+        links: what the stages send to each other by.
         pulse: where it is in the training.
     """
 
@@ -56,6 +60,8 @@ class Runtime:
     control: dist.ProcessGroup | None
     settings: dict[str, Any]
     sharded: bool = False
+    stages: Stages | None = None
+    links: Links | None = None
     pulse: Pulse = field(default_factory=Pulse)
 
     @property
@@ -151,16 +157,7 @@ def start(
         HostError: the processes or devices asked for did not come up.
         UsageError: the number of processes does not fit the lanes.
     """
-    sharded = launched.sharded()
-    if sharded and not shards:
-        raise UsageError(
-            "ACCELERATE=fsdp is for make train, and a checkpoint is read as a whole",
-            "leave it out here",
-        )
-    launched.check_meeting()
-    if sharded and (launcher.world() or 1) > 1:
-        # Before they meet: who leaves while others still connect is lost to them.
-        launched.check_sharded(config, precision or launched.precision())
+    sharded, staged = launched.spread(config, precision or launched.precision(), shards=shards)
     # Where nobody named the hardware, the experiment does.
     portable = config.portable
     use_cpu = (portable and not launched.by_launcher()) or launched.use_cpu()
@@ -191,7 +188,9 @@ def start(
         size, level = config.batch_size, config.reproducibility
         sharded = sharded and world > 1
         shares = [range(0)] * world
-        if training:
+        if staged is not None:  # each has a part of the model, and runs all lanes
+            shares = [range(config.lanes)] * world
+        elif training:
             asked = os.environ.get("SHARES")
             shares = share(config.lanes, world, batch=size, level=level, asked=asked)
         if sharded:  # neighbours are summed at once
@@ -203,7 +202,17 @@ def start(
         if world > 1:
             control = dist.new_group(backend="gloo", timeout=patience)
         yield Runtime(
-            accelerator, rank, world, portable, threads, shares, control, settings(), sharded
+            accelerator,
+            rank,
+            world,
+            portable,
+            threads,
+            shares,
+            control,
+            settings(),
+            sharded,
+            staged,
+            linked(accelerator.device, patience) if staged is not None else None,
         )
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.

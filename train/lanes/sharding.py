@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from train.lanes.blocks import check, units
 from train.lanes.gathering import Agreement, Gather, TreeReduceScatter
-from train.lanes.state import held
+from train.lanes.state import Slot, held
 
 
 class Sharding:
@@ -93,6 +93,10 @@ class Sharding:
         parts = whole.chunk(self.world)
         mine = parts[self.rank] if self.rank < len(parts) else whole[:0]
         return mine.detach().clone()
+
+    def mine(self, slot: Slot, value: Tensor) -> Tensor:
+        """What this process holds of a value for a parameter or a buffer."""
+        return self.part(value) if slot.is_parameter else value
 
     def whole(self, part: Tensor, name: str) -> Tensor:
         """What is as large as parameter `name`, from all processes' parts of it; asked together."""

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from train.lanes.buffers import Buffers
+from train.lanes.counter import Counter, tree
 from train.lanes.sharding import Sharding
 from train.lanes.traits import Traits
 
@@ -37,8 +38,7 @@ class ShardSum:
             if shard.requires_grad
         ]
         self.exchanged: list[int] = []
-        # The binary counter: heights falling, and each subtree's gradients.
-        self._partial: list[tuple[int, list[Tensor]]] = []
+        self._gradients = Counter()
         # Of each lane its averages and its report, as one tensor for each type among them.
         self._rest: list[list[Tensor]] = []
         like = [*self.buffers.averages, torch.zeros(2, dtype=torch.float32)]
@@ -65,25 +65,18 @@ class ShardSum:
         flat = (torch.cat([rest[n].reshape(-1) for n in ns]) for ns in self._kinds.values())
         self._rest.append(list(flat))
         self.buffers.end(share)
-        height = 0
-        while self._partial and self._partial[-1][0] == height:
-            earlier = self._partial.pop()[1]
-            torch._foreach_add_(earlier, node)
-            node = earlier
-            height += 1
-        self._partial.append((height, node))
+        self._gradients.add(node)
 
     def total(self) -> Tensor:
         """Give the optimizer's shards their gradients; returns the sum of the reports."""
-        [(_, node)] = self._partial
-        self._partial = []
-        for (_, shard), gradient in zip(self._trained, node, strict=True):
+        sums_of_shards = self._gradients.total()
+        for (_, shard), gradient in zip(self._trained, sums_of_shards, strict=True):
             shard.grad = gradient.contiguous()
         like = self.buffers.averages
         shapes = [*(t.shape for t in like), torch.Size([2])]
         sums: dict[int, Tensor] = {}
         for numbers, lanes in zip(self._kinds.values(), zip(*self._rest, strict=True), strict=True):
-            flat = _tree(self._everywhere(torch.stack(lanes)))
+            flat = tree(self._everywhere(torch.stack(lanes)))
             parts = flat.split([shapes[n].numel() for n in numbers])
             sums |= {n: part.view(shapes[n]) for n, part in zip(numbers, parts, strict=True)}
         self._rest = []
@@ -103,10 +96,3 @@ class ShardSum:
 
     def close(self) -> None:
         """Nothing to do."""
-
-
-def _tree(lanes: list[Tensor]) -> Tensor:
-    """The sum of neighbours, then of neighbouring pairs, and so on; of a power of two."""
-    while len(lanes) > 1:
-        lanes = [a + b for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
-    return lanes[0]

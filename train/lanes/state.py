@@ -132,6 +132,11 @@ class Kept:
         """Have them all as they were."""
         self.put(self.values)
 
+    def renew(self) -> None:
+        """Have other tensors of these values in their places, until they are put back."""
+        for slot, value in zip(self.slots, self.values, strict=True):
+            slot.places[slot.leaf] = value.clone()
+
     def put(self, values: Sequence[Tensor]) -> None:
         """Have these values in the slots' first tensors, and those in their places.
 

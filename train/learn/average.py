@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from host.errors import UsageError
 from train.lanes.sharding import Sharding
+from train.lanes.stages import is_elsewhere
+from train.lanes.staging import Staging
 from train.lanes.state import Kept, slots
 from train.learn.weights import contiguous, put
 
@@ -51,13 +53,13 @@ class Average:
                 value.copy_(now)
         torch._foreach_lerp_(*moved, weight)
 
-    def shard(self, sharding: Sharding) -> None:
-        """Keep this process's part of it, of a model that is sharded by now."""
-        self._values = [
-            sharding.part(value) if slot.is_parameter else value
-            for slot, value in zip(self._now.slots, self._values, strict=True)
-        ]
-        self._now = Kept(slots(self.model))
+    def shard(self, sharding: Sharding | Staging) -> None:
+        """Keep this process's part of it, of a model that is spread by now."""
+        pairs = zip(self._now.slots, self._values, strict=True)
+        parts = {slot.name: sharding.mine(slot, value) for slot, value in pairs}
+        here = [slot for slot in slots(self.model) if not is_elsewhere(slot.first)]
+        self._values = [parts[slot.name] for slot in here]
+        self._now = Kept(here)
         self._now.values = []
 
     @contextmanager

@@ -1,10 +1,12 @@
 """What a model gives for images, whatever it was given before."""
 
 from collections.abc import Collection
+from functools import partial
 from types import TracebackType
 
 from torch import Tensor, nn
 
+from train.lanes.pipeline import Pipeline
 from train.lanes.seeds import Generators
 from train.lanes.state import Kept, slots
 
@@ -44,6 +46,20 @@ class Inference:
         """Back into the mode that it was in."""
         self._model.train(self._training)
         self._before.put_back()
+
+    def staged(self, pipeline: Pipeline, images: Tensor | None, start: int) -> Tensor | None:
+        """The same on one stage of a model, each of which calls it.
+
+        Args:
+            images: on the first stage.
+
+        Returns:
+            The logits, on the last stage.
+        """
+        self._kept.put_back()
+        reseed = partial(self._generators.seed_evaluation, self._seed, start)
+        gave = pipeline.forward(images, reseed).gave
+        return gave.float() if isinstance(gave, Tensor) else None
 
     def logits(self, images: Tensor, start: int) -> Tensor:
         """float32 [B, classes] of images as they enter the model.

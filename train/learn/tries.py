@@ -53,7 +53,7 @@ class Tries:
         loss: Loss | None = None,
     ) -> None:
         self.model, self.samples, self.runtime, self._place = model, samples, runtime, place
-        self._loss = loss or functional.cross_entropy
+        self.loss = loss or functional.cross_entropy
         self.kept = Kept(slots(model))
         self.generators = Generators(model)
         self._moving: set[Slot] = set()
@@ -62,21 +62,26 @@ class Tries:
 
     def size(self, images: Tensor, *, training: bool) -> None:
         """Pass these images through, as a lane or as a batch of an evaluation."""
-        with self._pass(training=training), torch.set_grad_enabled(training):
+        with self.within(training=training), torch.set_grad_enabled(training):
             self._logits(images)
 
     def evaluate(self, *, watch: bool = False) -> Pass:
         """A forward pass as an evaluation's."""
         found = Pass()
         hooks = watched(self.model, found) if watch else nullcontext()
-        with self._pass(training=False), torch.no_grad(), hooks:
+        with self.within(training=False), torch.no_grad(), hooks:
             found.result["logits"] = self._logits(self.samples.images)
         self._measured |= self._moved(found)
         return found
 
+    def images(self, seed: int) -> Tensor:
+        """The images of a pass: others where the seed is not 0."""
+        images = self.samples.images
+        return images.flip(0, -1) * 0.7 + 0.1 if seed else images
+
     def forward(self, seed: int) -> None:
         """A forward pass as in training, to see what it changes where it has drawn otherwise."""
-        with self._pass(training=True):
+        with self.within(training=True):
             before = self._marks()
             self._logits(self.samples.images, seed)
         self._moving |= self._written(before) | set(self.kept.moved())
@@ -89,14 +94,13 @@ class Tries:
             filled: whether there are gradients of ones already, as a lane's neighbour leaves some.
         """
         model, found = self.model, Pass()
-        images = self.samples.images
-        images = images.flip(0, -1) * 0.7 + 0.1 if seed else images
+        images = self.images(seed)
         flags = {name: p.requires_grad for name, p in model.named_parameters()}
         for parameter in model.parameters():
             ones = filled and parameter.requires_grad
             parameter.grad = torch.ones_like(parameter) if ones else None
         hooks = watched(model, found) if watch else nullcontext()
-        with self._pass(training=True), counted(model, found), hooks:
+        with self.within(training=True), counted(model, found), hooks:
             before = self._marks()
             logits = self._logits(images, seed)
             if not logits.requires_grad:
@@ -104,7 +108,7 @@ class Tries:
                     "no parameter of the model has a gradient: there is nothing to train",
                     "leave some of them unfrozen (requires_grad)",
                 )
-            self._loss(logits, self.samples.labels).sum().backward()
+            self.loss(logits, self.samples.labels).sum().backward()
         found.result["logits"] = logits.detach()
         for name, parameter in model.named_parameters():
             if parameter.grad is not None and parameter.grad.is_sparse:
@@ -135,7 +139,7 @@ class Tries:
         try:
             with self._place():
                 self.model.train()
-                self._loss(self._logits(self.samples.images), self.samples.labels).sum().backward()
+                self.loss(self._logits(self.samples.images), self.samples.labels).sum().backward()
         except (ArithmeticError, RuntimeError, ValueError):  # a probability of 1.5, for instance
             self.forget_gradients()
             return
@@ -167,7 +171,8 @@ class Tries:
         return name in self._late
 
     @contextmanager
-    def _pass(self, *, training: bool) -> Iterator[None]:
+    def within(self, *, training: bool) -> Iterator[None]:
+        """A pass: from what the model began with, in the mode and the place that it is tried in."""
         self.kept.put_back()
         with self._place():
             self.model.train(training)

@@ -15,8 +15,19 @@ from train.data import ImageData
 from train.lanes import seeds
 from train.lanes.runtime import Runtime
 from train.lanes.settings import settings
+from train.lanes.stages import Stages
 from train.lanes.traits import USUAL, Traits
-from train.learn import activations, examine, loss, models, optim, portable, resumption, tries
+from train.learn import (
+    activations,
+    examine,
+    loss,
+    models,
+    optim,
+    portable,
+    resumption,
+    staged,
+    tries,
+)
 from train.learn.alone import alone
 from train.learner import sizes
 from train.process import memory
@@ -134,6 +145,31 @@ def _examined(looked: tries.Tries, config: Config, images: ImageData, samples: i
             raise
         return False
     return True
+
+
+def stages(config: Config, images: ImageData, runtime: Runtime, found: Traits) -> Stages | None:
+    """Where the model is cut into the stages that were asked for. The main process looks; the
+    others have None.
+
+    Args:
+        found: what the model does.
+
+    Raises:
+        UsageError: it cannot be cut so, or would compute otherwise.
+    """
+    wanted = runtime.stages
+    if wanted is None or not runtime.main:
+        return None
+    own = loss.tried(config.optim)
+    try:
+        few = sizes.samples(config, images, runtime, min(config.micro_batch, tries.SAMPLES))
+        place = partial(alone, launched=True)
+        looked = tries.Tries(_built(config, images, runtime), few, runtime, place, own)
+        return staged.choose(looked, wanted, found)
+    except Exception as error:  # whatever a model raises
+        _explain(config, error)
+    finally:
+        memory.give_back(runtime.device)
 
 
 def as_trained(model: nn.Module, config: Config, traits: Traits) -> None:

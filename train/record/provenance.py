@@ -82,6 +82,7 @@ def hardware(runtime: Runtime) -> dict[str, Any]:
         "distributed": str(runtime.accelerator.distributed_type.value),
         "mixed_precision": runtime.accelerator.mixed_precision,
         "sharded": runtime.sharded,
+        "stages": runtime.stages.count if runtime.stages else 1,
         "threads": runtime.threads,
         "cpus": limits.cpus(),
         "cpu": _cpu_model(),
