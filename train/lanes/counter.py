@@ -19,7 +19,8 @@ class Counter:
         height = 0
         while self._partial and self._partial[-1][0] == height:
             earlier = self._partial.pop()[1]
-            torch._foreach_add_(earlier, node)
+            if node:  # a stage may have nothing to train
+                torch._foreach_add_(earlier, node)
             node = earlier
             height += 1
         self._partial.append((height, node))

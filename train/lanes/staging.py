@@ -99,7 +99,8 @@ class Staging:
             norms[[places[name] for name in gradients]] = torch.stack(found)
         dist.all_reduce(norms)
         total: Tensor = torch.linalg.vector_norm(norms, 2.0)
-        torch.nn.utils.clip_grads_with_norm_(self.shards.values(), limit, total)
+        if gradients:
+            torch.nn.utils.clip_grads_with_norm_(self.shards.values(), limit, total)
         return total
 
     def _whole_model(

@@ -32,14 +32,17 @@ class _Begun:
     """A module that began in the pass.
 
     Attributes:
-        at: how many operations came before.
-        given: where in memory the tensors are that it was given.
+        at, until: how many operations came before, and how many before its end.
+        given, gave: where in memory the tensors are that it was given, and that it returned.
         times: how often it was called.
+        seconds: until it began.
     """
 
     name: str
     at: int
     given: set[int]
+    until: int = 0
+    gave: set[int] = field(default_factory=set)
     times: int = 1
     seconds: float = 0.0
 
@@ -86,7 +89,7 @@ class _Watch(TorchDispatchMode):
             elif place in self._made:
                 self.crossing.append((self._made[place], here, place))
         found = func(*args, **kwargs)
-        given = {_memory(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        given = _memories((args, kwargs))
         for tensor in (t for t in tree_leaves(found) if isinstance(t, Tensor)):
             place = _memory(tensor)
             if place not in self.kept and place not in given:  # not a view, nor written in place
@@ -101,6 +104,10 @@ def _memory(tensor: Tensor) -> int:
         return id(tensor)
 
 
+def _memories(values: Any) -> set[int]:
+    return {_memory(leaf) for leaf in tree_leaves(values) if isinstance(leaf, Tensor)}
+
+
 def see(tries: Tries) -> Seen:
     """Watch a forward pass as in training."""
     model, seen = tries.model, Seen()
@@ -113,13 +120,17 @@ def see(tries: Tries) -> Seen:
             if name in seen.begun:
                 seen.begun[name].times += 1
                 return
-            given = {_memory(t) for t in tree_leaves((args, named)) if isinstance(t, Tensor)}
-            seen.begun[name] = _Begun(name, watch.count, given)
+            seen.begun[name] = _Begun(name, watch.count, _memories((args, named)))
+
+        def ends(name: str, _module: nn.Module, _args: Any, gave: Any) -> None:
+            begun = seen.begun[name]
+            begun.until, begun.gave = watch.count, _memories(gave)
 
         for name, module in model.named_modules():
             if name and not isinstance(module, torch.jit.ScriptModule):
                 hook = module.register_forward_pre_hook(partial(begins, name), with_kwargs=True)
                 stack.callback(hook.remove)
+                stack.callback(module.register_forward_hook(partial(ends, name)).remove)
         tries.generators.seed_lane(0, 0, 0)
         with tries.runtime.accelerator.autocast():
             model(images)
@@ -178,7 +189,9 @@ def why_not(model: nn.Module, seen: Seen, name: str) -> str | None:
         if used is not None and used[0] < begun.at <= used[1]:
             return f"uses {place.name}, which is used before it as well"
     for made, last, memory in seen.crossing:
-        if made <= begun.at <= last and memory not in begun.given:
+        # What it is given may be used after it as well, beside what it makes of it.
+        handed = memory in begun.given and (last < begun.until or memory in begun.gave)
+        if made <= begun.at <= last and not handed:
             return "is not given all that is needed of what comes before it"
     if begun.at == 0:
         return "has nothing before it"
@@ -201,18 +214,20 @@ def best(model: nn.Module, seen: Seen, count: int, tried: frozenset[str]) -> tup
     if len(found) < count - 1:
         return None
     starts = [0.0, *(each.seconds for each in found), seen.seconds]
-    # least[n][k]: the least longest stage of the first n of them in k stages, and its last cut.
-    least = {(n, 1): (starts[n], 0) for n in range(1, len(starts))}
+    # least[n, k]: of the first n of them in k stages, the longest stage, the sum of squares (where
+    # the longest cannot be helped, the others are to be alike), and the last cut.
+    least = {(n, 1): (starts[n], starts[n] ** 2, 0) for n in range(1, len(starts))}
     for stages in range(2, count + 1):
         for n in range(stages, len(starts)):
             least[n, stages] = min(
-                (max(least[m, stages - 1][0], starts[n] - starts[m]), m)
+                (max(longest, starts[n] - starts[m]), squares + (starts[n] - starts[m]) ** 2, m)
                 for m in range(stages - 1, n)
+                for longest, squares, _ in [least[m, stages - 1]]
             )
     cuts: list[str] = []
     n = len(starts) - 1
     for stages in range(count, 1, -1):
-        n = least[n, stages][1]
+        n = least[n, stages][2]
         cuts.append(found[n - 1].name)
     return tuple(reversed(cuts))
 
