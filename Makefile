@@ -4,6 +4,7 @@ CONFIG     ?= configs/digits.yaml
 GPUS       ?=
 CPUS       ?=
 SHARES     ?=
+STAGES     ?=
 PRECISION  ?=
 ACCELERATE ?=
 NODES      ?=
@@ -25,7 +26,7 @@ PYTHON     ?= python3
 MAKEFLAGS += --no-print-directory
 
 # A misspelt variable would be ignored in silence, and another experiment trained.
-known := CONFIG GPUS CPUS SHARES PRECISION ACCELERATE ENGINE CUDA BASE_IMAGE APT_SNAPSHOT DATA CACHE CODE DOCTOR RUN ARGS N \
+known := CONFIG GPUS CPUS SHARES STAGES PRECISION ACCELERATE ENGINE CUDA BASE_IMAGE APT_SNAPSHOT DATA CACHE CODE DOCTOR RUN ARGS N \
          NODES NODE_RANK MASTER_ADDR MASTER_PORT NODE_WAIT NODE_SILENCE SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU PYTHON SHELL MAKEFLAGS WANDB_API_KEY_FILE HF_TOKEN_FILE
 stray := $(firstword $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v)))))
 ifneq ($(stray),)
@@ -86,7 +87,7 @@ $(foreach v,$(filter-out $(set),$(filed)),$(eval \
 # exec: a signal to the recipe's shell must reach what it runs.
 # What nobody set is for .env to say.
 given    = $(if $(filter file default undefined,$(origin $(1))),,$(1)=$(call quoted,$(1)))
-SETTINGS = $(call given,GPUS) $(call given,CPUS) $(call given,SHARES) $(call given,PRECISION) $(call given,ACCELERATE) \
+SETTINGS = $(call given,GPUS) $(call given,CPUS) $(call given,SHARES) $(call given,STAGES) $(call given,PRECISION) $(call given,ACCELERATE) \
            $(foreach v,NODES NODE_RANK MASTER_ADDR MASTER_PORT NODE_WAIT NODE_SILENCE,$(call given,$v))
 HOST     = env $(call given,CUDA) $(call given,BASE_IMAGE) $(call given,DATA) $(SETTINGS) $(PYTHON) -m
 COMPOSE  = @exec $(HOST) container.compose
@@ -148,9 +149,10 @@ $(error $(many) is for make train, and does nothing with make $(firstword $(filt
 endif
 endif
 
-ifneq ($(and $(filter SHARES,$(told)),$(goals)),)
+among  := $(firstword $(filter SHARES STAGES,$(told)))
+ifneq ($(and $(among),$(goals)),)
 ifneq ($(filter-out train doctor,$(goals)),)
-$(error SHARES is for make train, and does nothing with make $(firstword $(filter-out train doctor,$(goals))) → take it away)
+$(error $(among) is for make train, and does nothing with make $(firstword $(filter-out train doctor,$(goals))) → take it away)
 endif
 endif
 
@@ -389,6 +391,7 @@ help:  ## this list
 	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; configs/digits.yaml takes none]'
 	@echo '  CPUS=N           N processes on the CPU instead'
 	@echo '  SHARES=5,3       lanes of each process, where one is faster than another  [as many for each]'
+	@echo '  STAGES=N|A,B     cut the model into N stages, one on each process, or where modules A and B begin'
 	@echo '  NODES=N|MIN:MAX  N machines train together, or as many of MAX as are there; docs/nodes.md'
 	@echo '  NODE_RANK=N      the number of this machine, from 0'
 	@echo '  MASTER_ADDR=A    the address of number 0, the same on all'

@@ -20,6 +20,7 @@ PASSED = (
     "GPUS",
     "CPUS",
     "SHARES",
+    "STAGES",
     "PRECISION",
     "ACCELERATE",
     *nodes.OURS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping
+from typing import Any, Mapping
 
 from host.errors import UsageError
 
@@ -43,3 +43,60 @@ def asked(environ: Mapping[str, str]) -> Stages | None:
             " second on (STAGES=layer2,layer3)",
         )
     return Stages(len(names) + 1, names, words)
+
+
+def check(
+    staged: Stages,
+    world: int,
+    *,
+    level: str,
+    precision: str,
+    sharded: bool,
+    shares: str | None,
+    elastic: bool,
+    model: Any,
+) -> None:
+    """Refuse what stages would do otherwise, or not at all.
+
+    Args:
+        world: how many processes there are.
+        level: of `reproducibility`.
+        sharded: whether ACCELERATE names FSDP.
+        shares: what SHARES says.
+        elastic: whether machines may go and come.
+        model: the experiment's `model`.
+
+    Raises:
+        UsageError: naming the knob, or the variable.
+    """
+    without = "or leave STAGES out"
+    if world != staged.count:
+        raise UsageError(
+            f"{staged.words} with {world} process{'es' * (world > 1)}: {staged.count} stages are"
+            f" {staged.count} processes",
+            f"use CPUS={staged.count} or GPUS={staged.count}, {without}",
+        )
+    if sharded:
+        raise UsageError(
+            f"{staged.words} with ACCELERATE=fsdp: a weight is in one stage, or in parts on all",
+            "leave one of them out",
+        )
+    if shares:
+        raise UsageError(
+            f"SHARES={shares} with {staged.words}: each stage runs all lanes", "leave SHARES out"
+        )
+    if elastic:
+        raise UsageError(
+            f"{staged.words} is for one number of processes, and NODES=MIN:MAX goes on with others",
+            "leave STAGES out, or say NODES= a number",
+        )
+    if level != "lockstep":
+        raise UsageError(
+            f"reproducibility: {level} is about DDP's sums, and stages have those of lockstep",
+            f"use --reproducibility lockstep, {without}",
+        )
+    if precision == "fp16":
+        raise UsageError("FP16's loss scaler is not for stages", f"use bf16, {without}")
+    for knob in ("compile", "channels_last"):
+        if getattr(model, knob):
+            raise UsageError(f"model.{knob} is not for stages", f"drop it, {without}")

@@ -49,6 +49,11 @@ def _nodes(verb: Verb) -> Nodes | None:
 def _check_shares(verb: Verb) -> None:
     """Shares of lanes are for a training; a verb that has trainings of its own says so."""
     name, asked = verb.__name__.rpartition(".")[2], os.environ.get("SHARES")
+    if os.environ.get("STAGES") and name in ("sweep", "tune"):
+        raise UsageError(
+            f"STAGES={os.environ['STAGES']} is for make train: {name} trains whole models",
+            "leave STAGES out",
+        )
     if asked and name in ("sweep", "tune"):
         raise UsageError(
             f"SHARES={asked} is for make train: {name} gives all processes as many lanes",

@@ -95,7 +95,8 @@ def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int 
     """Where to train: on so many processes, or as GPUS and CPUS say, or as recorded."""
     recorded = manifest["hardware"]
     precision = recorded["mixed_precision"]
-    for name, allowed in (("PRECISION", ("", precision)), ("ACCELERATE", ("",)), ("SHARES", ("",))):
+    fixed = dict.fromkeys(("ACCELERATE", "SHARES", "STAGES"), ("",))
+    for name, allowed in {"PRECISION": ("", precision), **fixed}.items():
         if os.environ.get(name, "") not in allowed:
             raise UsageError(
                 f"{name}={os.environ[name]}, and a run is trained again as it was recorded",

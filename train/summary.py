@@ -43,6 +43,8 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     even = len({len(share) for share in shares}) == 1
     each = f"{world} × {len(shares[0])}" if even else f"({lanes.said(shares)})"
     which = "processes × accumulation" if even else "lanes of each process"
+    if runtime.stages is not None:
+        each, which = str(config.lanes), "lanes"
     images = f"{len(data.train):,} training and {len(data.validation):,} validation images"
     portable = ", portable" * (config.portable)
     kind = f"{config.reproducibility}{portable}, seed {config.seed}"
@@ -78,11 +80,16 @@ def _shards(parts: Parts) -> Iterator[str]:
     mine = _many(sum(shard.numel() for shard in parts.sharding.shards.values()))
     if isinstance(parts.sharding, Staging):
         stages = parts.sharding.stages
-        begin = " and ".join(stages.cuts)
+        begin, lanes = " and ".join(stages.cuts), parts.config.lanes
         costs = ", ".join(f"{100 * cost:.0f} %" for cost in stages.costs)
+        waits = 100 * (stages.count - 1) / (lanes + stages.count - 1)
         yield (
             f"{stages.count} stages: the later ones begin with {begin}; of a forward pass they take"
             f" {costs}; {mine} of these parameters on the first process"
+        )
+        yield (
+            f"with {lanes} lanes a stage waits for others {waits:.0f} % of the time, if all take"
+            " as long"
         )
     else:
         yield f"sharded (FSDP2): {mine} of these parameters on the first process"

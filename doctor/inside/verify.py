@@ -7,13 +7,14 @@ Memory is an estimate from the model's own shapes, computed without memory; `tun
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.inside import devices
-from host import plan
+from host import plan, stages
 from host.errors import LockstepError, first_line
 from host.lanes import said, share
 from host.machine import Machine
@@ -42,27 +43,33 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
             level=config.reproducibility,
             portable=config.portable,
         )
-        found.append(_lanes(config, planned, machine.environ.get("SHARES")))
+        found.append(_lanes(config, planned, machine.environ))
         device = torch.device(planned.device)
         check_place(config.data, device)
         data = load_data(config.data, config.augment)
         on_gpu = config.data.cache_on == "gpu"
         found.append(_data(data))
         _check_model(config, data)
-        fit = fitting.fit(
-            config,
-            len(data.classes),
-            data.train.shape,
-            resident=data.wanted(config.data) if on_gpu else data.resident(device),
-            world=planned.processes,
-            local=planned.processes,
-            gpus=range(planned.processes) if planned.device == "cuda" else (),
-            half=planned.precision != "no",
-            sharded=planned.sharded,
-            visible=devices.count(),
+        staged = stages.asked(machine.environ)
+        fit = (
+            None
+            if staged
+            else fitting.fit(
+                config,
+                len(data.classes),
+                data.train.shape,
+                resident=data.wanted(config.data) if on_gpu else data.resident(device),
+                world=planned.processes,
+                local=planned.processes,
+                gpus=range(planned.processes) if planned.device == "cuda" else (),
+                half=planned.precision != "no",
+                sharded=planned.sharded,
+                visible=devices.count(),
+            )
         )
         if fit is None:
-            found.append(skip("fits in memory", "not without numbers"))
+            why = "not of a model in stages" if staged else "not without numbers"
+            found.append(skip("fits in memory", why))
         else:
             found += [_memory(fit), _checkpoints(fit.need, config, machine)]
     except (LockstepError, RuntimeError) as error:
@@ -77,11 +84,25 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
     return found + [skip(name, "what comes before it failed") for name in names if name not in done]
 
 
-def _lanes(config: Config, planned: Plan, asked: str | None) -> Finding:
-    world = planned.processes
+def _lanes(config: Config, planned: Plan, environ: Mapping[str, str]) -> Finding:
+    world, asked = planned.processes, environ.get("SHARES")
     try:
         level, size = config.reproducibility, config.batch_size
         sharded = planned.sharded
+        staged = stages.asked(environ)
+        if staged is not None:
+            stages.check(
+                staged,
+                world,
+                level=level,
+                precision=planned.precision,
+                sharded=sharded,
+                shares=asked,
+                elastic=False,
+                model=config.model,
+            )
+            cut = f"{config.lanes} × {config.micro_batch}"
+            return ok("lanes", f"{world} stages; batch {size} = {cut} (lanes × micro-batch)")
         shares = share(config.lanes, world, batch=size, level=level, asked=asked, sharded=sharded)
     except LockstepError as error:
         return fail("lanes", error.problem, "the training would end at once", error.fix)

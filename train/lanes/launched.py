@@ -114,54 +114,21 @@ def spread(config: Config, precision: str, *, shards: bool) -> tuple[bool, Stage
             f"{words} is for make train, and a checkpoint is read as a whole", "leave it out here"
         )
     if staged is not None:
-        check_staged(config, staged, precision, sharded=found)
+        stages.check(
+            staged,
+            launcher.world() or 1,
+            level=config.reproducibility,
+            precision=precision,
+            sharded=found,
+            shares=os.environ.get("SHARES"),
+            elastic=launcher.elastic() is not None,
+            model=config.model,
+        )
     check_meeting()
     if found and (launcher.world() or 1) > 1:
         # Before they meet: who leaves while others still connect is lost to them.
         check_sharded(config, precision)
     return found, staged
-
-
-def check_staged(config: Config, staged: Stages, precision: str, *, sharded: bool) -> None:
-    """Refuse what stages would do otherwise, or not at all.
-
-    Raises:
-        UsageError: naming the knob, or the variable.
-    """
-    without = "or leave STAGES out"
-    world = launcher.world() or 1
-    if world != staged.count:
-        one_each = f"{staged.count} stages are {staged.count} processes"
-        raise UsageError(
-            f"{staged.words} with {world} process{'es' * (world > 1)}: {one_each}",
-            f"use CPUS={staged.count} or GPUS={staged.count}, {without}",
-        )
-    if sharded:
-        raise UsageError(
-            f"{staged.words} with ACCELERATE=fsdp: a weight is in one stage, or in parts on all",
-            "leave one of them out",
-        )
-    shares = os.environ.get("SHARES")
-    if shares:
-        raise UsageError(
-            f"SHARES={shares} with {staged.words}: each stage runs all lanes", "leave SHARES out"
-        )
-    if launcher.elastic():
-        raise UsageError(
-            f"{staged.words} is for one number of processes, and NODES=MIN:MAX goes on with others",
-            without.removeprefix("or "),
-        )
-    if not config.lockstep:
-        raise UsageError(
-            f"reproducibility: {config.reproducibility} is about DDP's sums, and stages have those"
-            " of lockstep",
-            f"use --reproducibility lockstep, {without}",
-        )
-    if precision == "fp16":
-        raise UsageError("FP16's loss scaler is not for stages", f"use bf16, {without}")
-    for knob in ("compile", "channels_last"):
-        if getattr(config.model, knob):
-            raise UsageError(f"model.{knob} is not for stages", f"drop it, {without}")
 
 
 def check_shardable(config: Config, precision: str) -> None:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 
-from host import limits, plan
+from host import limits, plan, stages
 from host.errors import UsageError
 from host.lanes import said, share, sharing
 from host.nodes import Nodes
@@ -42,7 +42,20 @@ def of(
         )
     found = plan.for_machine(environ, lanes, level=level, portable=config.portable, nodes=nodes)
     fit = sharing(lanes, level) if lanes else [found.processes, limits.cpus()]
-    if lanes is not None and not elastic:  # each of them would say so, after seconds
+    staged = stages.asked(environ) if lanes is not None else None
+    if staged is not None:
+        stages.check(
+            staged,
+            found.processes,
+            level=level,
+            precision=found.precision,
+            sharded=found.sharded,
+            shares=asked,
+            elastic=elastic,
+            model=config.model,
+        )
+        fit = [staged.count]
+    elif lanes is not None and not elastic:  # each of them would say so, after seconds
         size = config.batch_size
         shares = share(
             lanes,
