@@ -1,9 +1,10 @@
-"""What sharded weights cost and save: hash, memory of a process, milliseconds a step, on the CPU.
+"""What sharded weights and stages cost and save: hash, memory of a process, time a step, on CPUs.
 
     python benchmarks/sharded.py [--model vit_b_16] [--steps 6] [--size 224]
 
 Each row is a training of its own, one after another: whole on 1 process, its lanes on 2 and 4, and
-sharded on 2 and 4; with activations computed again as well; and lanes in uneven shares.
+sharded on 2 and 4; cut into 2 and 4 stages; with activations computed again as well; and lanes in
+uneven shares.
 PRECISION=bf16 in front trains all in that. Memory is the most that a process was
 found to hold (resident), in two looks a second from the first step on: at the start each has the
 whole model.
@@ -35,6 +36,7 @@ ROWS: tuple[tuple[str, int, dict[str, str], list[str]], ...] = (
             ("lanes", n, {}, []),
             ("sharded", n, FSDP, []),
             ("sharded, activations again", n, FSDP, AGAIN),
+            ("stages", n, {"STAGES": str(n)}, []),
         )
     ),
 )

@@ -8,9 +8,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
@@ -20,6 +19,27 @@ from train.lanes.runtime import Runtime
 from train.record import files, rundir
 
 _LOOK = 0.02  # seconds between looks at what the others have written
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a process has written.
+
+    Attributes:
+        digests: of its files, by name.
+        tensors: names of those in them, by what has them as its state.
+    """
+
+    digests: dict[str, str]
+    tensors: dict[str, list[str]]
+
+    def joined(self, other: "Written") -> "Written":
+        """This and what another one has written."""
+        tensors = {
+            part: sorted({*self.tensors.get(part, []), *other.tensors.get(part, [])})
+            for part in {**self.tensors, **other.tensors}
+        }
+        return Written(self.digests | other.digests, tensors)
 
 
 @dataclass(frozen=True)
@@ -35,18 +55,21 @@ class Spread:
     parts: int
     aside: Path
 
-    def written(self, digests: Mapping[str, str]) -> None:
-        """Say that this process's files are written, and what their digests are."""
+    def written(self, what: Written) -> None:
+        """Say that this process's files are written, and what they hold."""
         mark, new = self._mark(self.part), self.aside / f".{self.part}.new"
-        new.write_text(json.dumps({"process": os.getpid(), "digests": digests}))
+        new.write_text(json.dumps({"process": os.getpid(), "written": asdict(what)}))
         new.replace(mark)
 
     def failed(self) -> None:
         """Say that they are not."""
         self._mark(self.part).unlink(missing_ok=True)
 
-    def others(self) -> dict[str, str] | None:
-        """The digests of the others' files, once they are written, and their marks are gone.
+    def with_others(self, mine: Written) -> Written | None:
+        """What all have written, once they have, and their marks are gone.
+
+        Args:
+            mine: what this process has.
 
         Returns:
             None where one of them has failed, which says why itself.
@@ -54,12 +77,12 @@ class Spread:
         Raises:
             LostPeers: one of them is gone.
         """
-        found: dict[str, str] = {}
+        found = mine
         for part in range(1, self.parts):
-            digests = self._wait(part)
-            if digests is None:
+            other = self._wait(part)
+            if other is None:
                 return None
-            found |= digests
+            found = found.joined(other)
         for part in range(self.parts):
             self._mark(part).unlink(missing_ok=True)
         return found
@@ -70,16 +93,15 @@ class Spread:
             with suppress(LostPeers, OSError):
                 self._wait(part)
 
-    def _wait(self, part: int) -> dict[str, str] | None:
+    def _wait(self, part: int) -> Written | None:
         lives = True
         while True:
             try:
                 said = json.loads(self._mark(part).read_text())
             except FileNotFoundError:
                 return None
-            if said["digests"] is not None:
-                digests: dict[str, str] = said["digests"]
-                return digests
+            if said["written"] is not None:
+                return Written(**said["written"])
             if not lives:  # and had not written it, as was looked after it was gone
                 raise LostPeers(
                     f"process {part} is gone, and its part of {self.aside.name} is not written",
@@ -91,7 +113,7 @@ class Spread:
 
     def mark(self) -> None:
         """Say that this process is about to write."""
-        said = {"process": os.getpid(), "digests": None}
+        said = {"process": os.getpid(), "written": None}
         self._mark(self.part).write_text(json.dumps(said))
 
     def _mark(self, part: int) -> Path:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from train.learn.weights import pieces, versions_of
 from train.record import documents, files, rundir
-from train.record.spread import Spread, cannot_write
+from train.record.spread import Spread, Written, cannot_write
 from train.record.stateful import split
 from train.record.verification import MODEL, SUMS, file_of, listed
 
@@ -46,16 +46,20 @@ def write(
             files.make_directory(root)
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir()
-        content = _content(model, parts, state, spread)
+        content, plain, tensors = _content(model, parts, spread)
         digests = {name: files.write_new(aside / name, data) for name, data in content.items()}
+        mine = Written(digests, tensors)
         if spread is not None and not main:
-            spread.written(digests)
+            spread.written(mine)
             whole = True
             return final
-        others = spread.others() if spread else {}
-        if others is None:
+        written = spread.with_others(mine) if spread is not None else mine
+        if written is None:
             return final
-        files.write_new(aside / SUMS, [listed({**digests, **others})])
+        said = {**state, "parts": plain, "tensors": written.tensors}
+        text = (documents.text(said) + "\n").encode()
+        digest = files.write_new(aside / rundir.STATE, [text])
+        files.write_new(aside / SUMS, [listed({**written.digests, rundir.STATE: digest})])
         files.sync_directory(aside)
         _replace(aside, final)
         whole = True
@@ -77,10 +81,13 @@ def write(
 def _content(
     model: Mapping[str, Tensor],
     parts: Mapping[str, Mapping[str, Any]],
-    state: Mapping[str, Any],
     spread: Spread | None,
-) -> dict[str, Iterator[bytes | memoryview]]:
-    """The files that this process writes, by name."""
+) -> tuple[
+    dict[str, Iterator[bytes | memoryview]], dict[str, dict[str, Any]], dict[str, list[str]]
+]:
+    """The files of tensors that this process writes, by name; and of each part with state its plain
+    values, and the names of its tensors.
+    """
     part, of = (spread.part, spread.parts) if spread else (0, 1)
     content = {file_of(MODEL, part, of): pieces(model, versions_of(model))}
     plain: dict[str, dict[str, Any]] = {}
@@ -90,10 +97,7 @@ def _content(
         slots[name] = sorted(tensors)
         if tensors:
             content[file_of(name, part, of)] = pieces(tensors)
-    if part == 0:
-        said = {**state, "parts": plain, "tensors": slots}
-        content[rundir.STATE] = iter([(documents.text(said) + "\n").encode()])
-    return content
+    return content, plain, slots
 
 
 def prune(root: Path, keep: int) -> None:
