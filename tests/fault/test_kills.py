@@ -60,7 +60,7 @@ def kill(attempt: Attempt, kind: str, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["of-any-kind", "sharded-saves"])
 def test_kills_at_random_moments(tmp_path, reference, sharded) -> None:
-    """Most of them while files are written; sharded weights are written by both processes."""
+    """Most of them while files are written; the weights of shards and stages by both processes."""
     chance = random.Random(SEED + sharded)
     kills = runs = 0
     tally: dict[str, int] = {}
@@ -73,12 +73,13 @@ def test_kills_at_random_moments(tmp_path, reference, sharded) -> None:
             kind = kind if len(attempts) < 6 else "none"
             world, strikes = 2 if sharded else chance.choice([1, 2, 2]), {}
             spread = sharded or (world == 2 and chance.random() < 0.5)
+            way = chance.choice([FSDP, STAGES])
             if kind == "file":
                 # A save is about fifteen file operations; the run makes nine of them.
                 victim = chance.randrange(world) if spread else 0
                 strikes = {victim: {"at": "file", "count": chance.randint(1, 90), "signal": 9}}
             workers = 2 if kind == "loader" else 0
-            told = {rank: dict(FSDP) for rank in range(world * spread)}
+            told = {rank: dict(way) for rank in range(world * spread)}
             words = [*WORDS, "--data.workers", workers, "--run", home / "run", "--resume"]
             attempts.append(home / str(len(attempts)))
             attempt = start(attempts[-1], world, words, strikes, told)
@@ -97,7 +98,8 @@ def test_kills_at_random_moments(tmp_path, reference, sharded) -> None:
             # Whoever was not killed itself says that another process is gone, or was done.
             assert set(codes) <= {-signal.SIGKILL, 6, 0}, (kind, codes, attempt.output())
             kills += 1
-            name = f"{kind}{', sharded' * spread}"
+            name = f"{kind}{', shards' * (spread and way is FSDP)}"
+            name += ", stages" * (spread and way is STAGES)
             tally[name] = tally.get(name, 0) + 1
             left, before = whole_checkpoint(home / "run"), newest
             assert before is None or (left is not None and left >= before)
@@ -107,6 +109,7 @@ def test_kills_at_random_moments(tmp_path, reference, sharded) -> None:
     print(f"{kills} kills in {runs} runs: {tally}")
 
 
+STAGES = {"STAGES": "2"}
 # Of eight lanes for each process, beside even ones.
 SHARES = {2: ["", "5,3", "1,7"], 3: ["", "6,1,1", "2,5,1"], 4: ["", "3,1,3,1"]}
 
@@ -135,20 +138,24 @@ def test_elastic_schedules(tmp_path, references, number) -> None:
         # AdamW with portable numerics cannot be sharded.
         spread = world in (2, 4) and name != "adamw" and chance.random() < 0.4
         told = FSDP if spread else {"SHARES": chance.choice(SHARES.get(world, [""]))}
+        staged = world > 1 and chance.random() < 0.3
+        told = {"STAGES": str(world)} if staged else told
         workers = chance.choice([0, 0, 1])
         words = [*WORDS, *CASES[name], "--data.workers", workers]
         words += ["--run", tmp_path / "run", "--resume"]
-        strike, victim = {}, chance.randrange(world)
+        # Of stages the first one has the lanes' data.
+        strike, victim = {}, 0 if staged else chance.randrange(world)
         if len(worlds) < interruptions:
             # Each attempt gets through some steps, so that all of them count.
             own = [int(count) for count in told.get("SHARES", "").split(",") if count]
-            lanes = chance.randint(1, 12) * (own[victim] if own else 8 // world)
+            lanes = chance.randint(1, 12) * (8 if staged else own[victim] if own else 8 // world)
             strike = {"at": "lane", "count": lanes, "signal": chance.choice([9, 15])}
         every = dict.fromkeys(range(world), told)
         attempt = start(tmp_path / str(len(worlds)), world, words, {victim: strike}, every)
         codes = attempt.wait(120)
         worlds.append(world)
-        ways.append(f"{world} {'sharded' if spread else told['SHARES']}".strip())
+        kind = "stages" if staged else "shards" if spread else told["SHARES"]
+        ways.append(f"{world} {kind}".strip())
         if codes == [0] * world:
             break
         assert set(codes) <= {-signal.SIGKILL, 6} or set(codes) == {75}, attempt.output()
