@@ -28,7 +28,7 @@ _TIMES = 3  # passes that are timed: the quickest counts
 
 
 @dataclass
-class _Begun:
+class Begun:
     """A module that began in the pass.
 
     Attributes:
@@ -58,7 +58,7 @@ class Seen:
             where in memory it is.
     """
 
-    begun: dict[str, _Begun] = field(default_factory=dict)
+    begun: dict[str, Begun] = field(default_factory=dict)
     uses: dict[int, tuple[int, int]] = field(default_factory=dict)
     crossing: list[tuple[int, int, int]] = field(default_factory=list)
     seconds: float = 0.0
@@ -120,7 +120,7 @@ def see(tries: Tries) -> Seen:
             if name in seen.begun:
                 seen.begun[name].times += 1
                 return
-            seen.begun[name] = _Begun(name, watch.count, _memories((args, named)))
+            seen.begun[name] = Begun(name, watch.count, _memories((args, named)))
 
         def ends(name: str, _module: nn.Module, _args: Any, gave: Any) -> None:
             begun = seen.begun[name]
@@ -204,7 +204,7 @@ def best(model: nn.Module, seen: Seen, count: int, tried: frozenset[str]) -> tup
     Args:
         tried: modules that it is not to be cut at.
     """
-    found: list[_Begun] = []
+    found: list[Begun] = []
     for begun in sorted(seen.begun.values(), key=lambda each: each.at):
         # Of those that begin together, the one that holds the others.
         if begun.name in tried or (found and found[-1].at == begun.at):
