@@ -89,6 +89,6 @@ class Pipeline:
 
     def _taken(self) -> Crossing:
         said: Crossing
-        with self._pulse.together(f"what stage {self.stage - 1} gives"):
+        with self._pulse.together(f"the activations of stage {self.stage - 1}"):
             said, tensors = self.links.get(self.stage - 1)
         return said.having(tensors)
