@@ -246,7 +246,7 @@ def parts(
     wrapped, reducer = wrap(model, config, runtime, traits, sharding)
     generators, pipeline = Generators(model), None
     if isinstance(sharding, Staging):
-        passage = Passage(model, wrapped, sharding.stages.cuts, generators)
+        passage = Passage(model, wrapped, sharding.stages, generators)
         pipeline = Pipeline(passage, sharding, runtime.pulse)
     return Parts(
         config=config,

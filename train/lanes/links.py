@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from train.lanes.passage import sent
+from train.lanes.crossing import sent
 
 
 @dataclass

@@ -1,144 +1,66 @@
 """A stage's part of a forward pass: from what the stage before it gave to what the next one takes.
 
-Nothing is traced. Each stage calls the model's own forward. What comes before the stage runs on the
-`meta` device, where it costs no more than its Python; at the module that the stage begins with,
-what the stage before has sent takes the place of what was given; and at the module that the next
-stage begins with, what it is given is taken out of the pass, which ends there.
+Nothing is traced. Each stage calls the model's own forward, all of it. What belongs to other stages
+is computed on the `meta` device, where tensors have shapes alone; at the module that the stage
+begins with, what the stage before has sent takes the place of what was given; and what the next
+stage's first module is given is sent there. So Python's part of a model is the same on all stages,
+and what it remembers from pass to pass.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from host.errors import LockstepError, UsageError
-from train.lanes.seeds import Generators
-from train.lanes.stages import is_elsewhere
+from train.lanes.bypass import Bypass
+from train.lanes.crossing import Crossing
+from train.lanes.seeds import Generators, equal
+from train.lanes.stages import Stages, is_elsewhere
 
 Forward = Callable[..., Any]
-
-
-@dataclass
-class Crossing:
-    """What a stage gives to the next one.
-
-    Attributes:
-        leaves: the values that the next stage's first module is given, tensors among them.
-        spec: how they stand together.
-        wanted: of each tensor, whether the stage before wants its gradient.
-        drawn: where generators stand, where the stage has drawn from them; None: it has not.
-        shape, kind: of the images that the model was given.
-        gradients: of each tensor, where this was given; None: none came.
-    """
-
-    leaves: list[Any]
-    spec: TreeSpec
-    wanted: list[bool]
-    drawn: list[Any] | None
-    shape: tuple[int, ...]
-    kind: torch.dtype
-    gradients: list[Tensor | None] = field(default_factory=list)
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Those among the leaves."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
-
-    def having(self, tensors: Sequence[Tensor | None]) -> "Crossing":
-        """The same with others in place of its tensors."""
-        new = iter(tensors)
-        leaves = [next(new) if isinstance(leaf, Tensor | Hole) else leaf for leaf in self.leaves]
-        return replace(self, leaves=leaves)
-
-    def sent(self) -> "Crossing":
-        """The same as the next stage has it, in memory of its own."""
-        return self.having([sent(tensor) for tensor in self.tensors])
-
-    def entered(self) -> list[Any]:
-        """The leaves as a model is given them: their gradients come here."""
-        self.gradients = [None] * len(self.wanted)
-        begin = torch.empty(0, requires_grad=True)
-        found, number = [], 0
-        for leaf in self.leaves:
-            if isinstance(leaf, Tensor):
-                wanted = self.wanted[number] and torch.is_grad_enabled()
-                found.append(_Enter.apply(begin, self, number, leaf) if wanted else leaf)
-                number += 1
-            else:
-                found.append(leaf)
-        return found
-
-    def backward(self, gradients: Sequence[Tensor | None]) -> None:
-        """The backward pass of the stage that gave this, from what the next one found."""
-        pairs = [(t, g) for t, g in zip(self.tensors, gradients, strict=True) if g is not None]
-        if pairs:
-            torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
-
-
-class Hole:
-    """Stands in a crossing where a tensor is to be."""
-
-
-class _Enter(torch.autograd.Function):
-    """Where a graph begins, by what is no leaf of it: a model may write to what it is given."""
-
-    @staticmethod
-    def forward(ctx: Any, _begin: Tensor, crossing: Crossing, number: int, value: Tensor) -> Tensor:
-        ctx.place = crossing, number
-        return value.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
-        crossing, number = ctx.place
-        crossing.gradients[number] = gradient
-        return None, None, None, None
-
-
-def sent(tensor: Tensor) -> Tensor:
-    """A tensor as it arrives elsewhere: laid out as it was, where it has no gaps, for the order of
-    later sums may follow the layout.
-    """
-    found = tensor.detach()
-    return found.clone(memory_format=torch.preserve_format)
-
-
-class _Leave(BaseException):
-    """Ends a forward pass where the next stage begins. A model might catch an Exception."""
 
 
 class Passage:
     """Passes over the stages of a model.
 
-    The model is changed in place: the modules at its cuts get another `forward`. (A hook would be
-    seen by some layers, which then compute otherwise.)
+    The model is changed in place: modules at its cuts, and modules that belong to other stages, get
+    another `forward`. (A hook would be seen by some layers, which then compute otherwise.)
 
     Args:
         root: the model.
         called: the same as it is called, wrapped for its precision.
-        cuts: as `Stages` has them.
     """
 
     def __init__(
-        self, root: nn.Module, called: Forward, cuts: Sequence[str], generators: Generators
+        self, root: nn.Module, called: Forward, stages: Stages, generators: Generators
     ) -> None:
-        self._called, self._cuts, self._generators = called, cuts, generators
-        self._modules = [root.get_submodule(name) for name in cuts]
-        self._before = [vars(module).get("forward") for module in self._modules]
-        for number, module in enumerate(self._modules):
-            vars(module)["forward"] = partial(self._at, number, module.forward)
+        self._called, self._cuts, self._generators = called, stages.cuts, generators
+        self._before: list[tuple[nn.Module, Forward | None]] = []
+        where: dict[str, list[int]] = {}
+        for stage, names in enumerate(stages.elsewhere):
+            for name in names:
+                where.setdefault(name, []).append(stage)
+        for name, numbers in where.items():
+            module = root.get_submodule(name)
+            self._wrap(module, partial(self._pass_by, numbers, Bypass(root, module, generators)))
+        for number, name in enumerate(stages.cuts):
+            module = root.get_submodule(name)
+            self._wrap(module, partial(self._at, number, module.forward))
         self._stage = -1
         self._given: Crossing | None = None
         self._taken: Any = None
+        self._fresh: list[Any] = []
         self._reseed: Callable[[], None] = _nothing
+        self._images: Tensor = torch.empty(0)
 
     def close(self) -> None:
         """Have the model's modules as they were."""
-        for module, before in zip(self._modules, self._before, strict=True):
+        for module, before in reversed(self._before):
             if before is None:
                 del vars(module)["forward"]
             else:
@@ -161,59 +83,75 @@ class Passage:
         """
         self._stage, self._reseed, self._taken = stage, reseed, None
         reseed()
-        fresh = self._drawn()
+        self._fresh = self._drawn()
+        self._given = None
         if isinstance(given, Tensor):
-            images, shape, kind = given, tuple(given.shape), given.dtype
-            self._given = None
+            self._images = given
         else:
-            shape, kind = given.shape, given.kind
-            images = torch.empty(shape, dtype=kind, device="meta")
+            self._images = torch.empty(given.shape, dtype=given.kind, device="meta")
             self._given = given
-        result: Any = None
         try:
             with _said(self._where()):
-                result = self._called(images)
-        except _Leave:
-            pass
+                result: Any = self._called(self._images)
         finally:
-            self._stage = -1
-        if self._given is not None:
+            self._stage, taken, left = -1, self._taken, self._given
+            self._given = self._taken = None
+        if left is not None:
             raise _not_here(self._cuts[stage - 1], "is not called in this pass")
         if stage == len(self._cuts):
             if isinstance(result, Tensor) and is_elsewhere(result):
                 raise _not_here(self._cuts[-1], "does not give all that comes after it")
             found: Tensor = result
             return found
-        if self._taken is None:
+        if taken is None:
             raise _not_here(self._cuts[stage], "is not called in this pass")
-        leaves, spec = tree_flatten(self._taken)
-        self._taken = None
-        if any(isinstance(leaf, Tensor) and is_elsewhere(leaf) for leaf in leaves):
-            raise _not_here(self._cuts[stage], "takes what was there two stages before")
-        now = self._drawn()
-        drawn = None if _equal(now, fresh) else now
-        wanted = [leaf.requires_grad for leaf in leaves if isinstance(leaf, Tensor)]
-        return Crossing(leaves, spec, wanted, drawn, shape, kind)
+        crossing: Crossing = taken
+        return crossing
 
     def _at(self, number: int, forward: Forward, *args: Any, **named: Any) -> Any:
-        if self._stage == number:
-            self._taken = (args, named)
-            raise _Leave
         if self._stage == number + 1:
-            if self._given is None:
-                raise _not_here(self._cuts[number], "is called twice in a pass")
-            given, self._given = self._given, None
-            args, named = tree_unflatten(given.entered(), given.spec)
-            if given.drawn is None:
-                self._reseed()  # what came before has drawn here as well, for nothing
-            else:
-                self._draw_on(given.drawn)
+            args, named = self._enter(number)
+        elif self._stage == number:
+            args, named = self._leave(number, args, named)
         return forward(*args, **named)
 
+    def _enter(self, number: int) -> Any:
+        """What the stage's first module is given."""
+        if self._given is None:
+            raise _not_here(self._cuts[number], "is called twice in a pass")
+        given, self._given = self._given, None
+        if given.drawn is None:
+            self._reseed()  # what came before may have drawn here as well, for nothing
+        else:
+            self._draw_on(given.drawn)
+        return tree_unflatten(given.entered(), given.spec)
+
+    def _leave(self, number: int, args: Any, named: Any) -> Any:
+        """Take out what the next stage's first module is given; it gets the shapes here."""
+        if self._taken is not None:
+            raise _not_here(self._cuts[number], "is called twice in a pass")
+        leaves, spec = tree_flatten((args, named))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if any(map(is_elsewhere, tensors)):
+            raise _not_here(self._cuts[number], "takes what was there two stages before")
+        now = self._drawn()
+        drawn = None if equal(now, self._fresh) else now
+        wanted = [tensor.requires_grad for tensor in tensors]
+        shape, kind = tuple(self._images.shape), self._images.dtype
+        self._taken = Crossing(leaves, spec, wanted, drawn, shape, kind)
+        return tree_map_only(Tensor, _shape_of, (args, named))
+
+    def _pass_by(self, stages: list[int], bypass: Bypass, *args: Any, **named: Any) -> Any:
+        there = self._stage in stages
+        return bypass(*args, **named) if there else bypass.forward(*args, **named)
+
+    def _wrap(self, module: nn.Module, forward: Forward) -> None:
+        self._before.append((module, vars(module).get("forward")))
+        vars(module)["forward"] = forward
+
     def _where(self) -> str:
-        begin, end = self._stage - 1, self._stage
-        names = ([self._cuts[begin]] if begin >= 0 else []) + list(self._cuts[end : end + 1])
-        return " and ".join(names)
+        """The cuts at which this stage begins and ends, for people."""
+        return " and ".join(self._cuts[max(0, self._stage - 1) : self._stage + 1])
 
     def _drawn(self) -> list[Any]:
         """Where all generators stand."""
@@ -248,20 +186,13 @@ def _not_here(name: str, why: str) -> UsageError:
     return UsageError(
         f"the model cannot be cut at {name}, which {why}",
         "name other modules (STAGES=layer2,layer3), or give their number alone (STAGES=3)",
+        one_rank=True,
     )
+
+
+def _shape_of(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta")
 
 
 def _nothing() -> None:
     pass
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether the states of generators are the same; they hold tensors, arrays and tuples."""
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    found = one == other
-    return bool(found.all()) if hasattr(found, "all") else bool(found)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from train.lanes.passage import Crossing, Hole, Passage
+from train.lanes.crossing import Crossing, Hole
+from train.lanes.passage import Passage
 from train.lanes.pulse import Pulse
 from train.lanes.staging import Staging
 

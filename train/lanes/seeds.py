@@ -87,3 +87,14 @@ def _put(generator: Any, state: Any) -> None:
         generator.setstate(state)
     else:
         generator.set_state(state)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether the states of generators are the same; they hold tensors, arrays and tuples."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)

@@ -20,11 +20,13 @@ class Stages:
     Attributes:
         cuts: the names of the modules that stages begin with, from the second stage on.
         owners: the stage of each parameter and buffer, by each of its names.
+        elsewhere: of each stage, modules that are called outside of it alone, the outermost ones.
         costs: of each stage, its share of the time of a forward pass.
     """
 
     cuts: tuple[str, ...]
     owners: Mapping[str, int]
+    elsewhere: tuple[tuple[str, ...], ...]
     costs: tuple[float, ...] = ()
 
     @property

@@ -46,6 +46,7 @@ class Staging:
         _check(model)
         whole = dict(model.named_parameters())
         names = {parameter: name for name, parameter in whole.items()}
+        self._kind = next(iter(whole.values())).dtype
         self._trained = [name for name, p in whole.items() if p.requires_grad]
         hold(model, stages, self.rank)
         self.shards = {n: p for n, p in model.named_parameters() if not is_elsewhere(p)}
@@ -89,16 +90,16 @@ class Staging:
         gradients = {name: p.grad for name, p in self.shards.items() if p.grad is not None}
         places = {name: n for n, name in enumerate(self._trained)}
         # Each is somebody's: the sum with the others' zeros is exact.
-        norms = torch.zeros(len(places), device=self.links.device)
+        norms = torch.zeros(len(places), dtype=torch.float64, device=self.links.device)
         if gradients:
             mine = list(gradients.values())
             if mine[0].is_cuda:
                 found = list(torch._foreach_norm(mine, 2.0))
             else:
                 found = [torch.linalg.vector_norm(gradient, 2.0) for gradient in mine]
-            norms[[places[name] for name in gradients]] = torch.stack(found)
+            norms[[places[name] for name in gradients]] = torch.stack(found).double()
         dist.all_reduce(norms)
-        total: Tensor = torch.linalg.vector_norm(norms, 2.0)
+        total: Tensor = torch.linalg.vector_norm(norms.to(self._kind), 2.0)
         if gradients:
             torch.nn.utils.clip_grads_with_norm_(self.shards.values(), limit, total)
         return total

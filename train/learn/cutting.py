@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -24,6 +25,13 @@ from host.text import printable
 from train.lanes.stages import Stages, places
 from train.learn.tries import Tries
 
+# By which Python gets numbers of tensors.
+_READS = frozenset(
+    [
+        *("item", "tolist", "numpy", "is_nonzero", "equal", "allclose", "__array__", "__bool__"),
+        *("__int__", "__float__", "__complex__", "__index__", "__contains__", "__iter__"),
+    ]
+)
 _TIMES = 3  # passes that are timed: the quickest counts
 
 
@@ -56,12 +64,31 @@ class Seen:
         uses: of each place in memory, when it was used first and last: numbers of operations.
         crossing: spans of operations from where a tensor was made to where it was used last, and
             where in memory it is.
+        reads: where Python read numbers out of tensors, after random ones were drawn.
+        seconds: of the pass.
     """
 
     begun: dict[str, Begun] = field(default_factory=dict)
     uses: dict[int, tuple[int, int]] = field(default_factory=dict)
     crossing: list[tuple[int, int, int]] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
     seconds: float = 0.0
+
+
+class _Reads(TorchFunctionMode):
+    """Notes where Python reads numbers out of tensors, once random numbers were drawn."""
+
+    def __init__(self, watch: "_Watch") -> None:
+        super().__init__()
+        self._watch, self._fresh, self.reads = watch, torch.get_rng_state(), list[int]()
+
+    def __torch_function__(
+        self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _READS and not torch.equal(torch.get_rng_state(), self._fresh):
+            self.reads.append(self._watch.count)
+        return func(*args, **(kwargs or {}))
 
 
 class _Watch(TorchDispatchMode):
@@ -124,7 +151,8 @@ def see(tries: Tries) -> Seen:
 
         def ends(name: str, _module: nn.Module, _args: Any, gave: Any) -> None:
             begun = seen.begun[name]
-            begun.until, begun.gave = watch.count, _memories(gave)
+            begun.until = watch.count
+            begun.gave |= _memories(gave)
 
         for name, module in model.named_modules():
             if name and not isinstance(module, torch.jit.ScriptModule):
@@ -132,9 +160,10 @@ def see(tries: Tries) -> Seen:
                 stack.callback(hook.remove)
                 stack.callback(module.register_forward_hook(partial(ends, name)).remove)
         tries.generators.seed_lane(0, 0, 0)
+        read = stack.enter_context(_Reads(watch))
         with tries.runtime.accelerator.autocast():
             model(images)
-    seen.uses, seen.crossing = watch.uses, watch.crossing
+    seen.uses, seen.crossing, seen.reads = watch.uses, watch.crossing, read.reads
     return seen
 
 
@@ -184,17 +213,24 @@ def why_not(model: nn.Module, seen: Seen, name: str) -> str | None:
         return "is not called in a forward pass"
     if begun.times > 1:
         return f"is called {begun.times} times in a forward pass"
+    if begun.at == 0:
+        return "has nothing before it"
     for place in places(model):
         used = seen.uses.get(_memory(place.tensor))
         if used is not None and used[0] < begun.at <= used[1]:
             return f"uses {place.name}, which is used before it as well"
+    return _needs_more(seen, begun)
+
+
+def _needs_more(seen: Seen, begun: Begun) -> str | None:
+    """What comes after a module's begin and hangs on more than what it is given."""
     for made, last, memory in seen.crossing:
         # What it is given may be used after it as well, beside what it makes of it.
         handed = memory in begun.given and (last < begun.until or memory in begun.gave)
         if made <= begun.at <= last and not handed:
             return "is not given all that is needed of what comes before it"
-    if begun.at == 0:
-        return "has nothing before it"
+    if any(read <= begun.at for read in seen.reads):
+        return "comes after a decision that hangs on random numbers"
     return None
 
 
@@ -261,7 +297,25 @@ def stages(model: nn.Module, seen: Seen, cuts: Sequence[str]) -> Stages:
     starts = [0.0, *(seen.begun[name].seconds for name in cuts), seen.seconds]
     whole = max(seen.seconds, 1e-9)
     costs = tuple((end - begin) / whole for begin, end in itertools.pairwise(starts))
-    return Stages(tuple(cuts), owners, costs)
+    ends = [0, *ats, math.inf]
+    elsewhere = tuple(_outside(model, seen, cuts, *span) for span in itertools.pairwise(ends))
+    return Stages(tuple(cuts), owners, elsewhere, costs)
+
+
+def _outside(
+    model: nn.Module, seen: Seen, cuts: Sequence[str], begin: float, end: float
+) -> tuple[str, ...]:
+    """Modules that are called outside of a span of operations alone, the outermost ones."""
+    found: list[str] = []
+    for name, _ in model.named_modules():
+        begun = seen.begun.get(name)
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        holds = any(cut.startswith(f"{name}.") for cut in cuts)
+        if begun is None or inside or holds or begun.until == begun.at:
+            continue
+        if begun.until <= begin or begun.at >= end:
+            found.append(name)
+    return tuple(found)
 
 
 def _such(model: nn.Module, seen: Seen) -> str:

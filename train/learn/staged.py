@@ -8,8 +8,10 @@ from torch import Tensor
 
 from host import stages as asked
 from host.errors import LockstepError, UsageError, first_line
+from train.lanes import attributes
 from train.lanes.buffers import Buffers
-from train.lanes.passage import Crossing, Passage, sent
+from train.lanes.crossing import Crossing, sent
+from train.lanes.passage import Passage
 from train.lanes.stages import Stages, holding
 from train.lanes.traits import Traits
 from train.learn import cutting
@@ -61,7 +63,8 @@ def check(tries: Tries, stages: Stages, traits: Traits) -> None:
     usual = [tries.train(seed).digests() for seed in _SEEDS]
     evaluated = tries.evaluate().digests()
     tries.forget_gradients()
-    passage = Passage(tries.model, tries.model, stages.cuts, tries.generators)
+    held = attributes.picture(tries.model)
+    passage = Passage(tries.model, tries.model, stages, tries.generators)
     try:
         found = _trained(tries, stages, traits, passage, usual)
         found.append(_evaluated(tries, stages, passage))
@@ -77,6 +80,12 @@ def check(tries: Tries, stages: Stages, traits: Traits) -> None:
         passage.close()
         tries.forget_gradients()
         tries.kept.put_back()
+    path = attributes.difference(held, attributes.picture(tries.model))
+    if path is not None:
+        raise UsageError(
+            f"the model, cut at {' and '.join(stages.cuts)}, remembers another {path} than whole",
+            "keep nothing between passes, or train it whole: leave STAGES out",
+        )
     for one, other in zip([*usual, evaluated], found, strict=True):
         name = first_difference({n: d for n, d in one.items() if n in other}, other)
         if name is not None:
