@@ -21,7 +21,7 @@ from train.data import Augmenter, load
 from train.lanes import runtime as runtimes
 from train.lanes.buffers import Buffers
 from train.lanes.seeds import Generators, seed_start
-from train.lanes.state import Kept, slots
+from train.lanes.state import Kept, move, slots
 from train.learn.alone import alone
 from train.learn.examine import examine
 from train.learn.resumption import beginning, check_resume, leave
@@ -645,3 +645,39 @@ def test_few_samples_for_batch_norm_are_warned_of(cli, tmp_path, knobs, warned) 
     assert done.code == 0, done.err
     assert ("batch norm sees a lane at a time, and a lane has 1 of the" in done.out) == warned
     assert ("--lanes 1, or a larger --batch_size" in done.out) == warned
+
+
+class Shared(Base):
+    """One buffer by two names: the one is written to, and the other is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Identity()
+        self.register_buffer("mean", torch.zeros(4))
+        self.norm.register_buffer("mean", self.mean)
+
+    def forward(self, x):
+        x = super().forward(x)
+        if self.training:
+            self.norm.mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        return x - self.mean
+
+
+def test_one_buffer_in_two_places_is_one_on_a_device_as_well() -> None:
+    """torch makes two of it where it copies: to cpu:0, which the processes of a launcher have."""
+    images = torch.randn(4, 1, 8, 8)
+    parted = Shared().to("cpu:0")
+    assert parted.norm.mean is not parted.mean
+    model = move(Shared(), torch.device("cpu:0"))
+    assert model.norm.mean is model.mean
+    kept = Kept(slots(model))
+    model(images)
+    after = model.mean.clone()
+    kept.renew()
+    assert model.norm.mean is model.mean
+    assert not model.mean.any()
+    model(images)
+    assert torch.equal(model.mean, after)
+    kept.put_back()
+    assert model.norm.mean is model.mean
+    assert not model.mean.any()

@@ -48,8 +48,10 @@ class Trained:
         Args:
             shape: (C, H, W) of training images.
         """
+        from train.lanes.state import move
+
         runtime = self.runtime
-        model = built(self.checkpoint, self.config, classes, shape).to(runtime.device)
+        model = move(built(self.checkpoint, self.config, classes, shape), runtime.device)
         prepared: nn.Module = runtime.accelerator.prepare_model(model, evaluation_mode=True)
         return prepared
 

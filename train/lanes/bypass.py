@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from train.lanes import attributes
+from train.lanes.crossing import PLAIN
 from train.lanes.seeds import Generators, equal
 from train.lanes.stages import is_elsewhere
-
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype)
 
 
 class Bypass:
@@ -45,9 +44,7 @@ class Bypass:
         drawn = _drawn(self._generators)
         gave = self.forward(*args, **named)
         leaves, spec = tree_flatten(gave)
-        there = [
-            is_elsewhere(x) if isinstance(x, Tensor) else isinstance(x, _PLAIN) for x in leaves
-        ]
+        there = [is_elsewhere(x) if isinstance(x, Tensor) else isinstance(x, PLAIN) for x in leaves]
         pure = attributes.difference(before, attributes.picture(self._root)) is None
         if pure and all(there) and equal(drawn, _drawn(self._generators)):
             self._known[key] = leaves, spec
@@ -55,18 +52,26 @@ class Bypass:
             self._left.add(key)
         return gave
 
-    def _key(self, args: Any, named: Any) -> Hashable | None:
-        """What a call hangs on; None: it cannot be told."""
-        leaves, spec = tree_flatten((args, named))
-        said: list[Hashable] = [str(spec), self._module.training]
-        for leaf in leaves:
-            if isinstance(leaf, Tensor) and is_elsewhere(leaf):
-                said.append((tuple(leaf.shape), leaf.dtype))
-            elif isinstance(leaf, _PLAIN):
-                said.append((type(leaf), leaf))
-            else:
+    def _key(self, args: tuple[Any, ...], named: dict[str, Any]) -> Hashable | None:
+        """What a call hangs on; None: it cannot be told, or the module might write to it."""
+        said: list[Hashable] = [self._module.training]
+        for name, value in [*((None, value) for value in args), *sorted(named.items())]:
+            told = _told(value)
+            if told is None:
                 return None
+            said.append((name, told))
         return tuple(said)
+
+
+def _told(value: Any) -> Hashable | None:
+    if isinstance(value, Tensor):
+        return (tuple(value.shape), value.dtype) if is_elsewhere(value) else None
+    if isinstance(value, PLAIN):
+        return type(value), value
+    if type(value) is tuple:
+        told = tuple(_told(each) for each in value)
+        return None if None in told else told
+    return None
 
 
 def _again(leaf: Any) -> Any:

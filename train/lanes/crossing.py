@@ -6,57 +6,47 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec
+
+PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype)
+"""What a value may be, beside a tensor, that two stages can compare."""
 
 
 @dataclass
 class Crossing:
-    """What a stage gives to the next one.
+    """What a stage gives to the next one: the tensors that its first module is given. All else that
+    it is given, the next stage has made itself.
 
     Attributes:
-        leaves: the values that the next stage's first module is given, tensors among them.
-        spec: how they stand together.
+        tensors: in the order in which they stand among what the module is given.
+        plain: all values that the module is given, in their order: None for a tensor, and for what
+            cannot be compared.
         wanted: of each tensor, whether the stage before wants its gradient.
         drawn: where generators stand, where the stage has drawn from them; None: it has not.
         shape, kind: of the images that the model was given.
         gradients: of each tensor, where this was given; None: none came.
     """
 
-    leaves: list[Any]
-    spec: TreeSpec
+    tensors: list[Tensor]
+    plain: list[Any]
     wanted: list[bool]
     drawn: list[Any] | None
     shape: tuple[int, ...]
     kind: torch.dtype
     gradients: list[Tensor | None] = field(default_factory=list)
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Those among the leaves."""
-        return [leaf for leaf in self.leaves if isinstance(leaf, Tensor)]
-
-    def having(self, tensors: Sequence[Tensor | None]) -> "Crossing":
-        """The same with others in place of its tensors."""
-        new = iter(tensors)
-        leaves = [next(new) if isinstance(leaf, Tensor | Hole) else leaf for leaf in self.leaves]
-        return replace(self, leaves=leaves)
-
     def sent(self) -> "Crossing":
         """The same as the next stage has it, in memory of its own."""
-        return self.having([sent(tensor) for tensor in self.tensors])
+        return replace(self, tensors=[sent(tensor) for tensor in self.tensors])
 
-    def entered(self) -> list[Any]:
-        """The leaves as a model is given them: their gradients come here."""
+    def entered(self) -> list[Tensor]:
+        """The tensors as a model is given them: their gradients come here."""
         self.gradients = [None] * len(self.wanted)
+        if not torch.is_grad_enabled():
+            return self.tensors
         begin = torch.empty(0, requires_grad=True)
-        found, number = [], 0
-        for leaf in self.leaves:
-            if isinstance(leaf, Tensor):
-                wanted = self.wanted[number] and torch.is_grad_enabled()
-                found.append(_Enter.apply(begin, self, number, leaf) if wanted else leaf)
-                number += 1
-            else:
-                found.append(leaf)
+        found = []
+        for number, (tensor, wanted) in enumerate(zip(self.tensors, self.wanted, strict=True)):
+            found.append(_Enter.apply(begin, self, number, tensor) if wanted else tensor)
         return found
 
     def backward(self, gradients: Sequence[Tensor | None]) -> None:
@@ -66,8 +56,9 @@ class Crossing:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
 
 
-class Hole:
-    """Stands in a crossing where a tensor is to be."""
+def plain(leaves: Sequence[Any]) -> list[Any]:
+    """Of the values that a module is given, those that can be compared; None for all others."""
+    return [leaf if isinstance(leaf, PLAIN) else None for leaf in leaves]
 
 
 class _Enter(torch.autograd.Function):

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from host.errors import LockstepError, UsageError
 from train.lanes.bypass import Bypass
-from train.lanes.crossing import Crossing
+from train.lanes.crossing import Crossing, plain
 from train.lanes.seeds import Generators, equal
 from train.lanes.stages import Stages, is_elsewhere
 
@@ -110,27 +110,34 @@ class Passage:
 
     def _at(self, number: int, forward: Forward, *args: Any, **named: Any) -> Any:
         if self._stage == number + 1:
-            args, named = self._enter(number)
+            args, named = self._enter(number, args, named)
         elif self._stage == number:
             args, named = self._leave(number, args, named)
         return forward(*args, **named)
 
-    def _enter(self, number: int) -> Any:
-        """What the stage's first module is given."""
+    def _enter(self, number: int, args: Any, named: Any) -> Any:
+        """What the stage's first module is given: with the tensors that were sent."""
         if self._given is None:
             raise _not_here(self._cuts[number], "is called twice in a pass")
         given, self._given = self._given, None
+        leaves, spec = tree_flatten((args, named))
+        places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        # Not in their bits: NaN is no other value.
+        if repr(plain(leaves)) != repr(given.plain) or len(places) != len(given.tensors):
+            raise _not_here(self._cuts[number], "is given other values on each stage")
+        for place, tensor in zip(places, given.entered(), strict=True):
+            leaves[place] = tensor
         if given.drawn is None:
             self._reseed()  # what came before may have drawn here as well, for nothing
         else:
             self._draw_on(given.drawn)
-        return tree_unflatten(given.entered(), given.spec)
+        return tree_unflatten(leaves, spec)
 
     def _leave(self, number: int, args: Any, named: Any) -> Any:
         """Take out what the next stage's first module is given; it gets the shapes here."""
         if self._taken is not None:
             raise _not_here(self._cuts[number], "is called twice in a pass")
-        leaves, spec = tree_flatten((args, named))
+        leaves, _ = tree_flatten((args, named))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if any(map(is_elsewhere, tensors)):
             raise _not_here(self._cuts[number], "takes what was there two stages before")
@@ -138,7 +145,7 @@ class Passage:
         drawn = None if equal(now, self._fresh) else now
         wanted = [tensor.requires_grad for tensor in tensors]
         shape, kind = tuple(self._images.shape), self._images.dtype
-        self._taken = Crossing(leaves, spec, wanted, drawn, shape, kind)
+        self._taken = Crossing(tensors, plain(leaves), wanted, drawn, shape, kind)
         return tree_map_only(Tensor, _shape_of, (args, named))
 
     def _pass_by(self, stages: list[int], bypass: Bypass, *args: Any, **named: Any) -> Any:
@@ -177,9 +184,14 @@ def _said(where: str) -> Iterator[None]:
     except LockstepError:
         raise
     except (RuntimeError, NotImplementedError) as error:
-        if "meta" in str(error).lower():
-            raise _not_here(where, "does not give all that comes after it") from error
-        raise
+        said = str(error).lower()
+        if "item()" in said or "data-dependent" in said or "bool" in said:
+            why = "leaves a number to another stage that Python reads here"
+        elif "meta" in said:
+            why = "does not give all that comes after it"
+        else:
+            raise
+        raise _not_here(where, why) from error
 
 
 def _not_here(name: str, why: str) -> UsageError:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from train.lanes.crossing import Crossing, Hole
+from train.lanes.crossing import Crossing
 from train.lanes.passage import Passage
 from train.lanes.pulse import Pulse
 from train.lanes.staging import Staging
@@ -85,11 +85,10 @@ class Pipeline:
         return [next(found) if is_there else None for is_there in there]
 
     def _give(self, gave: Crossing) -> None:
-        bare = [Hole() if isinstance(leaf, Tensor) else leaf for leaf in gave.leaves]
-        self.links.put(replace(gave, leaves=bare), gave.tensors, self.stage + 1)
+        self.links.put(replace(gave, tensors=[]), gave.tensors, self.stage + 1)
 
     def _taken(self) -> Crossing:
         said: Crossing
         with self._pulse.together(f"the activations of stage {self.stage - 1}"):
             said, tensors = self.links.get(self.stage - 1)
-        return said.having(tensors)
+        return replace(said, tensors=tensors)

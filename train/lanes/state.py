@@ -6,7 +6,7 @@ back (`.data`). So each is looked up by its place, and what is put back goes int
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class Slot:
         places: its parameters, or its buffers, by name.
         leaf: the name among them.
         first: the tensor that was there when the slot was made.
+        also: other places that hold the same tensor.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Slot:
     places: dict[str, Any]
     leaf: str
     first: Tensor
+    also: list[tuple[dict[str, Any], str]] = field(default_factory=list)
 
     @property
     def now(self) -> Tensor | None:
@@ -87,13 +89,15 @@ def _check_apart(found: list[Slot]) -> None:
 
 
 def _slots(model: nn.Module) -> Iterator[Slot]:
-    seen: set[int] = set()
+    seen: dict[int, Slot] = {}
     for prefix, module in model.named_modules():
         for places in (module._parameters, module._buffers):
             for leaf, whole in places.items():
-                if whole is None or id(whole) in seen:
+                if whole is None:
                     continue
-                seen.add(id(whole))
+                if id(whole) in seen:
+                    seen[id(whole)].also.append((places, leaf))
+                    continue
                 tensor = held(whole)
                 name = f"{prefix}.{leaf}" if prefix else leaf
                 if tensor.layout is not torch.strided:
@@ -107,7 +111,20 @@ def _slots(model: nn.Module) -> Iterator[Slot]:
                         " checkpoint could be loaded into it",
                         "make it of its own: .contiguous(), or .clone()",
                     )
-                yield Slot(name, module, places, leaf, tensor)
+                seen[id(whole)] = Slot(name, module, places, leaf, tensor)
+                yield seen[id(whole)]
+
+
+def move(model: nn.Module, device: torch.device) -> nn.Module:
+    """Move a model to a device. What is one buffer in several places is one there as well: torch
+    would make several of it, or not, as it has to copy it or not.
+    """
+    several = [slot for slot in list(_slots(model)) if slot.also and not slot.is_parameter]
+    moved = model.to(device)
+    for slot in several:
+        for places, leaf in slot.also:
+            places[leaf] = slot.places[slot.leaf]
+    return moved
 
 
 class Kept:
@@ -135,7 +152,9 @@ class Kept:
     def renew(self) -> None:
         """Have other tensors of these values in their places, until they are put back."""
         for slot, value in zip(self.slots, self.values, strict=True):
-            slot.places[slot.leaf] = value.clone()
+            new = value.clone()
+            for places, leaf in ((slot.places, slot.leaf), *slot.also):
+                places[leaf] = new
 
     def put(self, values: Sequence[Tensor]) -> None:
         """Have these values in the slots' first tensors, and those in their places.
@@ -150,6 +169,8 @@ class Kept:
                 )
             if slot.now is not slot.first:
                 slot.places[slot.leaf] = slot.first
+                for places, leaf in slot.also:
+                    places[leaf] = slot.first
         with torch.no_grad():
             for numbers, first in self._kinds:
                 torch._foreach_copy_(first, [values[n] for n in numbers])

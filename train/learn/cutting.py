@@ -29,7 +29,7 @@ from train.learn.tries import Tries
 _READS = frozenset(
     [
         *("item", "tolist", "numpy", "is_nonzero", "equal", "allclose", "__array__", "__bool__"),
-        *("__int__", "__float__", "__complex__", "__index__", "__contains__", "__iter__"),
+        *("__int__", "__float__", "__complex__", "__index__", "__contains__"),
     ]
 )
 _TIMES = 3  # passes that are timed: the quickest counts
@@ -64,7 +64,7 @@ class Seen:
         uses: of each place in memory, when it was used first and last: numbers of operations.
         crossing: spans of operations from where a tensor was made to where it was used last, and
             where in memory it is.
-        reads: where Python read numbers out of tensors, after random ones were drawn.
+        reads: where Python read numbers out of tensors: on other stages there are none.
         seconds: of the pass.
     """
 
@@ -76,17 +76,16 @@ class Seen:
 
 
 class _Reads(TorchFunctionMode):
-    """Notes where Python reads numbers out of tensors, once random numbers were drawn."""
+    """Notes where Python reads numbers out of tensors."""
 
     def __init__(self, watch: "_Watch") -> None:
         super().__init__()
-        self._watch, self._fresh, self.reads = watch, torch.get_rng_state(), list[int]()
+        self._watch, self.reads = watch, list[int]()
 
     def __torch_function__(
         self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in _READS and not torch.equal(torch.get_rng_state(), self._fresh):
+        if getattr(func, "__name__", "") in _READS:
             self.reads.append(self._watch.count)
         return func(*args, **(kwargs or {}))
 
@@ -230,7 +229,7 @@ def _needs_more(seen: Seen, begun: Begun) -> str | None:
         if made <= begun.at <= last and not handed:
             return "is not given all that is needed of what comes before it"
     if any(read <= begun.at for read in seen.reads):
-        return "comes after a decision that hangs on random numbers"
+        return "comes after Python has read numbers of tensors"
     return None
 
 

@@ -16,6 +16,7 @@ from train.lanes import seeds
 from train.lanes.runtime import Runtime
 from train.lanes.settings import settings
 from train.lanes.stages import Stages
+from train.lanes.state import move
 from train.lanes.traits import USUAL, Traits
 from train.learn import (
     activations,
@@ -52,7 +53,7 @@ def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
     # At lockstep a constructor that asks is told that this process is the only one.
     with alone() if config.lockstep else nullcontext():
         model = models.build(config.model, len(images.classes), images.train.shape)
-    return model.to(runtime.device)
+    return move(model, runtime.device)
 
 
 def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | None) -> Traits:
