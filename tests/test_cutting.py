@@ -1,5 +1,6 @@
 """Where models can be cut into stages: those of libraries as they are, and why others cannot be."""
 
+import random
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import timm
 import torch
 import torchvision
 from torch import nn
+from torch.nn import functional
 
 from host.errors import UsageError
 from host.stages import asked
@@ -115,7 +117,7 @@ class Looks(nn.Module):
         (Skip, "middle", "middle, which is not given all that is needed of what comes before it"),
         (Tied, "second", "second, which uses first.weight, which is used before it as well"),
         (Twice, "again", "again, which is called 2 times in a forward pass"),
-        (Twice, "nothing", "nothing, which is not called in a forward pass"),
+        (Twice, "nothing", "nothing, which is not called in each forward pass"),
         (Skip, "flat", "flat, which has nothing before it"),
         (Skip, "head,up", "head,up do not begin in this order"),
         (Looks, "last", "cannot be cut at last"),
@@ -160,12 +162,67 @@ def test_whatever_a_module_is_given_crosses_the_cut() -> None:
     assert found.owners["part.layer.weight"] == found.owners["last.bias"] == 1
 
 
+class Width(nn.Module):
+    """Python draws how wide a layer is, and the shape says it to what comes after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(32, 10)
+
+    def forward(self, x):
+        width = random.choice([16, 32]) if self.training else 32
+        x = functional.linear(x.flatten(1), self.first.weight[:width], self.first.bias[:width])
+        x = functional.linear(x, self.middle.weight[:, : x.shape[1]], self.middle.bias)
+        return self.last(x) * (32 / width)
+
+
+class Rare(nn.Module):
+    """A layer that is left out now and then, by Python's random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(32, 10)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1)).relu()
+        if not self.training or random.random() < 0.3:
+            x = self.middle(x)
+        return self.last(x)
+
+
+def test_what_python_draws_is_the_same_on_all_stages() -> None:
+    for model in (Width(), Rare()):
+        found = chosen(model, "last")
+        assert found.elsewhere == ((), ())
+        assert found.owners["middle.weight"] == 0
+        assert found.owners["last.weight"] == 1
+
+
+class Counts(nn.Module):
+    """The shape of a tensor says to Python what was drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 32), nn.Linear(32, 10)
+
+    def forward(self, x):
+        x = torch.dropout(self.first(x.flatten(1)), 0.5, self.training)
+        count = len(torch.nonzero(torch.rand(2) < 0.015))
+        return self.last(x) * (1 - 0.5 * count)
+
+
+def test_no_cut_comes_after_python_has_read_a_number() -> None:
+    with pytest.raises(UsageError, match="last, which comes after Python has read numbers of"):
+        chosen(Counts(), "last")
+
+
 def test_the_longest_stage_is_as_short_as_can_be() -> None:
     seen = cutting.Seen(seconds=10.0)
-    model = nn.Sequential(*(nn.Identity() for _ in range(6)))
+    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(6)))
     for n, seconds in enumerate((0, 1, 2, 6, 7, 9)):
         seen.begun[str(n)] = cutting.Begun(str(n), n, set(), n + 1, seconds=float(seconds))
-    assert cutting.best(model, seen, 2, frozenset()) == ("3",)
-    assert cutting.best(model, seen, 2, frozenset(["3"])) == ("4",)
-    assert cutting.best(model, seen, 3, frozenset()) == ("2", "3")
-    assert cutting.best(model, seen, 7, frozenset()) is None
+        seen.uses[model[n].weight.untyped_storage().data_ptr()] = (n, n)
+    assert cutting.best(model, [seen], 2, frozenset()) == ("3",)
+    assert cutting.best(model, [seen], 2, frozenset(["3"])) == ("4",)
+    assert cutting.best(model, [seen], 3, frozenset()) == ("2", "3")
+    assert cutting.best(model, [seen], 7, frozenset()) is None

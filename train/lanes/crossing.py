@@ -80,5 +80,5 @@ def sent(tensor: Tensor) -> Tensor:
     """A tensor as it arrives elsewhere: laid out as it was, where it has no gaps, for the order of
     later sums may follow the layout.
     """
-    found = tensor.detach()
+    found = tensor.detach().resolve_conj().resolve_neg()
     return found.clone(memory_format=torch.preserve_format)

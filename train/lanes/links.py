@@ -108,5 +108,7 @@ def _wait(works: list[tuple[Any, Tensor]]) -> None:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """The memory of a tensor without gaps, in the order in which it lies there."""
-    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+    """The memory of a tensor without gaps, in the order in which it lies there, as bytes: NCCL does
+    not know all types.
+    """
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset()).view(torch.uint8)

@@ -47,7 +47,7 @@ class Passage:
                 where.setdefault(name, []).append(stage)
         for name, numbers in where.items():
             module = root.get_submodule(name)
-            self._wrap(module, partial(self._pass_by, numbers, Bypass(root, module, generators)))
+            self._wrap(module, partial(self._pass_by, numbers, Bypass(root, module)))
         for number, name in enumerate(stages.cuts):
             module = root.get_submodule(name)
             self._wrap(module, partial(self._at, number, module.forward))

@@ -29,27 +29,28 @@ def choose(tries: Tries, wanted: asked.Stages, traits: Traits) -> Stages:
         UsageError: it cannot be cut so.
     """
     seen = cutting.see(tries)
-    cutting.time_them(tries, seen)
+    cutting.time_them(tries, seen[0])
     if wanted.names:
         found = cutting.stages(tries.model, seen, wanted.names)
         check(tries, found, traits)
         return found
     failed: set[str] = set()
+    last = ""
     while True:
         cuts = cutting.best(tries.model, seen, wanted.count, frozenset(failed))
         if cuts is None:
-            said = f" ({', '.join(sorted(failed)[:3])})" * bool(failed)
             raise UsageError(
-                f"{wanted.words}: the model has not so many places where it can be cut{said}",
-                "use fewer stages, or ACCELERATE=fsdp",
+                f"{wanted.words}: the model has not so many places where it can be cut{last}",
+                "use ACCELERATE=fsdp, or fewer stages",
             )
         found = cutting.stages(tries.model, seen, cuts)
         try:
             check(tries, found, traits)
-        except UsageError:
+        except UsageError as error:
             if len(failed) >= _MOST:
                 raise
             failed |= set(cuts)
+            last = f"; tried last: {error.problem}"
             continue
         return found
 

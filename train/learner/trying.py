@@ -163,7 +163,8 @@ def stages(config: Config, images: ImageData, runtime: Runtime, found: Traits) -
         return None
     own = loss.tried(config.optim)
     try:
-        few = sizes.samples(config, images, runtime, min(config.micro_batch, tries.SAMPLES))
+        # A lane: kernels may go another way with another number of images.
+        few = sizes.samples(config, images, runtime, config.micro_batch)
         place = partial(alone, launched=True)
         looked = tries.Tries(_built(config, images, runtime), few, runtime, place, own)
         return staged.choose(looked, wanted, found)
