@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -14,6 +15,8 @@ from torch.nn import functional
 
 from host.errors import UsageError
 from host.stages import asked
+from train.lanes.packing import pack, unpack
+from train.lanes.seeds import equal
 from train.lanes.stages import Stages
 from train.learn import cutting, staged
 from train.learn.tries import Samples, Tries
@@ -226,3 +229,18 @@ def test_the_longest_stage_is_as_short_as_can_be() -> None:
     assert cutting.best(model, [seen], 2, frozenset(["3"])) == ("4",)
     assert cutting.best(model, [seen], 3, frozenset()) == ("2", "3")
     assert cutting.best(model, [seen], 7, frozenset()) is None
+
+
+def test_states_of_generators_come_back_as_they_were() -> None:
+    kinds = [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64]
+    random.gauss(0, 1)
+    states = [
+        random.getstate(), np.random.get_state(), torch.get_rng_state(),
+        *(np.random.default_rng(kind(3)).bit_generator.state for kind in kinds),
+        np.random.RandomState(3).get_state(), random.Random(3).getstate(),
+        torch.Generator().manual_seed(2).get_state(), None, (1, 2.5, "a", True), torch.bfloat16,
+    ]  # fmt: skip
+    assert equal(unpack(pack(states)), states)
+    random.setstate(unpack(pack(states))[0])
+    np.random.set_state(unpack(pack(states))[1])
+    torch.set_rng_state(unpack(pack(states))[2])

@@ -18,8 +18,7 @@ class Crossing:
 
     Attributes:
         tensors: in the order in which they stand among what the module is given.
-        plain: all values that the module is given, in their order: None for a tensor, and for what
-            cannot be compared.
+        plain: what else the module is given, as text: the next stage is to have made the same.
         wanted: of each tensor, whether the stage before wants its gradient.
         drawn: where generators stand, where the stage has drawn from them; None: it has not.
         shape, kind: of the images that the model was given.
@@ -27,7 +26,7 @@ class Crossing:
     """
 
     tensors: list[Tensor]
-    plain: list[Any]
+    plain: str
     wanted: list[bool]
     drawn: list[Any] | None
     shape: tuple[int, ...]
@@ -56,9 +55,9 @@ class Crossing:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
 
 
-def plain(leaves: Sequence[Any]) -> list[Any]:
-    """Of the values that a module is given, those that can be compared; None for all others."""
-    return [leaf if isinstance(leaf, PLAIN) else None for leaf in leaves]
+def plain(leaves: Sequence[Any]) -> str:
+    """The values that a module is given, as text, but for tensors and what cannot be compared."""
+    return repr([leaf if isinstance(leaf, PLAIN) else None for leaf in leaves])
 
 
 class _Enter(torch.autograd.Function):

@@ -1,6 +1,5 @@
 """What the stages of a pipeline send to each other: values with tensors among them."""
 
-import pickle
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from train.lanes.crossing import sent
+from train.lanes.packing import pack, unpack
 
 
 @dataclass
@@ -37,11 +37,10 @@ class Links:
     )
 
     def put(self, what: Any, tensors: list[Tensor], to: int) -> None:
-        """Send a value, and tensors beside it, to a process."""
+        """Send a value as `packing` takes it, and tensors beside it, to a process."""
         laid = [sent(tensor) for tensor in tensors]
         about = [(tuple(t.shape), t.stride(), t.dtype) for t in laid]
-        # Its own processes' words: nobody else's are read here.
-        said = torch.frombuffer(bytearray(pickle.dumps((what, about))), dtype=torch.uint8)
+        said = torch.frombuffer(bytearray(pack((what, about))), dtype=torch.uint8)
         going = self._going[to]
         while len(going) > self.most:
             _wait(going.popleft())
@@ -57,7 +56,7 @@ class Links:
         dist.recv(size, source, group=self.control)
         said = torch.zeros(int(size), dtype=torch.uint8)
         dist.recv(said, source, group=self.control)
-        what, about = pickle.loads(said.numpy().tobytes())  # noqa: S301  (of this training)
+        what, about = unpack(said.numpy().tobytes())
         found = []
         for shape, stride, kind in about:
             tensor = torch.empty_strided(shape, stride, dtype=kind, device=self.device)

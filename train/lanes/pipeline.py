@@ -1,7 +1,7 @@
 """One process's part in the passes of a model whose stages are spread over the processes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -85,10 +85,10 @@ class Pipeline:
         return [next(found) if is_there else None for is_there in there]
 
     def _give(self, gave: Crossing) -> None:
-        self.links.put(replace(gave, tensors=[]), gave.tensors, self.stage + 1)
+        about = (gave.plain, gave.wanted, gave.drawn, gave.shape, gave.kind)
+        self.links.put(about, gave.tensors, self.stage + 1)
 
     def _taken(self) -> Crossing:
-        said: Crossing
         with self._pulse.together(f"the activations of stage {self.stage - 1}"):
-            said, tensors = self.links.get(self.stage - 1)
-        return replace(said, tensors=tensors)
+            about, tensors = self.links.get(self.stage - 1)
+        return Crossing(tensors, *about)
