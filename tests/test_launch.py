@@ -158,6 +158,11 @@ def test_bad_input_ends_before_the_launcher_starts() -> None:
         "error: SHARES=5,2 does not share 8 lanes among 2 processes → give each a number of them,"
         " such as SHARES=4,4\n"
     )
+    done = start(*WORDS, CPUS="3", STAGES="2")
+    assert done.returncode == 2
+    assert "STAGES=2 with 3 processes: 2 stages are 2 processes → use CPUS=2" in done.stderr
+    done = start("sweep", "--config", "configs/digits.yaml", "--seeds", "2", STAGES="2")
+    assert "STAGES=2 is for make train: sweep trains whole models" in done.stderr
     done = start("sweep", "--config", "configs/digits.yaml", "--seeds", "2", SHARES="5,3")
     assert (done.returncode, done.stdout) == (2, "")
     assert "SHARES=5,3 is for make train: sweep gives all processes as many lanes" in done.stderr

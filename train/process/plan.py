@@ -70,11 +70,9 @@ def of(
             _warn(f"{found.processes} processes run {said(shares)} lanes; {fewer} are as fast")
     cpus = limits.cpus()
     if found.device == "cpu" and found.local > cpus:
-        enough = max(n for n in fit if n <= cpus)
-        _warn(
-            f"{found.local} processes on {cpus} CPU{'s' * (cpus > 1)} take turns; CPUS={enough} is"
-            " as fast"
-        )
+        enough = max((n for n in fit if n <= cpus), default=None)
+        as_fast = f"; CPUS={enough} is as fast" if enough else ""  # of stages there is one number
+        _warn(f"{found.local} processes on {cpus} CPU{'s' * (cpus > 1)} take turns{as_fast}")
     return found
 
 
