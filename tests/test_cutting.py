@@ -18,7 +18,7 @@ from host.stages import asked
 from train.lanes.packing import pack, unpack
 from train.lanes.seeds import equal
 from train.lanes.stages import Stages
-from train.learn import cutting, staged
+from train.learn import cutting, seeing, staged
 from train.learn.tries import Samples, Tries
 
 
@@ -220,10 +220,10 @@ def test_no_cut_comes_after_python_has_read_a_number() -> None:
 
 
 def test_the_longest_stage_is_as_short_as_can_be() -> None:
-    seen = cutting.Seen(seconds=10.0)
+    seen = seeing.Seen(seconds=10.0)
     model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(6)))
     for n, seconds in enumerate((0, 1, 2, 6, 7, 9)):
-        seen.begun[str(n)] = cutting.Begun(str(n), n, set(), n + 1, seconds=float(seconds))
+        seen.begun[str(n)] = seeing.Begun(str(n), n, set(), n + 1, seconds=float(seconds))
         seen.uses[model[n].weight.untyped_storage().data_ptr()] = (n, n)
     assert cutting.best(model, [seen], 2, frozenset()) == ("3",)
     assert cutting.best(model, [seen], 2, frozenset(["3"])) == ("4",)

@@ -8,10 +8,10 @@ from torch.optim import Optimizer
 
 from host.errors import UsageError
 from host.text import printable
-from train import learner
+from train import learner, sharing
 from train.config import Config
 from train.data import Augmenter, ImageData, check_place, load
-from train.lanes import launched, order
+from train.lanes import order
 from train.lanes.allreduce import AllReduce
 from train.lanes.passage import Passage
 from train.lanes.patience import all_done
@@ -131,15 +131,9 @@ def resumed(
     state = resume.last(claim, saver, runtime, order.steps(count, config.batch_size))
     comparison.agree_on_pass(runtime, first_pass)
     traits, stages = runtime.from_main((traits, stages))
-    sharding: Sharding | Staging | None = None
-    if stages is not None:
-        assert runtime.links is not None
-        with runtime.together():
-            _check_unmoved(model, traits)
-            sharding = Staging(model, optimizer, stages, runtime.links)
-    learner.as_trained(model, config, traits)
-    if runtime.sharded:
-        sharding = _sharding(model, optimizer, config, runtime, traits=traits, count=count)
+    sharding = sharing.shared(
+        model, optimizer, config, runtime, traits=traits, stages=stages, count=count
+    )
     if average is not None and sharding is not None:
         average.shard(sharding)
     memory.give_back(runtime.device)
@@ -158,58 +152,6 @@ def resumed(
         sharding=sharding,
     )
     return made, state
-
-
-def _sharding(
-    model: nn.Module,
-    optimizer: Optimizer,
-    config: Config,
-    runtime: Runtime,
-    *,
-    traits: Traits,
-    count: int,
-) -> Sharding:
-    """The model and what the optimizer keeps, spread over the processes.
-
-    Raises:
-        UsageError: it would be trained otherwise, or not at all.
-    """
-    _check_unmoved(model, traits)
-    last = count % config.batch_size
-    if last and last < 2 * config.lanes:
-        raise UsageError(
-            f"the last step has {last} samples for {config.lanes} lanes, and where weights are"
-            " sharded no process can go without any",
-            f"--max_steps {max(1, count // config.batch_size)} leaves that step out",
-        )
-    assert runtime.control is not None  # of several processes
-    return Sharding(
-        model,
-        optimizer,
-        rank=runtime.rank,
-        world=runtime.world,
-        control=runtime.control,
-        again=launched.gathers_again(),
-    )
-
-
-def _check_unmoved(model: nn.Module, traits: Traits) -> None:
-    """See that nothing but the optimizer moves a parameter.
-
-    Raises:
-        UsageError: the model does.
-    """
-    names = dict(model.named_parameters(remove_duplicate=False))
-    for found, what in (
-        (traits.late, "comes in parts, as of checkpointing with use_reentrant=True"),
-        (traits.measured | traits.moving, "is changed by the model itself"),
-    ):
-        name = min((name for name in found if name in names), default=None)
-        if name is not None:
-            raise UsageError(
-                f"{name} {what}, and each process has a part of the model",
-                "train it whole: leave STAGES and ACCELERATE=fsdp out",
-            )
 
 
 def register(

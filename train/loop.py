@@ -101,8 +101,7 @@ def update(parts: Parts, batches: Iterator[Batch], step: int, lr: float) -> tupl
         What `forward_backward` reports, and the gradient's norm.
     """
     optim.set_lr(parts.optimizer, lr)
-    staged = parts.pipeline is not None
-    report = (pipelined.forward_backward if staged else forward_backward)(parts, batches, step)
+    report = forward_backward(parts, batches, step)
     norm = parts.clip()
     if parts.tripwire:
         parts.tripwire.before_update(step)
@@ -120,6 +119,8 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
     Returns:
         Mean loss and accuracy of the whole batch, float32 [2], on the device.
     """
+    if parts.pipeline is not None:
+        return pipelined.forward_backward(parts, batches, step)
     config, runtime, reducer = parts.config, parts.runtime, parts.reducer
     assert not isinstance(reducer, StageSum)
     batch_size, samples = config.batch_size, parts.samples

@@ -14,7 +14,7 @@ from train.lanes.crossing import Crossing, sent
 from train.lanes.passage import Passage
 from train.lanes.stages import Stages, holding
 from train.lanes.traits import Traits
-from train.learn import cutting
+from train.learn import cutting, seeing
 from train.learn.passes import Digests, first_difference, told
 from train.learn.tries import Tries
 
@@ -28,8 +28,8 @@ def choose(tries: Tries, wanted: asked.Stages, traits: Traits) -> Stages:
     Raises:
         UsageError: it cannot be cut so.
     """
-    seen = cutting.see(tries)
-    cutting.time_them(tries, seen[0])
+    seen = seeing.see(tries)
+    seeing.time_them(tries, seen[0])
     if wanted.names:
         found = cutting.stages(tries.model, seen, wanted.names)
         check(tries, found, traits)
