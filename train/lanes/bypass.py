@@ -35,7 +35,8 @@ class Bypass:
         known = self._known.get(key)
         if known is not None:
             leaves, spec = known
-            return tree_unflatten([_again(leaf) for leaf in leaves], spec)
+            again = [shape_of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            return tree_unflatten(again, spec)
         if key is None or key in self._known or len(self._known) >= _MOST:
             return self.forward(*args, **named)
         before = attributes.picture(self._root)
@@ -81,10 +82,9 @@ class _Wants(torch.autograd.Function):
         return None, None
 
 
-def _again(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    new = torch.empty_like(leaf)
-    if leaf.requires_grad:
+def shape_of(tensor: Tensor) -> Tensor:
+    """A tensor of that shape, type and layout without memory; with a gradient where that has it."""
+    new: Tensor = torch.empty_like(tensor, device="meta")
+    if tensor.requires_grad and torch.is_grad_enabled():
         new = _Wants.apply(torch.empty(0, device="meta", requires_grad=True), new)
     return new

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from host.errors import LockstepError, UsageError
-from train.lanes.bypass import Bypass
+from train.lanes.bypass import Bypass, shape_of
 from train.lanes.crossing import Crossing, plain
 from train.lanes.seeds import Generators, equal
 from train.lanes.stages import Stages, is_elsewhere
@@ -145,7 +145,7 @@ class Passage:
         wanted = [tensor.requires_grad for tensor in tensors]
         shape, kind = tuple(self._images.shape), self._images.dtype
         self._taken = Crossing(tensors, plain(leaves), wanted, drawn, shape, kind)
-        return tree_map_only(Tensor, _shape_of, (args, named))
+        return tree_map_only(Tensor, shape_of, (args, named))
 
     def _pass_by(self, stages: list[int], bypass: Bypass, *args: Any, **named: Any) -> Any:
         there = self._stage in stages
@@ -199,10 +199,6 @@ def _not_here(name: str, why: str) -> UsageError:
         "name other modules (STAGES=layer2,layer3), or give their number alone (STAGES=3)",
         one_rank=True,
     )
-
-
-def _shape_of(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor, device="meta")
 
 
 def _nothing() -> None:
