@@ -43,3 +43,18 @@ def dkms(machine: Machine) -> tuple[str, str, str] | None:
             ),
         )
     return None
+
+
+def elsewhere(machine: Machine) -> str | None:
+    """Another kernel that has NVIDIA's module: this one has none, and nobody would build it."""
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    places = ("kernel/drivers/video", "kernel/drivers/video/nvidia", "updates/dkms", "extra")
+    if machine.names("/var/lib/dkms") or not running:
+        return None
+    having = [
+        name
+        for name in machine.names("/lib/modules")
+        for place in places
+        if any(n.startswith("nvidia.ko") for n in machine.names(f"/lib/modules/{name}/{place}"))
+    ]
+    return None if running in having or not having else max(having)

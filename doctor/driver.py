@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, lost, unloaded, wsl
+from doctor import access, away, kind, lost, unloaded, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import cuda, limits, nvidia, pci
 from host import lines as table
@@ -21,7 +21,7 @@ _COMPLAINTS = (
     (
         r"insufficient permissions",
         "this user may not open /dev/nvidia*: no program of yours sees a GPU",
-        "sudo usermod -aG {group} $USER   # and log in again",
+        "{join}",
     ),
     (lost.SIGN, lost.WHY, lost.FIX),
     (
@@ -41,7 +41,16 @@ def driver(machine: Machine) -> Finding:
     """The driver answers; or the one reason why it does not."""
     answer, gpus = nvidia.ask(machine)
     if gpus:
-        return _answers(machine, answer.code, gpus)
+        rows, hidden = _answers(machine, answer.code, gpus), access.hidden(machine)
+        if hidden is None or rows.status != "ok":
+            return rows
+        return warn(
+            "driver",
+            f"{rows.seen}; LD_LIBRARY_PATH has {hidden} before the driver's own libcuda",
+            "programs load that one: a stub finds no device, a compat library of another version"
+            " fails (803, 804)",
+            f"take {hidden} out of LD_LIBRARY_PATH",
+        )
     for reason in (wsl.blocked, _mismatch, _none_found, _complaint, _jetson, _unloaded):
         found = reason(machine, answer)
         if found is not None:
@@ -119,7 +128,7 @@ def _complaint(machine: Machine, answer: Answer) -> Finding | None:
                 if sign == lost.SIGN:
                     return lost.explained(machine, row)
                 mend = fix.format(
-                    group=_group(machine), loader=_loader(machine), again=_again(machine)
+                    join=access.join(machine), loader=_loader(machine), again=_again(machine)
                 )
                 return fail("driver", row, why, mend)
     return None
@@ -128,7 +137,7 @@ def _complaint(machine: Machine, answer: Answer) -> Finding | None:
 def _unloaded(machine: Machine, _answer: Answer) -> Finding | None:
     """What bus and kernel say."""
     cards = pci.cards(machine)
-    return unloaded.examine(machine, cards) if cards else unloaded.gone(machine)
+    return unloaded.examine(machine, cards) if cards else away.gone(machine)
 
 
 def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
@@ -222,13 +231,6 @@ def _loader(machine: Machine) -> str:
         return f"export LD_LIBRARY_PATH={_MOUNTED}/lib64:$LD_LIBRARY_PATH PATH=$PATH:{_MOUNTED}/bin"
     major = (nvidia.loaded(machine) or "580").split(".")[0]
     return f"sudo ldconfig; else install it: sudo apt-get install libnvidia-compute-{major}"
-
-
-def _group(machine: Machine) -> str:
-    """The groups to whom the GPUs' devices belong."""
-    device = next(iter(nvidia.devices(machine)), "nvidia0")
-    group = machine.run("stat", "-c", "%G", f"/dev/{device}").out.strip()
-    return group if re.fullmatch(r"[a-z_][\w-]*", group) and group != "root" else "video,render"
 
 
 def line(machine: Machine) -> Finding:

@@ -194,6 +194,11 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     for sign, why, fix in _UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
             return why, fix
+    if "libnvidia-ml.so" in said and _is_ldconfig_inside(machine):
+        return (
+            "the toolkit runs the container's ldconfig: its path in config.toml has no @ in front",
+            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
+        )
     if "libnvidia-ml.so" in said:
         if "snap" in _told(machine, "DockerRootDir"):
             return (
@@ -202,6 +207,12 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
             )
         return "the toolkit does not find the driver's libraries on the host", "sudo ldconfig"
     return "training in it would stop, or run on the CPU", _configure(machine)
+
+
+def _is_ldconfig_inside(machine: Machine) -> bool:
+    """Whether the toolkit is set to a path of ldconfig in the container."""
+    said = machine.read("/etc/nvidia-container-runtime/config.toml") or ""
+    return re.search(r'^\s*ldconfig\s*=\s*"/', said, re.MULTILINE) is not None
 
 
 def _is_desktop(machine: Machine) -> bool:

@@ -23,4 +23,8 @@ def is_laptop(machine: Machine) -> bool:
 
 def is_jetson(machine: Machine) -> bool:
     """Whether its GPU is one of NVIDIA's Tegra, which no bus shows."""
-    return "nvidia,tegra" in (machine.read("/proc/device-tree/compatible") or "")
+    if "nvidia,tegra" in (machine.read("/proc/device-tree/compatible") or ""):
+        return True
+    # In a container without the device tree.
+    model = machine.read("/proc/device-tree/model") or ""
+    return "Jetson" in model or machine.exists("/dev/nvmap")

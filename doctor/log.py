@@ -50,6 +50,7 @@ ASLEEP = (
 _SLEEPS = r"nvidia (\S+): (Unable to|Refused to|can't) change power state"
 # A GPU's reads and writes that AMD's IOMMU does not let through.
 _REFUSED = re.compile(r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT")
+_WAITS = "NV_ERR_RESET_REQUIRED"
 _SWITCH = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.*)")
 
 
@@ -77,6 +78,47 @@ def errors(machine: Machine) -> Finding:
     if said is None:
         return skip("kernel log", "not known: this user may not read it (sudo dmesg)")
     found = [x for x in map(kernel.XID.search, said) if x and _is_ours(machine, x.group(1))]
+    other = _beside(machine, said)
+    if other is not None:
+        return other
+    places = {each.group(1) for each in found}
+    faults = [each for place in sorted(places) for each in _since_reset(found, place)]
+    off = kernel.OFF.search("\n".join(said))
+    if (
+        off
+        and _is_ours(machine, off.group(1))
+        and not any(int(x.group(2)) == _LOST for x in faults)
+    ):
+        seen = f"GPU {off.group(1)} has fallen off the bus"
+        return fail("kernel log", seen, *_MEANING[_LOST])
+    if not faults and any(_WAITS in line for line in said):
+        return fail(
+            "kernel log",
+            f"a GPU waits for a reset ({_WAITS})",
+            "nvidia-smi lists it as sound, and CUDA says busy or unavailable",
+            "sudo nvidia-smi --gpu-reset -i N of the one that CUDA calls busy, or reboot; if it"
+            " comes back, have the machine serviced",
+        )
+    if not faults:
+        count = len(found)
+        return ok("kernel log", f"{count} Xids, all of programs" if count else "no GPU has failed")
+    # The cause comes before what the driver then asks for.
+    worst = max(faults, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
+    number, place = int(worst.group(2)), worst.group(1)
+    meaning, fix = _MEANING[number]
+    asleep = {x.group(1) for x in map(re.compile(_SLEEPS).search, said) if x}
+    if number == _LOST and any(each.startswith(place) for each in asleep):
+        meaning, fix = ASLEEP[0], ASLEEP[2]
+    many = sum(x.group(1, 2) == worst.group(1, 2) for x in faults)
+    seen = f"Xid {number} of GPU {place}{f', {many} times' if many > 1 else ''}"
+    # nvidia-smi takes an address only whole.
+    whole_place = place if "." in place else f"{place}.0"
+    unwell = fail if number == _LOST else warn
+    return unwell("kernel log", seen, meaning, fix.format(gpu=whole_place))
+
+
+def _beside(machine: Machine, said: list[str]) -> Finding | None:
+    """What is wrong, and has no number of the driver's."""
     refused = [x for x in map(_REFUSED.search, said) if x and _is_ours(machine, x.group(1))]
     if refused:
         place, count = refused[-1].group(1), len(refused)
@@ -94,32 +136,7 @@ def errors(machine: Machine) -> Finding:
             "a switch between the GPUs, or a link of it, has failed: all of them may hang",
             "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
         )
-    places = {each.group(1) for each in found}
-    faults = [each for place in sorted(places) for each in _since_reset(found, place)]
-    off = kernel.OFF.search("\n".join(said))
-    if (
-        off
-        and _is_ours(machine, off.group(1))
-        and not any(int(x.group(2)) == _LOST for x in faults)
-    ):
-        seen = f"GPU {off.group(1)} has fallen off the bus"
-        return fail("kernel log", seen, *_MEANING[_LOST])
-    if not faults:
-        count = len(found)
-        return ok("kernel log", f"{count} Xids, all of programs" if count else "no GPU has failed")
-    # The cause comes before what the driver then asks for.
-    worst = max(faults, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
-    number, place = int(worst.group(2)), worst.group(1)
-    meaning, fix = _MEANING[number]
-    asleep = {x.group(1) for x in map(re.compile(_SLEEPS).search, said) if x}
-    if number == _LOST and any(each.startswith(place) for each in asleep):
-        meaning, fix = ASLEEP[0], ASLEEP[2]
-    many = sum(x.group(1, 2) == worst.group(1, 2) for x in faults)
-    seen = f"Xid {number} of GPU {place}{f', {many} times' if many > 1 else ''}"
-    # nvidia-smi takes an address only whole.
-    whole_place = place if "." in place else f"{place}.0"
-    unwell = fail if number == _LOST else warn
-    return unwell("kernel log", seen, meaning, fix.format(gpu=whole_place))
+    return None
 
 
 def _since_reset(found: list[re.Match[str]], place: str) -> list[re.Match[str]]:

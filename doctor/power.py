@@ -10,7 +10,7 @@ from host.machine import Machine
 
 _HOT = 87
 _COOL = 70
-_CAPPED = 0.75  # of the usual power; less is a choice that many make
+_CAPPED = 0.5  # of the usual power; more is a choice that many make
 _SUPPLY = "/sys/class/power_supply"
 
 

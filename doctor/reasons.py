@@ -21,6 +21,11 @@ _HOST = (
     " and pciPassthru.64bitMMIOSizeGB, a power of two above the memory of all its GPUs; QEMU wants"
     " OVMF, q35 and -fw_cfg opt/ovmf/X-PciMmio64Mb; or ask who runs it"
 )
+_APPLE = (
+    "Apple's firmware gives an external card no large window: have its BAR1 made smaller before the"
+    " driver is loaded, and the bridge above it removed and found again (see t2linux); with"
+    " closed modules and options nvidia NVreg_EnableGpuFirmware=0"
+)
 _UNKNOWN = r"installed in this system is not supported by the\s+NVIDIA [\d.]+ driver release"
 # Sign, what is seen, why, and what helps; {card}: the address of one of the cards.
 _LOG = (
@@ -132,6 +137,8 @@ def _placed(machine: Machine, sign: str) -> str | None:
         if "RmInitAdapter" in sign or "fallen off" in sign:
             return "restart this virtual machine; then ask who runs its host to look at the card"
     if sign == _NO_ROOM and "pci=realloc" in (machine.read("/proc/cmdline") or ""):
+        if "Apple" in (machine.read("/sys/class/dmi/id/sys_vendor") or ""):
+            return _APPLE
         return "update the BIOS; Above 4G Decoding and Resizable BAR there"
     if kind.is_laptop(machine) and ("RmInitAdapter" in sign or "fallen off" in sign):
         return (

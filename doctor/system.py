@@ -15,6 +15,7 @@ _YOUNGEST = 1767225600  # 2026-01-01
 _RUN = 1e9  # bytes: checkpoints of a middling model
 _FILES = 1000  # that a run and its caches make
 _LITTLE = 2 << 30  # bytes: torch and a small model
+_THREADS = 64  # that a training may well start for each CPU
 
 
 def processors(machine: Machine) -> Finding:
@@ -105,6 +106,15 @@ def user_limits(machine: Machine) -> Finding:
             f"{files} open files",
             "loader processes run out of them",
             "ulimit -n 65536; docker run --ulimit nofile=65536",
+        )
+    most, cpus = limits.processes(machine.root), limits.cpus(machine.root)
+    if most is not None and most < _THREADS * cpus:
+        return warn(
+            "limits",
+            f"{most:,} processes and threads at most (pids.max), on {cpus} CPUs",
+            "each CPU gets threads of trainers, loaders and BLAS: Resource temporarily unavailable",
+            "podman run --pids-limit -1 (or pids_limit = 0 in containers.conf); docker run"
+            " --pids-limit -1; in Kubernetes podPidsLimit of the kubelet",
         )
     words = [
         "not known" if b is None else "unlimited" if b == math.inf else f"{b:.0f}" for b in told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import building, distribution, log, reasons
+from doctor import away, building, distribution, log, reasons
 from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -21,11 +21,6 @@ _LOCKED = r"unsigned module loading is restricted"
 _UNSIGNED = (
     r"Key was rejected by service|Loading of unsigned module"
     rf"|Loading of module with unavailable key is rejected|{_LOCKED}"
-)
-# Not `blacklist nvidiafb`, which every Ubuntu has, nor `install nvidia modprobe …`, Debian's own.
-_AWAY = re.compile(
-    r"^\s*(blacklist\s+nvidia\s*$|alias\s+nvidia\s+off\b|install\s+nvidia\s+\S*(true|false)\b)",
-    re.MULTILINE,
 )
 _OTHER_KERNEL = (
     r"version magic|Unknown symbol|disagrees about version of symbol|Invalid module format"
@@ -149,7 +144,7 @@ def _not_held(
         return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {_CPU}")
     if log.last(machine, _UNSIGNED):
         return _not_signed(machine, on_bus)
-    off = _switched_off(machine)
+    off = away.switched_off(machine)
     if off is not None:
         seen, fix = off
         why = "a tool that switches laptops' GPUs has switched it off: it trains on the CPU"
@@ -177,6 +172,14 @@ def _not_built(machine: Machine, on_bus: str) -> Finding:
     elif (broken := building.dkms(machine)) is not None:
         seen, why, build = broken
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {_CPU}")
+    elif (other := building.elsewhere(machine)) is not None:
+        return fail(
+            "driver",
+            f"{on_bus}; its module is there for kernel {other}, and not for the one that runs",
+            "it was installed without DKMS, which builds it anew for each kernel",
+            "install the driver again for this kernel, from packages with DKMS (of a .run file:"
+            f" sudo sh NVIDIA-Linux-*.run --dkms); or boot {other}; {_CPU}",
+        )
     else:
         seen = "installed, and not loaded"
         why = "after a kernel upgrade its module may not have been built; else the kernel says why"
@@ -212,42 +215,3 @@ def _secure_boot(machine: Machine) -> bool:
     names = [n for n in machine.names(folder) if n.startswith("SecureBoot-")]
     # Four bytes of attributes, then the value.
     return any((machine.read(f"{folder}/{name}") or "")[-1:] == "\x01" for name in names)
-
-
-def _switched_off(machine: Machine) -> tuple[str, str] | None:
-    """What keeps NVIDIA's module away, and the command that takes that back."""
-    for folder in ("/etc/modprobe.d", "/lib/modprobe.d", "/usr/lib/modprobe.d"):
-        for name in machine.names(folder):
-            text = machine.read(f"{folder}/{name}") or ""
-            if _AWAY.search(text):
-                tools = {
-                    "supergfx": "sudo supergfxctl -m Hybrid",
-                    "EnvyControl": "sudo envycontrol -s hybrid",
-                }
-                file = f"{folder}/{name}"
-                fix = next((fix for word, fix in tools.items() if word in name + text), None)
-                if fix is None and machine.has("prime-select"):
-                    fix = "sudo prime-select on-demand"
-                seen = f"{file} keeps its module from being loaded"
-                return seen, f"{fix or f'sudo mv {file} {file}.off'} && sudo reboot"
-    if (machine.read("/etc/prime-discrete") or "") in ("off", "intel"):
-        return "prime-select has switched it off", "sudo prime-select on-demand && sudo reboot"
-    return None
-
-
-def gone(machine: Machine) -> Finding | None:
-    """The driver is here, and no GPU is on the bus; None where none is to be expected."""
-    if limits.in_container(machine.root) or not machine.has("nvidia-smi"):
-        return None
-    if not log.last(machine, r"NVRM: No NVIDIA (GPU|graphics adapter) found"):
-        laptop = machine.exists("/sys/devices/platform/asus-nb-wmi/dgpu_disable")
-        if not laptop:
-            return None
-    unwell = fail if machine.environ.get("GPUS") else warn
-    return unwell(
-        "driver",
-        "the driver is installed, and no NVIDIA GPU is on the bus",
-        "the card is switched off, not seated, or its link does not come up",
-        "a laptop: switch it to Hybrid, echo 1 | sudo tee /sys/bus/pci/rescan; a riser: set the"
-        " slot's PCIe generation lower in the BIOS; else seat the card and its power plugs again",
-    )

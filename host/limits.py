@@ -141,6 +141,12 @@ def oom_kills(root: Path = ROOT) -> int | None:
     return None
 
 
+def processes(root: Path = ROOT) -> int | None:
+    """Processes and threads that this control group may have; None: as many as it likes."""
+    found = [_number(folder / "pids.max") for folder in _folders(root, "pids")]
+    return min((values[0] for values in found if values), default=None)
+
+
 def sources(root: Path = ROOT) -> list[str]:
     """The files that are read here, as paths on the machine: what a record of it must hold."""
     found = [root / "proc/self" / name for name in ("status", "cgroup")] + [root / "proc/meminfo"]

@@ -1,0 +1,80 @@
+"""What keeps a GPU from driver or bus: tools that switch it off, and what they leave behind."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import log
+from doctor.finding import Finding, fail, warn
+from host import limits
+from host.machine import Machine
+
+# Not `blacklist nvidiafb`, which every Ubuntu has, nor `install nvidia modprobe …`, Debian's own.
+_AWAY = re.compile(
+    r"^\s*(blacklist\s+nvidia\s*$|alias\s+nvidia\s+off\b|install\s+nvidia\s+\S*(true|false)\b)",
+    re.MULTILINE,
+)
+
+
+def switched_off(machine: Machine) -> tuple[str, str] | None:
+    """What keeps NVIDIA's module away, and the command that takes that back."""
+    for folder in ("/etc/modprobe.d", "/lib/modprobe.d", "/usr/lib/modprobe.d"):
+        for name in machine.names(folder):
+            text = machine.read(f"{folder}/{name}") or ""
+            if _AWAY.search(text):
+                tools = {
+                    "supergfx": "sudo supergfxctl -m Hybrid",
+                    "EnvyControl": "sudo envycontrol -s hybrid",
+                }
+                file = f"{folder}/{name}"
+                fix = next((fix for word, fix in tools.items() if word in name + text), None)
+                if fix is None and machine.has("prime-select"):
+                    fix = "sudo prime-select on-demand"
+                seen = f"{file} keeps its module from being loaded"
+                return seen, f"{fix or f'sudo mv {file} {file}.off'} && sudo reboot"
+    if (machine.read("/etc/prime-discrete") or "") in ("off", "intel"):
+        return "prime-select has switched it off", "sudo prime-select on-demand && sudo reboot"
+    return None
+
+
+def _removing(machine: Machine) -> str | None:
+    """A rule of udev that takes NVIDIA's GPUs off the bus."""
+    for folder in (
+        "/etc/udev/rules.d",
+        "/lib/udev/rules.d",
+        "/usr/lib/udev/rules.d",
+        "/run/udev/rules.d",
+    ):
+        for name in machine.names(folder):
+            for row in (machine.read(f"{folder}/{name}") or "").splitlines():
+                ours = "0x10de" in row and "0x03" in row.replace("0x0c03", "")
+                if ours and re.search(r'^[^#]*ATTR\{remove\}\s*=\s*"1"', row):
+                    return f"{folder}/{name}"
+    return None
+
+
+def gone(machine: Machine) -> Finding | None:
+    """The driver is here, and no GPU is on the bus; None where none is to be expected."""
+    if limits.in_container(machine.root) or not machine.has("nvidia-smi"):
+        return None
+    if not log.last(machine, r"NVRM: No NVIDIA (GPU|graphics adapter) found"):
+        laptop = machine.exists("/sys/devices/platform/asus-nb-wmi/dgpu_disable")
+        if not laptop:
+            return None
+    unwell = fail if machine.environ.get("GPUS") else warn
+    rule = _removing(machine)
+    if rule is not None:
+        return unwell(
+            "driver",
+            f"no NVIDIA GPU is on the bus: {rule} takes it off at each boot",
+            "a tool that switches laptops' GPUs has left that rule: it trains on the CPU",
+            f"prime-select on-demand, or supergfxctl -m Hybrid; where neither is there any more:"
+            f" sudo rm {rule} && sudo reboot",
+        )
+    return unwell(
+        "driver",
+        "the driver is installed, and no NVIDIA GPU is on the bus",
+        "the card is switched off, not seated, or its link does not come up",
+        "a laptop: switch it to Hybrid, echo 1 | sudo tee /sys/bus/pci/rescan; a riser: set the"
+        " slot's PCIe generation lower in the BIOS; else seat the card and its power plugs again",
+    )
