@@ -29,6 +29,23 @@ def hidden(machine: Machine) -> str | None:
     return None
 
 
+def met(machine: Machine) -> str | None:
+    """The folder of an MPS daemon that is somebody else's: of the host, seen from a container."""
+    folder = machine.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"  # noqa: S108
+    if not limits.in_container(machine.root) or "control" not in machine.names(folder):
+        return None
+    number = (machine.read(f"{folder}/nvidia-cuda-mps-control.pid") or "").strip()
+    return None if number and machine.exists(f"/proc/{number}") else folder
+
+
+def denied(machine: Machine, device: str) -> str | None:
+    """The group that a device belongs to, by number, where this user may not open it."""
+    group = machine.run("stat", "-c", "%g", device).out.strip()
+    if not group.isdigit() or machine.run("test", "-w", device).code != 1:
+        return None
+    return None if group in machine.run("id", "-G").out.split() else group
+
+
 def _group(machine: Machine) -> str:
     """The groups to whom the GPUs' devices belong."""
     told = re.search(

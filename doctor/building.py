@@ -34,6 +34,15 @@ def dkms(machine: Machine) -> tuple[str, str, str] | None:
                     f" gcc /usr/bin/{gcc} 20; sudo dkms autoinstall && sudo modprobe nvidia"
                 ),
             )
+        if "PREEMPT_RT" in said:
+            return (
+                "DKMS could not build its module: the kernel is a real-time one (PREEMPT_RT)",
+                "NVIDIA's build refuses such kernels",
+                (
+                    "boot a kernel without PREEMPT_RT (Ubuntu: linux-generic); or, at your own"
+                    " risk, build with IGNORE_PREEMPT_RT_PRESENCE=1"
+                ),
+            )
         return (
             seen,
             "driver and kernel do not fit each other",

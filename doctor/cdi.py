@@ -9,6 +9,28 @@ from host.machine import Machine
 _FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 
 
+_NODE = re.compile(
+    r"""["']?path["']?\s*:\s*["']?(/dev/nvidia-(?:uvm|caps)[\w/-]*)["']?,?\s*"""
+    r"""(?:["']?\w+["']?\s*:\s*["']?[\w/-]+["']?,?\s*){0,4}?["']?major["']?\s*:\s*(\d+)"""
+)
+
+
+def other_number(machine: Machine) -> tuple[str, str, str, str] | None:
+    """One that hands over a device by a number that the kernel gave to another one since: the file,
+    the device, the number it has there, and its own.
+    """
+    devices = machine.read("/proc/devices") or ""
+    given = dict(re.findall(r"^\s*(\d+) (nvidia-(?:uvm|caps))$", devices, re.MULTILINE))
+    own = {name: number for number, name in given.items()}
+    for folder in _FOLDERS:
+        for name in machine.names(folder):
+            for device, number in _NODE.findall(machine.read(f"{folder}/{name}") or ""):
+                kind = "nvidia-uvm" if "uvm" in device else "nvidia-caps"
+                if own.get(kind, number) != number:
+                    return f"{folder}/{name}", device, number, own[kind]
+    return None
+
+
 def without_memory_device(machine: Machine) -> str | None:
     """The file of one that hands over GPUs, and not the device for their memory."""
     for folder in _FOLDERS:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Callable
 
-from doctor import driver, engine, gpus, health, link, log, network, nvlink, power, system, wsl
+from doctor import (
+    driver,
+    engine,
+    gpus,
+    health,
+    link,
+    log,
+    network,
+    nvlink,
+    power,
+    system,
+    toolkit,
+    wsl,
+)
 from doctor.finding import Finding, warn
 from host import plan
 from host.errors import first_line
@@ -49,8 +62,8 @@ _ALL = (
     network.interfaces,
     network.fabric,
     engine.engine,
-    engine.toolkit,
-    engine.in_container,
+    toolkit.toolkit,
+    toolkit.in_container,
     engine.room,
     engine.environment,
     wsl.wsl,

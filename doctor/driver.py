@@ -42,6 +42,15 @@ def driver(machine: Machine) -> Finding:
     answer, gpus = nvidia.ask(machine)
     if gpus:
         rows, hidden = _answers(machine, answer.code, gpus), access.hidden(machine)
+        mps = access.met(machine)
+        if rows.status == "ok" and mps is not None:
+            return warn(
+                "driver",
+                f"{rows.seen}; the host's MPS daemon is handed into this container: {mps}",
+                "CUDA turns to it, and fails (805) where it may not or cannot reach it",
+                "CUDA_MPS_PIPE_DIRECTORY=/nowhere; or start the container with --ipc=host; or, on"
+                " the host, echo quit | nvidia-cuda-mps-control",
+            )
         if hidden is None or rows.status != "ok":
             return rows
         return warn(
@@ -106,6 +115,17 @@ def _jetson(machine: Machine, _answer: Answer) -> Finding | None:
     if machine.has("nvidia-smi") or not kind.is_jetson(machine):
         return None
     unwell = fail if machine.environ.get("GPUS") else warn
+    group = access.denied(machine, "/dev/nvmap")
+    if group is not None:
+        inside = limits.in_container(machine.root)
+        return unwell(
+            "driver",
+            f"a Jetson, and this user may not open /dev/nvmap, which is group {group}'s",
+            "CUDA does not start (NvRmMemInitNvmap: Permission denied)",
+            f"start the container with --group-add {group}"
+            if inside
+            else "sudo usermod -aG video,render $USER   # and log in again",
+        )
     return unwell(
         "driver",
         "a Jetson: its GPU is there, and no nvidia-smi, by which GPUs are counted",

@@ -1,83 +1,14 @@
-"""Docker, its way to the GPUs, and the environment without it."""
+"""Docker, and the environment without it."""
 
 from __future__ import annotations
 
 import re
 
-from doctor import cdi, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import INSIDE, cuda, docker, nvidia
+from host import INSIDE, cuda, docker
 from host import image as images
 from host.errors import LockstepError
-from host.machine import NO_ANSWER, Machine
-
-# First release without known holes through which a container gets at the host: CVE-2024-0132
-# (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
-_SAFE_TOOLKIT = (1, 19, 1)
-_CONFIGURE = (
-    "sudo apt-get install nvidia-container-toolkit; sudo nvidia-ctk runtime configure"
-    " --runtime=docker && sudo systemctl restart docker"
-)
-_NO_CGROUPS = "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups"
-_DESKTOP = (
-    "Docker Desktop runs its engine in a machine without GPUs: only on Windows it hands them over",
-    "install Docker Engine beside it, and docker context use default; or ENGINE=local",
-)
-_CONFIGURE_ROOTLESS = (
-    "sudo apt-get install nvidia-container-toolkit; nvidia-ctk runtime configure --runtime=docker"
-    " --config=$HOME/.config/docker/daemon.json && systemctl --user restart docker;"
-    f" {_NO_CGROUPS}=true"
-)
-# What a container says that does not see the GPUs, what it means, and what helps.
-_UNSEEN = (
-    ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
-    (
-        "unresolvable CDI|failed to stat CDI|CDI device injection failed",
-        "the CDI description is missing, or older than the driver",
-        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-    ),
-    (
-        r"bpf_prog_query|failed to add device rules|cgroups?/devices.*permission denied",
-        "the toolkit may not set the device cgroup: a rootless engine, or one inside LXC",
-        f"{_NO_CGROUPS}=true; restart the engine",
-    ),
-    (
-        "cgroup subsystem devices not found",
-        "the toolkit is older than the machine's cgroups (v2), or the engine has none",
-        (
-            "upgrade nvidia-container-toolkit; where it stays so: "
-            f"{_NO_CGROUPS}=true; restart the engine"
-        ),
-    ),
-    (
-        r"mode as .?csv|invoking the NVIDIA Container Runtime Hook directly",
-        "on a Jetson the runtime hands the GPU over, and --gpus does not",
-        (
-            "sudo nvidia-ctk runtime configure --runtime=docker --set-as-default && sudo systemctl"
-            " restart docker; or ENGINE=local"
-        ),
-    ),
-    (
-        r"ldconfig\.real: no such file",
-        "the toolkit is set to Ubuntu's ldconfig, which this system does not have",
-        "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
-    ),
-    (
-        r"unsatisfied condition: cuda",
-        "the image wants a newer driver than this one (NVIDIA_REQUIRE_CUDA)",
-        "install a newer driver, or build the image for this one: CUDA=cuda12",
-    ),
-    (
-        "Insufficient Permissions",
-        "SELinux keeps the devices from containers",
-        "sudo setsebool -P container_use_devices 1",
-    ),
-    (
-        "Failed to initialize NVML",
-        "the container may not open the devices (cgroup)",
-        f"{_NO_CGROUPS}=false && sudo systemctl restart docker",
-    ),
-)
+from host.machine import Machine
 
 
 def engine(machine: Machine) -> Finding:
@@ -105,136 +36,26 @@ def _where(machine: Machine) -> str:
     return f" in the context {context}" if context not in ("", "default") else ""
 
 
-def _answers(machine: Machine) -> bool:
+def answers(machine: Machine) -> bool:
+    """Whether an engine answers that is to be used."""
     return engine(machine).status == "ok"
 
 
-def toolkit(machine: Machine) -> Finding:
-    """Docker can hand GPUs to containers."""
-    _, gpus = nvidia.ask(machine)
-    if not gpus or not _answers(machine):
-        return skip("toolkit", "no GPU" if not gpus else "no engine")
-    way = docker.handover(machine)
-    if way is None:
-        return _no_toolkit(machine)
-    lacking = cdi.without_memory_device(machine) if way == "cdi" else None
-    if lacking is not None:
-        return fail(
-            "toolkit",
-            f"{lacking} hands over GPUs, and not /dev/nvidia-uvm",
-            "in containers nvidia-smi works, and CUDA does not start: it was made too early",
-            "sudo nvidia-modprobe -u -c=0 && sudo nvidia-ctk cdi generate"
-            " --output=/etc/cdi/nvidia.yaml",
-        )
-    said = machine.run("nvidia-ctk", "--version").out
-    found = re.search(r"version ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
-    word = {"nvidia": "runtime", "cdi": "CDI"}[way]
-    if found is None:
-        return ok("toolkit", word)
-    version = ".".join(found.groups())
-    if tuple(int(part) for part in found.groups()) < _SAFE_TOOLKIT:
-        return warn(
-            "toolkit",
-            f"{version} ({word})",
-            "before 1.19.1 a container can get at the host: CVE-2025-23266, CVE-2026-24260",
-            "sudo apt-get update && sudo apt-get install --only-upgrade nvidia-container-toolkit",
-        )
-    return ok("toolkit", f"{version} ({word})")
-
-
-def _no_toolkit(machine: Machine) -> Finding:
-    if _is_desktop(machine):
-        why, fix = _DESKTOP
-        return fail("toolkit", "Docker Desktop has no GPUs here", why, fix)
-    return fail(
-        "toolkit",
-        "Docker has no NVIDIA Container Toolkit",
-        "containers train on the CPU, without an error",
-        _configure(machine),
-    )
-
-
-def _configure(machine: Machine) -> str:
-    said = _told(machine, "SecurityOptions")
-    return _CONFIGURE_ROOTLESS if "rootless" in said else _CONFIGURE
-
-
-def in_container(machine: Machine) -> Finding:
-    """A container sees the GPUs, in the image that trains."""
-    name = "GPUs in a container"
-    _, gpus = nvidia.ask(machine)
-    if not gpus or not _answers(machine):
-        return skip(name, "no GPU" if not gpus else "no engine")
-    way = docker.handover(machine)
-    if way is None:
-        return skip(name, "no toolkit")
-    image = _image(machine)
-    if image is None:
-        return skip(name, "no image yet: make image")
-    given = ["--gpus", "all"] if way == "nvidia" else ["--device", "nvidia.com/gpu=all"]
-    words = ["docker", "run", "--rm", "--network=none", *given, "--entrypoint", "nvidia-smi"]
-    answer = machine.run(*words, image, "-L", seconds=60)
-    count = sum(row.startswith("GPU ") for row in answer.out.splitlines())
-    if answer.code == 0 and count == len(gpus):
-        return ok(name, f"{count}")
-    if answer.code == NO_ANSWER:
-        return fail(name, "no answer in a minute", "the engine or the driver hangs", "docker info")
-    why, fix = _why_unseen(machine, answer.said)
-    rows = [row for row in answer.said.splitlines() if row.strip()]
-    # What waits for the container complains after what could not start it.
-    telling = [row for row in rows if re.search(r"nvidia-container-cli|requirement error", row)]
-    seen = (telling or rows)[-1][:160] if answer.code and rows else f"{count} of {len(gpus)}"
-    return fail(name, seen, why, fix)
-
-
-def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
-    """Why a container does not see the GPUs that the host sees, and what helps."""
-    if "could not select device driver" in said and _is_desktop(machine):
-        return _DESKTOP
-    for sign, why, fix in _UNSEEN:
-        if re.search(sign, said, re.IGNORECASE):
-            return why, fix
-    if "libnvidia-ml.so" in said and _is_ldconfig_inside(machine):
-        return (
-            "the toolkit runs the container's ldconfig: its path in config.toml has no @ in front",
-            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
-        )
-    if "libnvidia-ml.so" in said:
-        if "snap" in _told(machine, "DockerRootDir"):
-            return (
-                "Docker is a snap here, which does not see the driver's libraries",
-                f"sudo snap remove docker; install Docker Engine from docker.com; {_CONFIGURE}",
-            )
-        return "the toolkit does not find the driver's libraries on the host", "sudo ldconfig"
-    return "training in it would stop, or run on the CPU", _configure(machine)
-
-
-def _is_ldconfig_inside(machine: Machine) -> bool:
-    """Whether the toolkit is set to a path of ldconfig in the container."""
-    said = machine.read("/etc/nvidia-container-runtime/config.toml") or ""
-    return re.search(r'^\s*ldconfig\s*=\s*"/', said, re.MULTILINE) is not None
-
-
-def _is_desktop(machine: Machine) -> bool:
-    """Whether the engine is Docker Desktop's on Linux, whose machine has no GPUs."""
-    return not wsl.is_windows(machine) and "Docker Desktop" in _told(machine, "OperatingSystem")
-
-
-def _told(machine: Machine, field: str) -> str:
+def told(machine: Machine, field: str) -> str:
     """A field of what the engine says of itself."""
     return machine.run("docker", "info", "--format", f"{{{{.{field}}}}}").out.strip()
 
 
 def room(machine: Machine) -> Finding:
     """The engine's disk has room for what a build takes."""
-    if not _answers(machine):
+    if not answers(machine):
         return skip("engine's disk", "no engine")
-    root = _told(machine, "DockerRootDir")
+    root = told(machine, "DockerRootDir")
     free = machine.free(root) if root else None
     if free is None:
         return skip("engine's disk", "elsewhere: the engine is on another machine")
     seen = f"{free / 1e9:.0f} GB free in {root}"
-    if free < images.ROOM and _image(machine) is None:
+    if free < images.ROOM and image_here(machine) is None:
         return fail(
             "engine's disk",
             seen,
@@ -248,7 +69,7 @@ def room(machine: Machine) -> Finding:
 
 def environment(machine: Machine) -> Finding:
     """There is something to train in without an engine: .venv, or what makes one."""
-    if _answers(machine) or machine.exists(str(INSIDE)):
+    if answers(machine) or machine.exists(str(INSIDE)):
         return skip("local environment", "training runs in a container")
     if machine.exists(f"{machine.home}/.venv/bin/python"):
         return ok("local environment", ".venv")
@@ -266,7 +87,7 @@ def environment(machine: Machine) -> Finding:
     )
 
 
-def _image(machine: Machine) -> str | None:
+def image_here(machine: Machine) -> str | None:
     """The image that would train here, where it is built; current or not."""
     try:
         line = cuda.fitting_line(machine.environ, cuda.look(machine), any_host=True).name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import reasons
+from doctor import kind, reasons
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci, visible
 from host.machine import Machine
@@ -22,6 +22,15 @@ def models(machine: Machine) -> Finding:
             f"CUDA_VISIBLE_DEVICES={hidden} names none of the {len(gpus)} that are here",
             "CUDA sees no GPU: it trains on the CPU, or not at all",
             "unset CUDA_VISIBLE_DEVICES   # numbers begin with 0 in each container and job",
+        )
+    chosen = visible.seen(machine) if hidden else []
+    apart = [gpu for gpu in chosen if not gpu.is_integrated]
+    if kind.is_jetson(machine) and apart and len(apart) < len(chosen):
+        return fail(
+            "GPUs",
+            f"CUDA_VISIBLE_DEVICES={hidden} names this board's own GPU and another one",
+            "in one process CUDA takes one or the other here: it does not start",
+            f"CUDA_VISIBLE_DEVICES={apart[0].uuid or 'the UUID of one (nvidia-smi -L)'}",
         )
     kinds: dict[str, list[nvidia.Gpu]] = {}
     for gpu in gpus:
@@ -175,12 +184,32 @@ def _held_alone(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
     return None
 
 
+def _miscounted(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
+    """A GPU of which more memory is used than there is."""
+    for gpu in gpus:
+        memory, total = gpu.number("memory.used"), gpu.number("memory.total")
+        if memory is None or not total or memory <= total:
+            continue
+        shared = "libvgpu.so" in (machine.read("/etc/ld.so.preload") or "")
+        return fail(
+            "busy GPUs",
+            f"{gpu.label}: {memory:.0f} of {total:.0f} MiB are used, says nvidia-smi",
+            "what shares this GPU among pods (HAMi's libvgpu.so) has miscounted, and refuses memory"
+            if shared
+            else "what stands between nvidia-smi and the driver has miscounted",
+            "delete the pod and start it anew; HAMi 2.6.1 or newer counts right"
+            if shared
+            else "look what LD_PRELOAD and /etc/ld.so.preload name",
+        )
+    return None
+
+
 def neighbours(machine: Machine) -> Finding:
     """Nobody else computes on the GPUs."""
     gpus = visible.seen(machine)
     if not gpus:
         return skip("busy GPUs", "no GPU")
-    alone = _held_alone(machine, gpus)
+    alone = _held_alone(machine, gpus) or _miscounted(machine, gpus)
     if alone is not None:
         return alone
     by_uuid = {gpu.uuid: gpu for gpu in gpus}

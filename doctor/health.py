@@ -49,6 +49,25 @@ _HEALTH = (
         ),
     ),
     (
+        "fail",
+        "fabric.status",
+        "(?!success$|0$|unknown error|not supported).+",
+        "the NVLink fabric has no place for it: {value}",
+        "GPUs do not reach each other over NVLink, and CUDA may not start",
+        (
+            "nvidia-smi -q | grep -A4 Fabric; sudo systemctl restart nvidia-fabricmanager (or"
+            " nvidia-imex, of a rack); else have whoever runs the machine mend the fabric"
+        ),
+    ),
+    (
+        "warn",
+        "ecc.errors.corrected.volatile.total",
+        "[1-9][0-9]{6,}",
+        "{value} errors in its memory were corrected since the driver was loaded",
+        "its memory is going bad: the next ones may not be corrected",
+        "have it replaced; until then hide it with CUDA_VISIBLE_DEVICES",
+    ),
+    (
         "warn",
         "remapped_rows.pending",
         "yes|[1-9][0-9]*",

@@ -50,6 +50,7 @@ ASLEEP = (
 _SLEEPS = r"nvidia (\S+): (Unable to|Refused to|can't) change power state"
 # A GPU's reads and writes that AMD's IOMMU does not let through.
 _REFUSED = re.compile(r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT")
+_PAGED = 590  # the first driver
 _WAITS = "NV_ERR_RESET_REQUIRED"
 _SWITCH = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.*)")
 
@@ -101,7 +102,8 @@ def errors(machine: Machine) -> Finding:
         )
     if not faults:
         count = len(found)
-        return ok("kernel log", f"{count} Xids, all of programs" if count else "no GPU has failed")
+        seen = f"{count} Xids, all of programs" if count else "no GPU has failed"
+        return _paged(machine, found) or ok("kernel log", seen)
     # The cause comes before what the driver then asks for.
     worst = max(faults, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
     number, place = int(worst.group(2)), worst.group(1)
@@ -137,6 +139,25 @@ def _beside(machine: Machine, said: list[str]) -> Finding | None:
             "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
         )
     return None
+
+
+def _paged(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
+    """Faults that a program has no part in.
+
+    https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1269
+    """
+    major = (nvidia.loaded(machine) or "").split(".")[0]
+    pages = machine.run("getconf", "PAGESIZE").out.strip()
+    faulted = [each for each in found if each.group(2) == "31" and "FAULT_PTE" in each.group(3)]
+    if not faulted or pages != "65536" or not major.isdigit() or int(major) < _PAGED:
+        return None
+    return warn(
+        "kernel log",
+        f"Xid 31 (FAULT_PTE) of GPU {faulted[-1].group(1)}, {len(faulted)} times, under driver"
+        f" {major} and a kernel with pages of 64 KiB",
+        "such drivers lose what is larger than 4 GiB there: programs end, and are not to blame",
+        "install driver 580, or boot a kernel with pages of 4 KiB",
+    )
 
 
 def _since_reset(found: list[re.Match[str]], place: str) -> list[re.Match[str]]:

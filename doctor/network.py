@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from doctor import log
 from doctor.finding import Finding, fail, ok, skip, warn
 from host.machine import Machine
 from host.text import number, whole
@@ -87,7 +90,7 @@ def fabric(machine: Machine) -> Finding:
     # One without a cable says the same: it is not for us to know.
     polling = [d for d, p in ports if "Polling" in (machine.read(f"{p}/phys_state") or "")]
     seen += f"; no link at {', '.join(polling)}" if polling else ""
-    trouble = _slower(machine, up) or _trouble(machine, kind)
+    trouble = _slower(machine, up) or _hungry(machine) or _trouble(machine, kind)
     if trouble is None:
         return ok("InfiniBand", seen)
     more, why, fix = trouble
@@ -121,6 +124,19 @@ def _slower(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str]
                 ),
             )
     return None
+
+
+def _hungry(machine: Machine) -> tuple[str, str, str] | None:
+    """A card whose slot gives it too little power, says its driver."""
+    row = log.last(machine, r"mlx5_core \S+: .*insufficient power on the PCIe slot")
+    told = re.search(r"mlx5_core (\S+): .*slot \((\d+) ?W\)", row or "")
+    if told is None:
+        return None
+    return (
+        f"; {told.group(1)}: its slot gives it {told.group(2)} W, which is too little",
+        "the link may fail under load",
+        "have the machine serviced: power of that slot, or seat the card in another one",
+    )
 
 
 def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:

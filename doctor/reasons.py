@@ -78,6 +78,21 @@ _LOG = (
         ),
     ),
     (
+        r"Missing ENDBR: \S+ \[nvidia",
+        "the kernel stopped its module as it was loaded (Missing ENDBR)",
+        "the kernel watches where jumps go (IBT), and the module was built without what that needs",
+        (
+            "boot with ibt=off on the kernel's command line, or a kernel without IBT; or install a"
+            " driver that is built with it"
+        ),
+    ),
+    (
+        r"RIP: [0-9a-f:]*(_nv\w*|nvidia_\w*|nv_\w*|init_module)\+\S+ \[nvidia",
+        "the kernel faulted in its module (dmesg: Oops)",
+        "driver and kernel do not fit each other, or the card hangs",
+        "install a newer driver, or boot the kernel before",
+    ),
+    (
         r"{card}: GPU does not have the necessary power cables connected",
         "its power cables are not connected, says the kernel's log",
         "the card starts only with all of its plugs",

@@ -38,6 +38,15 @@ def blocked(machine: Machine, answer: Answer) -> Finding | None:
             "sudo apt-get purge '^(lib)?nvidia-.*' && sudo ldconfig, then open the shell anew; or"
             " CPUS=1",
         )
+    if not is_windows(machine):
+        return fail(
+            "driver",
+            f"a guest of Hyper-V with a part of a GPU: nvidia-smi says: {seen}",
+            "its libraries speak to Windows' driver, and need all of its files: some are not here",
+            "copy them anew from the Windows host after each of its driver's upgrades:"
+            " C:\\Windows\\System32\\lxss\\lib to /usr/lib/wsl/lib, and"
+            " …\\DriverStore\\FileRepository\\nv* whole to /usr/lib/wsl/drivers; or CPUS=1",
+        )
     why = "Windows' driver, its kernel for Linux and the libraries from it do not fit each other"
     if "blocked by the operating system" in answer.said:
         why = "Windows does not let WSL use the GPU: the card is in TCC mode, or its driver is old"

@@ -1,0 +1,208 @@
+"""The NVIDIA Container Toolkit: whether containers get the GPUs."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import cdi, wsl
+from doctor.engine import answers, image_here, told
+from doctor.finding import Finding, fail, ok, skip, warn
+from host import docker, nvidia
+from host.machine import NO_ANSWER, Machine
+
+# First release without known holes through which a container gets at the host: CVE-2024-0132
+# (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
+_SAFE_TOOLKIT = (1, 19, 1)
+_CONFIGURE = (
+    "sudo apt-get install nvidia-container-toolkit; sudo nvidia-ctk runtime configure"
+    " --runtime=docker && sudo systemctl restart docker"
+)
+_NO_CGROUPS = "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups"
+_DESKTOP = (
+    "Docker Desktop runs its engine in a machine without GPUs: only on Windows it hands them over",
+    "install Docker Engine beside it, and docker context use default; or ENGINE=local",
+)
+_CONFIGURE_ROOTLESS = (
+    "sudo apt-get install nvidia-container-toolkit; nvidia-ctk runtime configure --runtime=docker"
+    " --config=$HOME/.config/docker/daemon.json && systemctl --user restart docker;"
+    f" {_NO_CGROUPS}=true"
+)
+# What a container says that does not see the GPUs, what it means, and what helps.
+_UNSEEN = (
+    ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
+    (
+        "unresolvable CDI|failed to stat CDI|CDI device injection failed",
+        "the CDI description is missing, or older than the driver",
+        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    ),
+    (
+        r"bpf_prog_query|failed to add device rules|cgroups?/devices.*permission denied",
+        "the toolkit may not set the device cgroup: a rootless engine, or one inside LXC",
+        f"{_NO_CGROUPS}=true; restart the engine",
+    ),
+    (
+        "cgroup subsystem devices not found",
+        "the toolkit is older than the machine's cgroups (v2), or the engine has none",
+        (
+            "upgrade nvidia-container-toolkit; where it stays so: "
+            f"{_NO_CGROUPS}=true; restart the engine"
+        ),
+    ),
+    (
+        r"mode as .?csv|invoking the NVIDIA Container Runtime Hook directly",
+        "on a Jetson the runtime hands the GPU over, and --gpus does not",
+        (
+            "sudo nvidia-ctk runtime configure --runtime=docker --set-as-default && sudo systemctl"
+            " restart docker; or ENGINE=local"
+        ),
+    ),
+    (
+        r"ldconfig\.real: no such file",
+        "the toolkit is set to Ubuntu's ldconfig, which this system does not have",
+        "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
+    ),
+    (
+        r"unsatisfied condition: cuda",
+        "the image wants a newer driver than this one (NVIDIA_REQUIRE_CUDA)",
+        "install a newer driver, or build the image for this one: CUDA=cuda12",
+    ),
+    (
+        "Insufficient Permissions",
+        "SELinux keeps the devices from containers",
+        "sudo setsebool -P container_use_devices 1",
+    ),
+    (
+        "Failed to initialize NVML",
+        "the container may not open the devices (cgroup)",
+        f"{_NO_CGROUPS}=false && sudo systemctl restart docker",
+    ),
+)
+
+
+def toolkit(machine: Machine) -> Finding:
+    """Docker can hand GPUs to containers."""
+    _, gpus = nvidia.ask(machine)
+    if not gpus or not answers(machine):
+        return skip("toolkit", "no GPU" if not gpus else "no engine")
+    way = docker.handover(machine)
+    if way is None:
+        return _no_toolkit(machine)
+    described = _described(machine, way)
+    if described is not None:
+        return described
+    said = machine.run("nvidia-ctk", "--version").out
+    found = re.search(r"version ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
+    word = {"nvidia": "runtime", "cdi": "CDI"}[way]
+    if found is None:
+        return ok("toolkit", word)
+    version = ".".join(found.groups())
+    if tuple(int(part) for part in found.groups()) < _SAFE_TOOLKIT:
+        return warn(
+            "toolkit",
+            f"{version} ({word})",
+            "before 1.19.1 a container can get at the host: CVE-2025-23266, CVE-2026-24260",
+            "sudo apt-get update && sudo apt-get install --only-upgrade nvidia-container-toolkit",
+        )
+    return ok("toolkit", f"{version} ({word})")
+
+
+def _described(machine: Machine, way: str) -> Finding | None:
+    """What is wrong with the descriptions (CDI) of what containers get."""
+    lacking = cdi.without_memory_device(machine) if way == "cdi" else None
+    if lacking is not None:
+        return fail(
+            "toolkit",
+            f"{lacking} hands over GPUs, and not /dev/nvidia-uvm",
+            "in containers nvidia-smi works, and CUDA does not start: it was made too early",
+            "sudo nvidia-modprobe -u -c=0 && sudo nvidia-ctk cdi generate"
+            " --output=/etc/cdi/nvidia.yaml",
+        )
+    other = cdi.other_number(machine)
+    if other is not None:
+        file, device, theirs, own = other
+        return fail(
+            "toolkit",
+            f"{file} hands over {device} as device {theirs}, and it is {own} since this boot",
+            "in containers nvidia-smi works, and CUDA does not start (999): numbers change",
+            f"sudo nvidia-ctk cdi generate --output={file}; where it stays so, at each boot"
+            " (nvidia-cdi-refresh)",
+        )
+    return None
+
+
+def _no_toolkit(machine: Machine) -> Finding:
+    if _is_desktop(machine):
+        why, fix = _DESKTOP
+        return fail("toolkit", "Docker Desktop has no GPUs here", why, fix)
+    return fail(
+        "toolkit",
+        "Docker has no NVIDIA Container Toolkit",
+        "containers train on the CPU, without an error",
+        _configure(machine),
+    )
+
+
+def _configure(machine: Machine) -> str:
+    said = told(machine, "SecurityOptions")
+    return _CONFIGURE_ROOTLESS if "rootless" in said else _CONFIGURE
+
+
+def in_container(machine: Machine) -> Finding:
+    """A container sees the GPUs, in the image that trains."""
+    name = "GPUs in a container"
+    _, gpus = nvidia.ask(machine)
+    if not gpus or not answers(machine):
+        return skip(name, "no GPU" if not gpus else "no engine")
+    way = docker.handover(machine)
+    if way is None:
+        return skip(name, "no toolkit")
+    image = image_here(machine)
+    if image is None:
+        return skip(name, "no image yet: make image")
+    given = ["--gpus", "all"] if way == "nvidia" else ["--device", "nvidia.com/gpu=all"]
+    words = ["docker", "run", "--rm", "--network=none", *given, "--entrypoint", "nvidia-smi"]
+    answer = machine.run(*words, image, "-L", seconds=60)
+    count = sum(row.startswith("GPU ") for row in answer.out.splitlines())
+    if answer.code == 0 and count == len(gpus):
+        return ok(name, f"{count}")
+    if answer.code == NO_ANSWER:
+        return fail(name, "no answer in a minute", "the engine or the driver hangs", "docker info")
+    why, fix = _why_unseen(machine, answer.said)
+    rows = [row for row in answer.said.splitlines() if row.strip()]
+    # What waits for the container complains after what could not start it.
+    telling = [row for row in rows if re.search(r"nvidia-container-cli|requirement error", row)]
+    seen = (telling or rows)[-1][:160] if answer.code and rows else f"{count} of {len(gpus)}"
+    return fail(name, seen, why, fix)
+
+
+def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
+    """Why a container does not see the GPUs that the host sees, and what helps."""
+    if "could not select device driver" in said and _is_desktop(machine):
+        return _DESKTOP
+    for sign, why, fix in _UNSEEN:
+        if re.search(sign, said, re.IGNORECASE):
+            return why, fix
+    if "libnvidia-ml.so" in said and _is_ldconfig_inside(machine):
+        return (
+            "the toolkit runs the container's ldconfig: its path in config.toml has no @ in front",
+            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
+        )
+    if "libnvidia-ml.so" in said:
+        if "snap" in told(machine, "DockerRootDir"):
+            return (
+                "Docker is a snap here, which does not see the driver's libraries",
+                f"sudo snap remove docker; install Docker Engine from docker.com; {_CONFIGURE}",
+            )
+        return "the toolkit does not find the driver's libraries on the host", "sudo ldconfig"
+    return "training in it would stop, or run on the CPU", _configure(machine)
+
+
+def _is_ldconfig_inside(machine: Machine) -> bool:
+    """Whether the toolkit is set to a path of ldconfig in the container."""
+    said = machine.read("/etc/nvidia-container-runtime/config.toml") or ""
+    return re.search(r'^\s*ldconfig\s*=\s*"/', said, re.MULTILINE) is not None
+
+
+def _is_desktop(machine: Machine) -> bool:
+    """Whether the engine is Docker Desktop's on Linux, whose machine has no GPUs."""
+    return not wsl.is_windows(machine) and "Docker Desktop" in told(machine, "OperatingSystem")
