@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 from host.errors import UsageError
 
+MEASURED = "auto"
+"""What SHARES says where lanes are to be shared by measured speed."""
+
 
 def cutting(batch: int, *, power_of_two: bool) -> list[int]:
     """The numbers of lanes that cut a batch evenly, ascending."""
@@ -59,13 +62,16 @@ def share(
     Args:
         batch: samples in all lanes.
         level: of `reproducibility`.
-        asked: what the variable SHARES says: how many lanes each process is to have, as in 5,3.
+        asked: what the variable SHARES says: how many lanes each process is to have, as in 5,3; or
+            `auto`: as many for each at first.
         sharded: whether weights are, and each process is to have as many.
 
     Raises:
         UsageError: the processes cannot share the lanes so.
     """
-    if asked and world <= lanes:
+    if asked == MEASURED:
+        _check_measured("sharded" if sharded else level)
+    elif asked and world <= lanes:
         return _asked(lanes, world, asked, "sharded" if sharded else level)
     even = level != "lockstep" or sharded
     if not can_share(lanes, world, "sharded" if sharded else level):
@@ -83,12 +89,22 @@ def share(
             f"{world} processes cannot share {lanes} lane{'s' * (lanes != 1)}" + " evenly" * even,
             f"use {can} process{'es' * (lanes > 1)}{other}",
         )
-    return _ranges(_counts(lanes, world))
+    return ranges(_counts(lanes, world))
 
 
 def said(shares: Sequence[range]) -> str:
     """How many lanes each process has, for people: 3+3+2."""
     return "+".join(str(len(share)) for share in shares)
+
+
+def _check_measured(level: str) -> None:
+    if level != "lockstep":
+        what = "where weights are sharded" if level == "sharded" else f"at {level}"
+        raise UsageError(
+            f"SHARES={MEASURED}: {what} the processes keep the lanes that they begin with",
+            "leave SHARES out, or use "
+            + ("ACCELERATE= another" if level == "sharded" else "--reproducibility lockstep"),
+        )
 
 
 def _asked(lanes: int, world: int, asked: str, level: str) -> list[range]:
@@ -103,14 +119,14 @@ def _asked(lanes: int, world: int, asked: str, level: str) -> list[range]:
             f"SHARES={asked}: at {level} all processes have as many lanes",
             "leave SHARES out, or use --reproducibility lockstep or fast",
         )
-    even = ",".join(str(len(share)) for share in _ranges(_counts(lanes, max(1, min(world, lanes)))))
+    even = ",".join(str(len(share)) for share in ranges(_counts(lanes, max(1, min(world, lanes)))))
     if len(counts) != world or sum(counts) != lanes or min(counts) < 1:
         raise UsageError(
             f"SHARES={asked} does not share {lanes} lane{'s' * (lanes != 1)} among {world}"
             f" process{'es' * (world != 1)}",
             f"give each a number of them, such as SHARES={even}",
         )
-    return _ranges(counts)
+    return ranges(counts)
 
 
 def _counts(lanes: int, world: int) -> list[int]:
@@ -118,6 +134,7 @@ def _counts(lanes: int, world: int) -> list[int]:
     return [each + (rank < more) for rank in range(world)]
 
 
-def _ranges(counts: list[int]) -> list[range]:
+def ranges(counts: Sequence[int]) -> list[range]:
+    """The lanes of each process, from how many each has."""
     ends = list(itertools.accumulate(counts))
     return [range(end - count, end) for count, end in zip(counts, ends)]

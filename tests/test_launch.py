@@ -169,6 +169,17 @@ def test_bad_input_ends_before_the_launcher_starts() -> None:
     done = start(*WORDS, CPUS="2", ACCELERATE="fsdp", SHARES="5,3")
     assert (done.returncode, done.stdout) == (2, "")
     assert "where weights are sharded all processes have as many lanes" in done.stderr
+    for told, says in (
+        ({"CPUS": "1"}, "SHARES=auto with 1 process, which runs all lanes"),
+        (
+            {"CPUS": "2", "ACCELERATE": "fsdp"},
+            "SHARES=auto: where weights are sharded the processes",
+        ),
+        ({"CPUS": "2", "STAGES": "2"}, "SHARES=auto with STAGES=2: each stage runs all lanes"),
+    ):
+        done = start(*WORDS, SHARES="auto", **told)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert says in done.stderr
     done = start(*WORDS, CPUS="3", ACCELERATE="fsdp")
     assert (done.returncode, done.stdout) == (2, "")
     assert "3 processes cannot share 8 lanes evenly" in done.stderr

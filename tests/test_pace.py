@@ -66,15 +66,15 @@ def test_who_waits_for_data_is_no_slow_computer() -> None:
 
 def test_who_has_more_lanes_may_take_longer() -> None:
     members = [replace(m, lanes=n) for m, n in zip(company(0.3, 0.3, 0.2), (3, 3, 2), strict=True)]
-    assert pace.complaint(members, movable=True) is None
+    assert pace.complaint(members, way="SHARES") is None
     # A card that is half as fast, and has been given as few lanes as it can run meanwhile.
     members = [replace(m, lanes=n) for m, n in zip(company(0.5, 0.6), (5, 3), strict=True)]
-    assert pace.complaint(members, movable=True) is None
+    assert pace.complaint(members, way="SHARES") is None
 
 
 def test_one_that_has_a_lane_alone_and_is_far_slower_is_named() -> None:
     members = [replace(m, lanes=n) for m, n in zip(company(0.2, 0.6, 0.1), (2, 1, 1), strict=True)]
-    said = pace.complaint(members, movable=True)
+    said = pace.complaint(members, way="SHARES")
     assert said is not None
     assert said.startswith("process 1 of host0 takes")
     assert "SHARES" not in said
@@ -82,13 +82,13 @@ def test_one_that_has_a_lane_alone_and_is_far_slower_is_named() -> None:
 
 def test_other_shares_are_named_where_they_would_be_faster() -> None:
     members = [replace(m, lanes=4) for m in company(0.4, 0.8)]
-    said = pace.complaint(members, movable=True)
+    said = pace.complaint(members, way="SHARES")
     assert said is not None
     assert said.endswith("; if it stays so, SHARES=6,2 and --resume would take about 600 ms")
     assert "SHARES" not in (pace.complaint(members) or "SHARES")
     # One that has a lane alone can have no fewer.
     members = [replace(m, lanes=1) for m in company(0.4, 0.8)]
-    assert "SHARES" not in (pace.complaint(members, movable=True) or "SHARES")
+    assert "SHARES" not in (pace.complaint(members, way="SHARES") or "SHARES")
 
 
 def test_lanes_are_shared_by_how_long_one_takes() -> None:

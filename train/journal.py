@@ -1,31 +1,25 @@
 """What is written down of a run on its way."""
 
 import math
-from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from host import launcher, limits
+from host import launcher
 from host.errors import DivergedError, Stopped
 from train.measure import Metrics
 from train.parts import Parts
-from train.process import pace, standing
+from train.process import standing
 from train.process.clock import Clock
-from train.process.health import Health, complaints
-from train.process.pace import Member
 from train.record import rundir, spread
 from train.record.background import Background
 from train.record.resume import State
 from train.record.saver import Held
 from train.record.spread import Spread
-
-# Seconds and steps of training between looks at the machine.
-_PERIOD, _STEPS = 10.0, 5
 
 
 class Journal:
@@ -43,9 +37,6 @@ class Journal:
         self._compared = self._saved
         self._writing = Background()
         self._unread: list[Tensor] = []
-        # The first steps start workers and choose kernels: looks begin after them.
-        self._sampled: tuple[int, float] | None = None
-        self._said: set[str] = set()  # kinds of complaints: each is made once
         # An overflowing gradient is no harm under FP16: the scaler skips the step.
         self._scaled = parts.runtime.accelerator.mixed_precision == "fp16"
 
@@ -75,35 +66,6 @@ class Journal:
                     f"the loss or its gradient is not finite at step {step}",
                     "lower --optim.lr, warm up longer, or set --optim.clip 1",
                 )
-
-    def health(self, health: Health) -> None:
-        """Write down how each process fares, now and then, and say what is wrong with it."""
-        parts, state, runtime = self.parts, self.state, self.parts.runtime
-        now, last = (state.step, state.seconds), state.step == parts.steps
-        if self._sampled is None:
-            self._sampled = now
-            parts.watch.read()
-            return
-        steps, seconds = now[0] - self._sampled[0], now[1] - self._sampled[1]
-        # The main process's clock decides, for all are to look at the same steps.
-        if not last and not runtime.any(runtime.main and seconds > _PERIOD and steps >= _STEPS):
-            return
-        self._sampled = now
-        figures = health.take(seconds, steps, parts.watch.read())
-        judged = seconds > _PERIOD / 2 and steps >= _STEPS
-        wrong = complaints(figures, parts.config, limits.cpus_each()) if judged else {}
-        lanes = len(runtime.lanes)
-        own = pace.member(runtime.rank, runtime.device, figures, wrong, lanes)
-        members = runtime.gathered(own)
-        if parts.recorder is None:
-            return
-        parts.recorder.health(state.step, figures, [m.row() for m in members if len(members) > 1])
-        movable = _movable(parts)
-        compared = judged and parts.pipeline is None  # stages take what they take
-        for kind, text in _wrong(members, judged=compared, movable=movable):
-            if kind not in self._said:
-                self._said.add(kind)
-                parts.recorder.warn(state.step, text)
 
     def compare(self) -> None:
         """Look whether all processes still hold the same bits."""
@@ -231,21 +193,3 @@ class Journal:
             f"a signal came; step {self.state.step} is saved",
             rundir.go_on(self.parts.saver.root.parent),
         )
-
-
-def _movable(parts: Parts) -> bool:
-    """Whether SHARES= could give one process's lanes to another."""
-    fixed = parts.config.reproducibility == "deterministic" or parts.sharding is not None
-    synchronised = any(isinstance(m, nn.SyncBatchNorm) for m in parts.unwrapped.modules())
-    return not (fixed or synchronised or launcher.elastic() is not None)
-
-
-def _wrong(members: Sequence[Member], *, judged: bool, movable: bool) -> Iterator[tuple[str, str]]:
-    """What is wrong with the processes, and of which kind that is."""
-    for member in members:
-        for kind, text in member.complaints.items():
-            yield kind, text if member.rank == 0 else f"{member.name}: {text}"
-    several = judged and len(members) > 1
-    slow = pace.complaint(members, movable=movable) if several else None
-    if slow:
-        yield "slow", slow

@@ -1,13 +1,14 @@
 """The training loop: one screen."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import torch
 from torch import Tensor
 
 from host.errors import LostPeers
 from train import pipelined
+from train.company import Company
 from train.config import Config
 from train.data import Batch
 from train.journal import Journal
@@ -46,13 +47,14 @@ def _train(parts: Parts, state: State, journal: Journal) -> Metrics | None:
     epoch = order.steps(len(parts.data.train), config.batch_size)
     eval_every, save_every = config.eval.every or epoch, config.checkpoint.every or epoch
     metrics = None
+    company = Company(parts, state)
     journal.compare()
     # A run that was stopped inside an evaluation goes on with it.
     if state.step > state.measured and is_due(state.step, eval_every, steps):
         metrics = journal.measure()
-    batches = parts.batches(state.step)
     paused = True  # whether a signal may have come since the step asked for one
-    with closing(batches):
+    with ExitStack() as feeds:
+        batches = feeds.enter_context(closing(parts.batches(state.step)))
         for step in range(state.step, steps):
             runtime.pulse.step = step + 1
             if _spent(config, state, eval_every):
@@ -75,7 +77,7 @@ def _train(parts: Parts, state: State, journal: Journal) -> Metrics | None:
             if log_due and parts.recorder:
                 parts.recorder.train(state.step, state.seconds, lr, report.tolist(), float(norm))
             if log_due and parts.health:
-                journal.health(parts.health)
+                company.look(parts.health)
             if config.tripwire and is_due(state.step, config.tripwire, steps):
                 journal.compare()
             if eval_due:
@@ -83,6 +85,9 @@ def _train(parts: Parts, state: State, journal: Journal) -> Metrics | None:
             best = state.best_step == state.step
             if save_due or best or (eval_due and _spent(config, state, eval_every)):
                 journal.save()
+                if company.share():  # and so has other samples
+                    feeds.close()
+                    batches = feeds.enter_context(closing(parts.batches(state.step)))
             paused = eval_due or save_due
     journal.saved()
     return metrics

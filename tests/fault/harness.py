@@ -214,6 +214,6 @@ def assert_same_run(run: Path, reference: Path) -> None:
 def written(run: Path) -> list[tuple[Any, ...]]:
     """The lines of metrics.jsonl without what depends on the clock."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if line["kind"] not in ("health", "warning")]
+    lines = [line for line in lines if line["kind"] not in ("health", "shares", "warning")]
     names = ("kind", "step", "epoch", "samples", "loss", "lr", "grad_norm", "top1", "top5")
     return [tuple(line.get(name) for name in names) for line in lines]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from host.errors import UsageError
-from host.lanes import share
+from host.lanes import MEASURED, share
 from train.config import Config
 from train.lanes.joining import subtrees
 
@@ -64,6 +64,10 @@ def exchanged_copies(config: Config, world: int) -> int:
 
 def _shares(config: Config, world: int) -> list[range]:
     size, level, asked = config.batch_size, config.reproducibility, os.environ.get("SHARES")
+    if asked == MEASURED:  # it may be any of them
+        most = config.lanes - world + 1
+        starts = range(config.lanes)
+        return [range(a, b) for a in starts for b in range(a + 1, min(a + most, config.lanes) + 1)]
     with suppress(UsageError):
         return share(config.lanes, world, batch=size, level=level, asked=asked)
     processes = min(world, config.lanes)  # more are refused elsewhere

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from host import garbage, plan
 from host.errors import HostError, LockstepError
-from host.lanes import share
+from host.lanes import MEASURED, share
 from host.stages import Stages
 from train.config import Config
 from train.lanes import launched
@@ -43,6 +43,7 @@ class Runtime:
         portable: whether other CPUs are to give the same bits.
         threads: OpenMP threads of this process, part of what decides the bits.
         shares: the lane numbers that each process works through at each step.
+        balanced: whether the lanes are shared anew where another way is faster.
         control: a CPU process group for small decisions; None when alone.
         settings: those of torch that are pinned.
         sharded: whether weights are spread over the processes.
@@ -59,6 +60,7 @@ class Runtime:
     shares: list[range]
     control: dist.ProcessGroup | None
     settings: dict[str, Any]
+    balanced: bool = False
     sharded: bool = False
     stages: Stages | None = None
     links: Links | None = None
@@ -187,11 +189,10 @@ def start(
             raise plan.not_portable(f"{accelerator.mixed_precision.upper()} is asked for")
         size, level = config.batch_size, config.reproducibility
         sharded = sharded and world > 1
-        shares = [range(0)] * world
+        shares, asked = [range(0)] * world, os.environ.get("SHARES")
         if staged is not None:  # each has a part of the model, and runs all lanes
             shares = [range(config.lanes)] * world
         elif training:
-            asked = os.environ.get("SHARES")
             shares = share(config.lanes, world, batch=size, level=level, asked=asked)
         if sharded:  # neighbours are summed at once
             shares = [range(each, config.lanes, world) for each in range(world)]
@@ -210,6 +211,7 @@ def start(
             shares,
             control,
             settings(),
+            training and staged is None and world > 1 and asked == MEASURED,
             sharded,
             staged,
             linked(accelerator.device, patience) if staged is not None else None,

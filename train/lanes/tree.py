@@ -48,8 +48,7 @@ class LaneTree:
         *,
         bucket: int = _BUCKET,
     ) -> None:
-        self._world, self._lanes = len(shares), shares[rank]
-        self._lane = self._lanes.start
+        self._rank, self._world = rank, len(shares)
         # A gradient that comes in parts would be added to the other lane's part by part.
         self._pairs = not traits.late
         # Of the first lane of a pair: its averages and report, and its gradients' versions.
@@ -76,10 +75,19 @@ class LaneTree:
                 for number in (n for n in numbers if n < len(early)):
                     hook = partial(self._ready, place, number)
                     self.parameters[number].register_post_accumulate_grad_hook(hook)
-            held = [[like[n] for n in bucket] for bucket in self._buckets]
-            self._exchange = Exchange(held, plan(shares, rank))
+        self._like = like
+        self.share(shares)
         self._early = [set(bucket) for bucket in self._buckets if bucket[0] < len(early)]
         self._missing = [set(bucket) for bucket in self._early]
+
+    def share(self, shares: Sequence[range]) -> None:
+        """Share the lanes so from the next step on. All processes call this together."""
+        self._lanes = shares[self._rank]
+        self._lane = self._lanes.start
+        if self._world > 1:
+            self.close()
+            held = [[self._like[n] for n in bucket] for bucket in self._buckets]
+            self._exchange = Exchange(held, plan(shares, self._rank))
 
     def lane(self, *, sync: bool) -> AbstractContextManager[Any]:
         """Start the lane from the step's first buffers and from no gradient."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from host import launcher
+from host.lanes import MEASURED
 
 # One is slow from here on, beside the others' median; and only where it takes so much of the step.
 _BEHIND, _COSTS = 1.2, 0.1
@@ -58,7 +59,7 @@ class Member:
     def row(self) -> dict[str, Any]:
         """As metrics.jsonl has it."""
         held = asdict(self)
-        return {**{name: held[name] for name in ("rank", "host", "gpu")}, **self.figures}
+        return {**{name: held[name] for name in ("rank", "host", "gpu", "lanes")}, **self.figures}
 
 
 def member(
@@ -80,11 +81,11 @@ def slowest(members: Sequence[Member]) -> tuple[Member, float]:
     return last, last.own / max(statistics.median(others), 1e-9)
 
 
-def complaint(members: Sequence[Member], *, movable: bool = False) -> str | None:
+def complaint(members: Sequence[Member], *, way: str | None = None) -> str | None:
     """What to say of the slowest of several; None where it is about as fast as the others.
 
     Args:
-        movable: whether another could run some of its lanes.
+        way: how another could run some of its lanes: `SHARES` told so, or `auto`, by itself.
     """
     last, ratio = slowest(members)
     others_each = [each.own / each.lanes for each in members if each is not last]
@@ -94,9 +95,9 @@ def complaint(members: Sequence[Member], *, movable: bool = False) -> str | None
     lost = last.own * (1 - 1 / ratio)
     if ratio < _BEHIND or lost < _COSTS * last.step:
         return None
-    better = _better(members, last.own) if movable else ""
+    other = _told(members, way)
     uneven = len({each.lanes for each in members}) > 1
-    if uneven and not better and ratio_of_all < _FAR:  # as good as it can be
+    if uneven and not other and ratio_of_all < _FAR:  # as good as it can be
         return None
     others = [each for each in members if each is not last]
     waits = [each.step * each.figures["data_share"] for each in others]
@@ -110,19 +111,30 @@ def complaint(members: Sequence[Member], *, movable: bool = False) -> str | None
     cause = cause or (", ".join(state) if state else "look what else runs there")
     return (
         f"{last.name} takes {100 * (ratio - 1):.0f} % longer for its part of a step than the others"
-        f" do, {1000 * last.own:.0f} ms: all wait for it ({cause}){better}"
+        f" do, {1000 * last.own:.0f} ms: all wait for it ({cause}){other}"
     )
 
 
-def _better(members: Sequence[Member], now: float) -> str:
-    """Which shares of the lanes would be faster, for people; empty where none would be by much."""
+def better(members: Sequence[Member]) -> tuple[list[int], float] | None:
+    """How many lanes each should run, and the seconds of a step's longest part then; None where
+    no other way is faster by much.
+    """
     counts, longest = shared(
         [each.own / each.lanes for each in members], sum(each.lanes for each in members)
     )
-    if longest > (1 - _COSTS) * now:
+    now = max(each.own for each in members)
+    return (counts, longest) if longest <= (1 - _COSTS) * now else None
+
+
+def _told(members: Sequence[Member], way: str | None) -> str:
+    """Of other shares that are faster, for people."""
+    found = better(members) if way else None
+    if found is None:
         return ""
-    told = ",".join(map(str, counts))
-    return f"; if it stays so, SHARES={told} and --resume would take about {1000 * longest:.0f} ms"
+    counts, longest = ",".join(map(str, found[0])), 1000 * found[1]
+    if way == MEASURED:
+        return f"; the next checkpoint shares the lanes anew: {counts}, about {longest:.0f} ms"
+    return f"; if it stays so, SHARES={counts} and --resume would take about {longest:.0f} ms"
 
 
 def shared(seconds: Sequence[float], lanes: int) -> tuple[list[int], float]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from host import limits, plan, stages
 from host.errors import UsageError
-from host.lanes import said, share, sharing
+from host.lanes import MEASURED, said, share, sharing
 from host.nodes import Nodes
 from host.plan import Plan
 from train.config import Config
@@ -35,10 +35,11 @@ def of(
             "use --reproducibility lockstep, or NODES= a number",
         )
     level, asked = config.reproducibility, environ.get("SHARES", "")
-    if asked and elastic:
+    if asked and asked != MEASURED and elastic:
         raise UsageError(
             f"SHARES={asked} is for one number of processes, and NODES=MIN:MAX goes on with others",
-            "leave SHARES out: then each gets as many lanes as the others, or one more",
+            "leave SHARES out: then each gets as many lanes as the others, or one more; or use"
+            f" SHARES={MEASURED}",
         )
     found = plan.for_machine(environ, lanes, level=level, portable=config.portable, nodes=nodes)
     fit = sharing(lanes, level) if lanes else [found.processes, limits.cpus()]
@@ -65,7 +66,12 @@ def of(
             asked=asked,
             sharded=found.sharded,
         )
-        if found.processes not in fit and not asked:
+        if asked == MEASURED and found.processes == 1:
+            raise UsageError(
+                f"SHARES={MEASURED} with 1 process, which runs all lanes",
+                "use CPUS=2 or more, or GPUS=2 or more; or leave SHARES out",
+            )
+        if found.processes not in fit and asked in ("", MEASURED):
             fewer = max(n for n in fit if n < found.processes)
             _warn(f"{found.processes} processes run {said(shares)} lanes; {fewer} are as fast")
     cpus = limits.cpus()

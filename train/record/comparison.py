@@ -74,6 +74,10 @@ def other_probes(one: Manifest, other: Manifest) -> str:
     return f"{listed}{more} (of {len(both)} probes)" if unlike else ""
 
 
+def _lanes(shares: list[range], balanced: bool) -> str:
+    return f"{lanes.said(shares)} lanes" + f" (SHARES={lanes.MEASURED})" * balanced
+
+
 def agree(config: Config, runtime: Runtime) -> None:
     """See that all processes compute alike. All of them call this together.
 
@@ -83,8 +87,8 @@ def agree(config: Config, runtime: Runtime) -> None:
     """
     if runtime.control is None:
         return
-    configs = runtime.gathered((platform.node(), config, runtime.shares))
-    for rank, (there, other, shares) in enumerate(configs):
+    configs = runtime.gathered((platform.node(), config, runtime.shares, runtime.balanced))
+    for rank, (there, other, shares, balanced) in enumerate(configs):
         knobs = other_knobs(configs[0][1], other)
         if knobs:
             where = "" if there == configs[0][0] else f" on {there}"
@@ -92,10 +96,11 @@ def agree(config: Config, runtime: Runtime) -> None:
                 f"process {rank}{where} trains another experiment: {knobs}",
                 "start all processes with the same words",
             )
-        if shares != runtime.shares:
+        if (shares, balanced) != (runtime.shares, runtime.balanced):
             raise UsageError(
                 f"SHARES= is not the same on all machines: here the processes run"
-                f" {lanes.said(runtime.shares)} lanes, and on {there} {lanes.said(shares)}",
+                f" {_lanes(runtime.shares, runtime.balanced)}, and on {there}"
+                f" {_lanes(shares, balanced)}",
                 "start all of them with the same SHARES",
             )
     if config.reproducibility == "fast":

@@ -93,6 +93,11 @@ class Recorder:
         self.display.say(f"warning: {text}")
         self._keep(metrics.WARNING, step, text=text)
 
+    def shared(self, step: int, counts: list[int], text: str) -> None:
+        """Record how many lanes each process runs after step `step`, and say so."""
+        self.display.say(text)
+        self._keep("shares", step, shares=counts)
+
     def trace(self, first: int, rows: list[tuple[float, float]]) -> None:
         """Record the [loss, gradient norm] of each step from `first` on."""
         try:

@@ -130,9 +130,11 @@ def measured(path: Path) -> Run:
             " it likes",
             "the model knows the sums of --reproducibility lockstep",
         )
-    if len(set(record.get("shares", []))) > 1:  # a record of before has equal ones
+    moved = any(len({each.get("lanes") for each in row.get("processes", [])}) > 1 for row in rows)
+    if moved or len(set(record.get("shares", []))) > 1:  # a record of before has equal ones
         raise UsageError(
-            f"{path}: its processes ran {'+'.join(map(str, record['shares']))} lanes",
+            f"{path}: its processes ran {'+'.join(map(str, record['shares']))} lanes"
+            + ", and then others" * moved,
             "the model knows equal shares: name a run that had them",
         )
     told, processes = record["network"], record["world_size"]
