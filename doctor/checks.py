@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from doctor import (
+    cuda_line,
     driver,
     engine,
     gpus,
@@ -29,7 +30,7 @@ BROKEN = "not looked at"
 # What takes milliseconds, and stands in the way of this training: `make train` runs these first.
 _QUICK = (
     driver.driver,
-    driver.line,
+    cuda_line.line,
     gpus.counted,
     health.state,
     health.memory_errors,
@@ -42,7 +43,7 @@ _QUICK = (
 )
 _ALL = (
     driver.driver,
-    driver.line,
+    cuda_line.line,
     gpus.models,
     gpus.counted,
     health.state,
@@ -79,7 +80,7 @@ _ALL = (
 # These see to GPUs; who trains on the CPU need not hear of them.
 _GPU = (
     driver.driver,
-    driver.line,
+    cuda_line.line,
     gpus.counted,
     health.state,
     health.memory_errors,
