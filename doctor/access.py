@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor.finding import Finding, ok, warn
 from host import limits, nvidia
 from host.machine import Machine
 
@@ -19,23 +20,33 @@ def join(machine: Machine) -> str:
     return f"sudo usermod -aG {group} $USER   # and log in again"
 
 
-def hidden(machine: Machine) -> str | None:
-    """A folder of LD_LIBRARY_PATH with CUDA's stub of the driver's library, or a compat one."""
-    for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        stub = re.search(r"/(stubs|compat)/?$", folder)
-        names = machine.names(folder) if stub else []
-        if any(name.startswith("libcuda.so") for name in names):
-            return folder
-    return None
-
-
-def met(machine: Machine) -> str | None:
-    """The folder of an MPS daemon that is somebody else's: of the host, seen from a container."""
-    folder = machine.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"  # noqa: S108
-    if not limits.in_container(machine.root) or "control" not in machine.names(folder):
-        return None
-    number = (machine.read(f"{folder}/nvidia-cuda-mps-control.pid") or "").strip()
-    return None if number and machine.exists(f"/proc/{number}") else folder
+def misled(machine: Machine, seen: str) -> Finding:
+    """The driver answers, and what programs load and turn to is its own."""
+    mps, hidden, toolkit = _met(machine), _hidden(machine), _shadowing(machine)
+    if mps is not None:
+        return warn(
+            "driver",
+            f"{seen}; the host's MPS daemon is handed into this container: {mps}",
+            "CUDA turns to it, and fails (805) where it may not or cannot reach it",
+            "CUDA_MPS_PIPE_DIRECTORY=/nowhere; or start the container with --ipc=host; or, on"
+            " the host, echo quit | nvidia-cuda-mps-control",
+        )
+    if hidden is not None:
+        return warn(
+            "driver",
+            f"{seen}; LD_LIBRARY_PATH has {hidden} before the driver's own libcuda",
+            "programs load that one: a stub finds no device, a compat library of another version"
+            " fails (803, 804)",
+            f"take {hidden} out of LD_LIBRARY_PATH",
+        )
+    if toolkit is not None:
+        return warn(
+            "driver",
+            f"{seen}; LD_LIBRARY_PATH has a CUDA toolkit's libraries: {toolkit}",
+            "torch brings its own, and then loads some of each: undefined symbols, or crashes",
+            f"take {toolkit} out of LD_LIBRARY_PATH",
+        )
+    return ok("driver", seen)
 
 
 def denied(machine: Machine, device: str) -> str | None:
@@ -58,3 +69,31 @@ def _group(machine: Machine) -> str:
     device = next(iter(nvidia.devices(machine)), "nvidia0")
     group = machine.run("stat", "-c", "%G", f"/dev/{device}").out.strip()
     return group if re.fullmatch(r"[a-z_][\w-]*", group) and group != "root" else "video,render"
+
+
+def _hidden(machine: Machine) -> str | None:
+    """A folder of LD_LIBRARY_PATH with CUDA's stub of the driver's library, or a compat one."""
+    for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        stub = re.search(r"/(stubs|compat)/?$", folder)
+        names = machine.names(folder) if stub else []
+        if any(name.startswith("libcuda.so") for name in names):
+            return folder
+    return None
+
+
+def _shadowing(machine: Machine) -> str | None:
+    """A folder of LD_LIBRARY_PATH with a CUDA toolkit's libraries, which torch brings itself."""
+    for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        names = machine.names(folder) if folder else []
+        if any(re.match(r"lib(nvJitLink|cusparse|cublas|cudnn)\.so", name) for name in names):
+            return folder
+    return None
+
+
+def _met(machine: Machine) -> str | None:
+    """The folder of an MPS daemon that is somebody else's: of the host, seen from a container."""
+    folder = machine.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"  # noqa: S108
+    if not limits.in_container(machine.root) or "control" not in machine.names(folder):
+        return None
+    number = (machine.read(f"{folder}/nvidia-cuda-mps-control.pid") or "").strip()
+    return None if number and machine.exists(f"/proc/{number}") else folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from doctor import (
+    acs,
     cuda_line,
     driver,
     engine,
@@ -58,6 +59,7 @@ _ALL = (
     power.persistence,
     link.slots,
     nvlink.nvlink,
+    acs.redirected,
     link.external,
     link.freezes,
     network.interfaces,

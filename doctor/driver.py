@@ -39,25 +39,8 @@ def driver(machine: Machine) -> Finding:
     """The driver answers; or the one reason why it does not."""
     answer, gpus = nvidia.ask(machine)
     if gpus:
-        rows, hidden = _answers(machine, answer.code, gpus), access.hidden(machine)
-        mps = access.met(machine)
-        if rows.status == "ok" and mps is not None:
-            return warn(
-                "driver",
-                f"{rows.seen}; the host's MPS daemon is handed into this container: {mps}",
-                "CUDA turns to it, and fails (805) where it may not or cannot reach it",
-                "CUDA_MPS_PIPE_DIRECTORY=/nowhere; or start the container with --ipc=host; or, on"
-                " the host, echo quit | nvidia-cuda-mps-control",
-            )
-        if hidden is None or rows.status != "ok":
-            return rows
-        return warn(
-            "driver",
-            f"{rows.seen}; LD_LIBRARY_PATH has {hidden} before the driver's own libcuda",
-            "programs load that one: a stub finds no device, a compat library of another version"
-            " fails (803, 804)",
-            f"take {hidden} out of LD_LIBRARY_PATH",
-        )
+        rows = _answers(machine, answer.code, gpus)
+        return access.misled(machine, rows.seen) if rows.status == "ok" else rows
     for reason in (wsl.blocked, _mismatch, _none_found, _complaint, _jetson, _unloaded):
         found = reason(machine, answer)
         if found is not None:

@@ -146,7 +146,25 @@ def health(machine: Machine) -> Finding:
                 said = f"{gpu.label}: {seen.format(value=value)}"
                 unwell = fail if status == "fail" else warn
                 return unwell("GPU health", said, why, fix.format(gpu=gpu.index))
-    return _switches(machine) or _sealed(machine) or ok("GPU health", "nothing to do")
+    for look in (_switches, _sealed, _apart):
+        found = look(machine)
+        if found is not None:
+            return found
+    return ok("GPU health", "nothing to do")
+
+
+def _apart(machine: Machine) -> Finding | None:
+    """A GPU that shares the processor's page tables, where the kernel cannot."""
+    sharing = [gpu for gpu in visible.seen(machine) if re.search(r"\bG(B10|[BH]\d00)\b", gpu.name)]
+    asked = machine.run("nvidia-smi", "-q").out if sharing else ""
+    if not re.search(r"^ *Addressing Mode *: *None *$", asked, re.MULTILINE):
+        return None
+    return fail(
+        "GPU health",
+        f"{sharing[0].label}: its addressing mode is None, not ATS",
+        "it is to read the processor's page tables, and this kernel cannot: CUDA does not start",
+        "boot a kernel with CONFIG_ARM_SMMU_V3_SVA=y (the maker's own has it)",
+    )
 
 
 def _sealed(machine: Machine) -> Finding | None:

@@ -130,6 +130,9 @@ def _beside(machine: Machine, said: list[str]) -> Finding | None:
             "GPUs that read each other's memory get zeros, or hang",
             "boot with iommu=pt, or turn the IOMMU off in the BIOS; until then NCCL_P2P_DISABLE=1",
         )
+    faulted = None if limits.in_container(machine.root) else _faulted(said)
+    if faulted is not None:
+        return faulted
     switch = next((x for x in map(_SWITCH.search, said) if x), None)
     if switch and not limits.in_container(machine.root):
         return warn(
@@ -158,6 +161,23 @@ def _paged(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
         "such drivers lose what is larger than 4 GiB there: programs end, and are not to blame",
         "install driver 580, or boot a kernel with pages of 4 KiB",
     )
+
+
+def _faulted(said: list[str]) -> Finding | None:
+    """The kernel faulted within a module of the driver."""
+    begun = False
+    for row in said:
+        begun = begun or re.search(r"\b(Oops|BUG: |kernel BUG|general protection)", row) is not None
+        found = re.search(r"RIP: [0-9a-f]+:(\w+)\+\S+ \[(nvidia\w*)\]", row)
+        found = found or re.search(r"\bpc : (\w+)\+\S+ \[(nvidia\w*)\]", row)
+        if begun and found and found.group(1) != "init_module":  # the driver's row says that
+            return warn(
+                "kernel log",
+                f"the kernel faulted in {found.group(2)} ({found.group(1)})",
+                "what uses the GPUs from then on hangs, or cannot be ended",
+                "reboot; if it comes back, another version of the driver, newer or the one before",
+            )
+    return None
 
 
 def _since_reset(found: list[re.Match[str]], place: str) -> list[re.Match[str]]:

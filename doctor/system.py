@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from doctor import ram
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, limits
 from host.machine import Machine
@@ -19,7 +20,21 @@ _THREADS = 64  # that a training may well start for each CPU
 
 
 def processors(machine: Machine) -> Finding:
-    """No cgroup holds back CPUs."""
+    """They have what torch's binaries use, and no cgroup holds them back."""
+    flags = re.search(r"^flags\s*:(.*)", machine.read("/proc/cpuinfo") or "", re.MULTILINE)
+    known = flags.group(1).split() if flags else []
+    if {"fpu", "sse2"} <= {*known} and "avx2" not in known:
+        lacks = "AVX2" if "avx" in known else "AVX"
+        unwell = warn if "avx" in known else fail
+        return unwell(
+            "CPUs",
+            f"without {lacks}",
+            "numerics: portable needs AVX2"
+            if "avx" in known
+            else "torch's binaries use such instructions: they end with `Illegal instruction`",
+            "in a virtual machine: give it the host's processor (-cpu host, host-passthrough)"
+            + ("; else --numerics native" if "avx" in known else "; else another machine"),
+        )
     there, quota = limits.affinity(machine.root), limits.cpu_quota(machine.root)
     if quota is None or quota >= there:
         return ok("CPUs", f"{there}")
@@ -56,7 +71,7 @@ def memory(machine: Machine) -> Finding:
             "other programs have the rest: a training would wait for the disk, or be killed",
             "ps aux --sort=-rss | head   # who has it",
         )
-    return ok("memory", seen)
+    return ram.failing(machine) or ram.ended(machine, seen) or ok("memory", seen)
 
 
 def shared_memory(machine: Machine) -> Finding:
@@ -170,7 +185,8 @@ def clock(machine: Machine) -> Finding:
             "clock",
             "it is years behind",
             "certificates look as if they were not valid yet",
-            "sudo timedatectl set-ntp true",
+            "sudo timedatectl set-ntp true; where it stays so, systemctl status systemd-timesyncd"
+            " says why; until then sudo date -s 'YEAR-MONTH-DAY HOUR:MINUTE'",
         )
     return ok("clock", "right")
 

@@ -62,6 +62,11 @@ _UNSEEN = (
         "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
     ),
     (
+        r"driver rpc error: timed out",
+        "the driver takes longer to start than the toolkit waits: nothing keeps it loaded",
+        "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1",
+    ),
+    (
         r"unsatisfied condition: cuda",
         "the image wants a newer driver than this one (NVIDIA_REQUIRE_CUDA)",
         "install a newer driver, or build the image for this one: CUDA=cuda12",

@@ -92,7 +92,7 @@ def _held(
     """NVIDIA's module holds it, and nvidia-smi is missing or lists nothing."""
     if not machine.has("nvidia-smi"):
         if not nvidia.devices(machine):  # sysfs shows the host's cards in every container
-            return skip("driver", "the host's GPUs are not given to this container")
+            return _not_given(machine, unwell)
         inside = limits.in_container(machine.root)
         fix = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         if not inside:
@@ -120,6 +120,20 @@ def _held(
         f"{on_bus}, and nvidia-smi says: {said}",
         "the driver is loaded and does not answer, as with a GPU that hangs",
         f"sudo dmesg | grep -iE 'nvrm|xid'; then sudo reboot; {_CPU}",
+    )
+
+
+def _not_given(machine: Machine, unwell: Callable[..., Finding]) -> Finding:
+    """A container without GPUs, on a machine that has some: it may be meant so."""
+    seen = "the host's GPUs are not given to this container"
+    asks = machine.environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("void", "none", "")
+    if not asks or "KUBERNETES_SERVICE_HOST" not in machine.environ:
+        return skip("driver", seen)
+    return unwell(
+        "driver",
+        f"{seen}, which asks for them (NVIDIA_VISIBLE_DEVICES)",
+        "the pod was started by a runtime that does not know GPUs: it trains on the CPU",
+        "in the pod's spec runtimeClassName: nvidia, and resources.limits nvidia.com/gpu: 1",
     )
 
 

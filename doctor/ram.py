@@ -1,0 +1,51 @@
+"""What the kernel says of the machine's memory: modules that fail, programs that it ended."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import log
+from doctor.finding import Finding, fail, warn
+from host import limits
+from host.machine import Machine
+from host.text import whole
+
+_COUNTS = "/sys/devices/system/edac/mc"
+_ENDED = re.compile(r"Out of memory: Killed process \d+ \((python[\w.]*)\).*anon-rss:(\d+)kB")
+
+
+def failing(machine: Machine) -> Finding | None:
+    """A module whose errors could not be corrected."""
+    row = log.last(machine, r"EDAC MC\d+: \d+ UE ") or ""
+    where = re.search(r"EDAC MC\d+: \d+ UE .*? on (\S+)", row)
+    counted = [
+        name
+        for name in machine.names(_COUNTS)
+        if (whole(machine.read(f"{_COUNTS}/{name}/ue_count")) or 0) > 0
+    ]
+    if limits.in_container(machine.root) or not (row or counted):
+        return None
+    place = where.group(1) if where else counted[0] if counted else "a module"
+    return fail(
+        "memory",
+        f"errors that could not be corrected (ECC): {place}",
+        "a module of the machine's memory fails: weights may be wrong, the machine may freeze",
+        "have that module replaced; which one it is: sudo ras-mc-ctl --error-count, or dmesg | grep"
+        " EDAC",
+    )
+
+
+def ended(machine: Machine, seen: str) -> Finding | None:
+    """A training that the kernel ended because memory ran out."""
+    found = [x for x in map(_ENDED.search, log.lines(machine) or []) if x]
+    if limits.in_container(machine.root) or not found:
+        return None
+    size = int(found[-1].group(2)) * 1024 / 2**30
+    times = f", {len(found)} times" if len(found) > 1 else ""
+    return warn(
+        "memory",
+        f"{seen}; it ran out, and the kernel ended {found[-1].group(1)}, which had {size:.1f} GiB"
+        f"{times}",
+        "what is ended so says nothing: `Killed`, exit code 137",
+        "less at once: fewer --data.workers, a smaller batch or more lanes; or more memory",
+    )
