@@ -72,12 +72,16 @@ def test_preempted_it_saves_is_queued_again_and_goes_on(tmp_path, local_copy):
         assert f"queueing job {job} again" in said, said
         assert weights(slurm, "runs/low") == stated_hash()
         # By its number: without one sacct tells of today alone, and midnight may have been between.
-        told = slurm.do(
-            "sacct", "--duplicates", "-X", "-P", "--format=JobID,State,ExitCode", f"--jobs={job}"
-        )
+        asked = "sacct", "--duplicates", "-X", "-P", "--format=JobID,State,ExitCode"
+        deadline = time.monotonic() + 60
+        while True:  # the accounts hear of it later than the controller
+            told = slurm.do(*asked, f"--jobs={job}")
+            states = [row.split("|")[1] for row in told.splitlines() if row.startswith(f"{job}|")]
+            if states == ["REQUEUED", "COMPLETED"]:
+                break
+            assert time.monotonic() < deadline, told
+            time.sleep(1)
         print(told)
-        states = [row.split("|")[1] for row in told.splitlines() if row.startswith(f"{job}|")]
-        assert states == ["REQUEUED", "COMPLETED"], told
 
 
 def test_an_array_of_seeds_goes_on_one_by_one_when_a_node_is_drained(slurm, cli, tmp_path):
