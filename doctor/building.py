@@ -6,6 +6,9 @@ import re
 
 from host.machine import Machine
 
+_LAST = ("304", "340", "390")  # for cards up to Fermi; no changes for new kernels any more
+_ERRORS = (r"^.*\berror: .*$", r"^.*\berror\b.*$")
+
 
 def akmods(machine: Machine) -> list[str]:
     """Logs of attempts to build the module for the kernel that runs."""
@@ -19,7 +22,10 @@ def dkms(machine: Machine) -> tuple[str, str, str] | None:
     place = "/var/lib/dkms/nvidia"
     for version in machine.names(place):
         said = machine.read(f"{place}/{version}/build/make.log") or ""
-        error = re.search(r"^.*\berror\b.*$", said, re.MULTILINE | re.IGNORECASE)
+        error = next(
+            filter(None, (re.search(sign, said, re.MULTILINE | re.IGNORECASE) for sign in _ERRORS)),
+            None,
+        )
         if error is None:
             continue
         seen = f"DKMS could not build its module: {error.group().strip()[:120]}"
@@ -43,6 +49,13 @@ def dkms(machine: Machine) -> tuple[str, str, str] | None:
                     " risk, build with IGNORE_PREEMPT_RT_PRESENCE=1"
                 ),
             )
+        major = version.split(".")[0]
+        if major in _LAST:
+            return (
+                seen,
+                f"branch {major} is the last for its cards, and is not kept up with new kernels",
+                "boot the kernel before, or an LTS one; or a build of that branch with patches",
+            )
         return (
             seen,
             "driver and kernel do not fit each other",
@@ -52,6 +65,19 @@ def dkms(machine: Machine) -> tuple[str, str, str] | None:
             ),
         )
     return None
+
+
+def without_headers(machine: Machine) -> bool:
+    """Whether DKMS has NVIDIA's sources, and the kernel that runs not the files to build for it."""
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    there = machine.names(f"/lib/modules/{running}") if running else []
+    sources = machine.names("/usr/src")
+    ours = any(re.match(r"nvidia-\d", name) for name in sources) and machine.has("dkms")
+    return bool(there) and "build" not in there and ours and not _headers(sources, running)
+
+
+def _headers(sources: list[str], running: str) -> bool:
+    return any(name in sources for name in (f"linux-headers-{running}", f"kernel-devel-{running}"))
 
 
 def elsewhere(machine: Machine) -> str | None:

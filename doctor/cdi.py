@@ -15,6 +15,15 @@ _NODE = re.compile(
 )
 
 
+def of_gpus(machine: Machine) -> str | None:
+    """The file of one of NVIDIA's GPUs."""
+    for folder in _FOLDERS:
+        for name in machine.names(folder):
+            if "nvidia.com/gpu" in (machine.read(f"{folder}/{name}") or ""):
+                return f"{folder}/{name}"
+    return None
+
+
 def other_number(machine: Machine) -> tuple[str, str, str, str] | None:
     """One that hands over a device by a number that the kernel gave to another one since: the file,
     the device, the number it has there, and its own.

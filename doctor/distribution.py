@@ -27,6 +27,16 @@ BUILD = {
     "arch": "sudo mkinitcpio -P && sudo reboot",
 }
 
+HEADERS = {
+    **dict.fromkeys(("fedora", "rhel"), "sudo dnf install kernel-devel-$(uname -r)"),
+    "arch": "sudo pacman -S linux-headers   # of the kernel that runs: linux-lts-headers and so on",
+    "suse": "sudo zypper install kernel-default-devel",
+}
+APT_HEADERS = (
+    "sudo apt-get install linux-headers-$(uname -r); for good, the package of headers that follows"
+    " your kernels (linux-headers-amd64, -cloud-amd64, -generic)"
+)
+
 DKMS = (
     "sudo dkms autoinstall; sudo modprobe nvidia || dkms status; without DKMS: the package of"
     " modules for $(uname -r)"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-from doctor import access, away, kind, lost, unloaded, wsl
+from doctor import access, away, kind, lost, mismatch, unloaded, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Answer, Machine
 
-_REBOOT = "sudo reboot"
 _CPU = "or train on the CPU: CPUS=1"
 _MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
 _XID = "sudo dmesg | grep -iE 'nvrm|xid'"
@@ -41,7 +40,7 @@ def driver(machine: Machine) -> Finding:
     if gpus:
         rows = _answers(machine, answer.code, gpus)
         return access.misled(machine, rows.seen) if rows.status == "ok" else rows
-    for reason in (wsl.blocked, _mismatch, _none_found, _complaint, _jetson, _unloaded):
+    for reason in (wsl.blocked, mismatch.found, _none_found, _complaint, _jetson, _unloaded):
         found = reason(machine, answer)
         if found is not None:
             return found
@@ -50,45 +49,6 @@ def driver(machine: Machine) -> Finding:
         return skip("driver", f"no NVIDIA GPU, but {other}, for which this torch is not built")
     # nvidia-smi without a card: an image's, or a virtual machine's that lost it.
     return skip("driver", "no NVIDIA GPU on this machine")
-
-
-def _mismatch(machine: Machine, answer: Answer) -> Finding | None:
-    """Library and module are of two versions."""
-    if "version mismatch" not in answer.said:
-        return None
-    told = re.search(r"NVML library version: ([\d.]+)", answer.said)
-    library = told.group(1) if told else "of another version"
-    loaded = nvidia.loaded(machine) or "another"
-    if limits.in_container(machine.root):
-        if told and loaded[:1].isdigit() and library.split(".")[0] != loaded.split(".")[0]:
-            return fail(
-                "driver",
-                f"the library in this container is {library}, and the host's module {loaded}",
-                "the image has driver libraries of its own, which hide the host's",
-                "take nvidia-utils and libnvidia-* out of the image (the toolkit brings the"
-                " host's), or take another image",
-            )
-        return fail(
-            "driver",
-            "the library in this container is not of the kernel module's version",
-            "the driver was upgraded after the container was started",
-            "start the container anew; if it comes back, reboot the host",
-        )
-    if loaded == machine.run("modinfo", "-F", "version", "nvidia").out.strip():
-        return fail(
-            "driver",
-            f"library {library}, kernel module {loaded}, the same on the disk",
-            "they were upgraded apart, or installed from two sources",
-            "have both of one version: upgrade or downgrade the driver's packages (a reboot alone"
-            " changes nothing), and keep one source alone (sudo nvidia-uninstall takes away what a"
-            f" .run file brought); then {_REBOOT}; {_CPU}",
-        )
-    return fail(
-        "driver",
-        f"library {library if told else 'new'}, kernel module {loaded}",
-        "the driver was upgraded and the old module is still loaded: nothing starts on a GPU",
-        f"{_REBOOT}   # {_CPU}",
-    )
 
 
 def _jetson(machine: Machine, _answer: Answer) -> Finding | None:

@@ -16,6 +16,14 @@ def is_guest(machine: Machine) -> bool:
     return re.search(r"^flags\s*:.*\bhypervisor\b", flags, re.MULTILINE) is not None
 
 
+def is_lxc(machine: Machine) -> bool:
+    """Whether it is a container of LXC (Proxmox, Incus), with a system of its own."""
+    return "lxc" in (
+        machine.environ.get("container"),
+        (machine.read("/run/systemd/container") or "").strip(),
+    )
+
+
 def is_laptop(machine: Machine) -> bool:
     """Whether its GPU is soldered in, and nobody can seat it again."""
     return (machine.read("/sys/class/dmi/id/chassis_type") or "") in _LAPTOPS

@@ -56,8 +56,8 @@ def slots(machine: Machine) -> Finding:
                 "PCIe",
                 f"{card.address}: {now} under load, and card and slot can do {link}",
                 f"about {now.rate:.1f} GB/s instead of {link.rate:.0f}",
-                "BIOS: set the slot's PCIe generation by hand, and update it; seat the card again,"
-                " leave out a riser; update the driver",
+                f"{_ruled(machine)}BIOS: set the slot's PCIe generation by hand, and update it;"
+                " seat the card again, leave out a riser; update the driver",
             )
         if link.rate < 0.45 * card.best.rate:
             return warn(
@@ -87,6 +87,14 @@ def _storm(machine: Machine, cards: list[pci.Card]) -> Finding | None:
 
 def _is_busy(gpu: nvidia.Gpu) -> bool:
     return (gpu.number("utilization.gpu") or 0) > _BUSY and gpu.text("pstate") in ("P0", "P1", "P2")
+
+
+def _ruled(machine: Machine) -> str:
+    """What else helps where a rule of udev writes into the registers of links."""
+    for name in machine.names("/etc/udev/rules.d"):
+        if re.search(r"setpci.*CAP_EXP", machine.read(f"/etc/udev/rules.d/{name}") or ""):
+            return f"take away /etc/udev/rules.d/{name}, which writes into links, and reboot; "
+    return ""
 
 
 def _mend(card: pci.Card, link: pci.Link) -> str:

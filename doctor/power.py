@@ -51,6 +51,22 @@ def slowed(machine: Machine) -> Finding:
                 "it computes slower than it could",
                 f"sudo nvidia-smi -i {gpu.row['index']} -pl {usual:.0f}   # unless that is meant",
             )
+    laptop = _held_back(machine)
+    if laptop is not None:
+        return laptop
+    heats = [heat for heat in (g.number("temperature.gpu") for g in gpus) if heat is not None]
+    return ok("heat and power", f"{max(heats):.0f} °C at most" if heats else "nothing slows them")
+
+
+def _held_back(machine: Machine) -> Finding | None:
+    """A laptop that gives its GPU less than it could."""
+    if _unboosted(machine):
+        return warn(
+            "heat and power",
+            "this laptop's GPU stays at its least power: nvidia-powerd does not run",
+            "under load it would be given more by that service (Dynamic Boost)",
+            "sudo systemctl enable --now nvidia-powerd",
+        )
     mains = [n for n in machine.names(_SUPPLY) if machine.read(f"{_SUPPLY}/{n}/type") == "Mains"]
     if mains and all(machine.read(f"{_SUPPLY}/{name}/online") == "0" for name in mains):
         return warn(
@@ -59,8 +75,16 @@ def slowed(machine: Machine) -> Finding:
             "firmware and driver hold the GPU at a part of its clocks",
             "plug in the charger",
         )
-    heats = [heat for heat in (g.number("temperature.gpu") for g in gpus) if heat is not None]
-    return ok("heat and power", f"{max(heats):.0f} °C at most" if heats else "nothing slows them")
+    return None
+
+
+def _unboosted(machine: Machine) -> bool:
+    """Whether a laptop could shift power to its GPU, and what does that is off."""
+    places = "/proc/driver/nvidia/gpus"
+    said = [machine.read(f"{places}/{name}/power") or "" for name in machine.names(places)]
+    if not any(re.search(r"Notebook Dynamic Boost:\s*Supported", text) for text in said):
+        return False
+    return machine.run("systemctl", "is-active", "nvidia-powerd").out.strip() == "inactive"
 
 
 def _may_sleep(machine: Machine, gpus: list[nvidia.Gpu]) -> str | None:

@@ -151,16 +151,37 @@ def _placed(machine: Machine, sign: str) -> str | None:
             return _HOST
         if "RmInitAdapter" in sign or "fallen off" in sign:
             return "restart this virtual machine; then ask who runs its host to look at the card"
-    if sign == _NO_ROOM and "pci=realloc" in (machine.read("/proc/cmdline") or ""):
-        if "Apple" in (machine.read("/sys/class/dmi/id/sys_vendor") or ""):
-            return _APPLE
-        return "update the BIOS; Above 4G Decoding and Resizable BAR there"
+    if sign == _NO_ROOM:
+        return _roomier(machine)
     if kind.is_laptop(machine) and ("RmInitAdapter" in sign or "fallen off" in sign):
         return (
             "power the laptop off, half a minute without charger, and on; then update BIOS and"
             " driver"
         )
     return None
+
+
+def _roomier(machine: Machine) -> str | None:
+    """How a card gets addresses, where it is not by the BIOS's usual settings."""
+    ends = _last_address(machine)
+    if ends is not None:
+        return (
+            f"this board's addresses end at {ends} GiB, and its memory has most of them: take"
+            " memory out, or put the card into a board with Above 4G Decoding"
+        )
+    if "pci=realloc" in (machine.read("/proc/cmdline") or ""):
+        if "Apple" in (machine.read("/sys/class/dmi/id/sys_vendor") or ""):
+            return _APPLE
+        return "update the BIOS; Above 4G Decoding and Resizable BAR there"
+    return None
+
+
+def _last_address(machine: Machine) -> int | None:
+    """Where the addresses of an old board end, in GiB; None where they reach far enough."""
+    text = "\n".join(log.lines(machine) or [])
+    found = re.findall(r"root bus resource \[mem 0x\w+-0x(\w+) window\]", text)
+    last = max((int(end, 16) for end in found), default=0) + 1
+    return last >> 30 if 1 << 32 < last <= 1 << 36 else None
 
 
 def _legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, str, str]:

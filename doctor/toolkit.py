@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, wsl
+from doctor import cdi, distribution, wsl
 from doctor.engine import answers, image_here, told
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
@@ -13,6 +13,7 @@ from host.machine import NO_ANSWER, Machine
 # First release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
+_KNOWS_CDI = 25  # the first release of Docker
 _CONFIGURE = (
     "sudo apt-get install nvidia-container-toolkit; sudo nvidia-ctk runtime configure"
     " --runtime=docker && sudo systemctl restart docker"
@@ -139,6 +140,17 @@ def _no_toolkit(machine: Machine) -> Finding:
     if _is_desktop(machine):
         why, fix = _DESKTOP
         return fail("toolkit", "Docker Desktop has no GPUs here", why, fix)
+    described, version = cdi.of_gpus(machine), docker.answers(machine).split(".")[0]
+    if described is not None and version.isdigit() and int(version) < _KNOWS_CDI:
+        newer = f"a Docker of {_KNOWS_CDI} or newer"
+        if "nixos" in distribution.names(machine):
+            newer = f"virtualisation.docker.package = pkgs.docker_{_KNOWS_CDI};   # or newer"
+        return fail(
+            "toolkit",
+            f"the GPUs are described in {described} (CDI), which Docker {version} does not know",
+            "containers train on the CPU, without an error",
+            f"{newer}; or nvidia-ctk runtime configure --runtime=docker",
+        )
     return fail(
         "toolkit",
         "Docker has no NVIDIA Container Toolkit",

@@ -11,6 +11,7 @@ from host import limits, nvidia, pci
 from host.machine import Machine
 
 _CPU = "or train on the CPU: CPUS=1"
+_CONTROL = "/dev/nvidiactl"
 _OPEN = ("nouveau", "NovaCore", "nova_core", "nova")
 _NOUVEAU = (
     "printf 'blacklist %s\\n' nouveau nova nova_core nova_drm | sudo tee"
@@ -108,6 +109,13 @@ def _held(
             "GPUs are counted by nvidia-smi: without it, it trains on the CPU",
             fix,
         )
+    if "SLURM_JOB_ID" in machine.environ and machine.run("test", "-r", _CONTROL).code == 1:
+        return unwell(
+            "driver",
+            f"{on_bus}, and this job was given none (Slurm's devices cgroup)",
+            "it trains on the CPU",
+            "ask for one: #SBATCH --gres=gpu:1, or srun --gres=gpu:1",
+        )
     answer, _ = nvidia.ask(machine)
     rows = [row for row in answer.said.splitlines() if row.strip()]
     said = (rows or ["nothing"])[-1][:120]
@@ -183,6 +191,14 @@ def _not_built(machine: Machine, on_bus: str) -> Finding:
         )
     elif _secure_boot(machine):
         return _not_signed(machine, on_bus)
+    elif building.without_headers(machine):
+        headers = distribution.of(machine, distribution.HEADERS, distribution.APT_HEADERS)
+        return fail(
+            "driver",
+            f"{on_bus}; its module was not built: this kernel's headers are not installed",
+            "a new kernel came without them, and DKMS needs them",
+            f"{headers}; then sudo dkms autoinstall && sudo modprobe nvidia; {_CPU}",
+        )
     elif (broken := building.dkms(machine)) is not None:
         seen, why, build = broken
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {_CPU}")

@@ -13,8 +13,8 @@ _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 # Windows' own has no number of a version; a package's has.
 _OWN = re.compile(r"libnvidia-ml\.so\.\d{3}[\d.]*")
 _UPDATE = (
-    "in Windows: install NVIDIA's newest driver, nvidia-smi -g 0 -dm 0 (WDDM) as administrator,"
-    " then wsl --update and wsl --shutdown"
+    "in Windows: install NVIDIA's newest driver, nvidia-smi -i N -dm 0 (WDDM) for each"
+    " card as administrator, then wsl --update and wsl --shutdown"
 )
 
 
@@ -50,6 +50,8 @@ def blocked(machine: Machine, answer: Answer) -> Finding | None:
     why = "Windows' driver, its kernel for Linux and the libraries from it do not fit each other"
     if "blocked by the operating system" in answer.said:
         why = "Windows does not let WSL use the GPU: the card is in TCC mode, or its driver is old"
+    if "device handle" in answer.said:
+        why = "one card in TCC mode, or one that does not answer, takes all of them away from WSL"
     return fail("driver", f"WSL 2: nvidia-smi says: {seen}", why, f"{_UPDATE}; or CPUS=1")
 
 

@@ -109,6 +109,11 @@ def _unanswered(machine: Machine, said: str, local: str) -> HostError:
             f"no Docker engine answers in the context {context}",
             f"`docker context use default`, or start that engine, {local}",
         )
+    return _stopped(machine, local)
+
+
+def _stopped(machine: Machine, local: str) -> HostError:
+    """Why no engine runs."""
     settings = "/etc/docker/daemon.json"
     try:
         json.loads(machine.read(settings) or "{}")
@@ -116,6 +121,18 @@ def _unanswered(machine: Machine, said: str, local: str) -> HostError:
         return HostError(
             f"no Docker engine answers, and {settings} is no JSON: {error}",
             f"mend it, then `sudo systemctl restart docker`, {local}",
+        )
+    if machine.run("systemctl", "is-active", "docker").out.strip() == "failed":
+        legacy = (
+            "; a Jetson's kernel wants `sudo update-alternatives --set iptables"
+            " /usr/sbin/iptables-legacy`"
+            if "nf_tables" in machine.run("iptables", "--version").out
+            and machine.exists("/etc/nv_tegra_release")
+            else ""
+        )
+        return HostError(
+            "no Docker engine answers: its service has failed",
+            f"`sudo journalctl -u docker -n 20` says why{legacy}; {local}",
         )
     return HostError(
         "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {local}"

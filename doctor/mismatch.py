@@ -1,0 +1,71 @@
+"""The driver's library and the kernel's module are of two versions."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import kind
+from doctor.finding import Finding, fail
+from host import limits, nvidia
+from host.machine import Answer, Machine
+
+_REBOOT = "sudo reboot"
+_CPU = "or train on the CPU: CPUS=1"
+
+
+def found(machine: Machine, answer: Answer) -> Finding | None:
+    """Library and module are of two versions."""
+    if "version mismatch" not in answer.said:
+        return None
+    told = re.search(r"NVML library version: ([\d.]+)", answer.said)
+    library = told.group(1) if told else "of another version"
+    loaded = nvidia.loaded(machine) or "another"
+    if kind.is_lxc(machine):
+        return fail(
+            "driver",
+            f"this container's library is {_library(machine) or library}, the host's module"
+            f" {loaded}",
+            "a container of LXC has libraries of its own, which must be of the host's version",
+            f"in the container: sudo sh NVIDIA-Linux-*-{loaded}.run --no-kernel-modules (the host's"
+            " own version; on a host of vGPU, its driver's)",
+        )
+    if limits.in_container(machine.root):
+        if told and loaded[:1].isdigit() and library.split(".")[0] != loaded.split(".")[0]:
+            return fail(
+                "driver",
+                f"the library in this container is {library}, and the host's module {loaded}",
+                "the image has driver libraries of its own, which hide the host's",
+                "take nvidia-utils and libnvidia-* out of the image (the toolkit brings the"
+                " host's), or take another image",
+            )
+        return fail(
+            "driver",
+            "the library in this container is not of the kernel module's version",
+            "the driver was upgraded after the container was started",
+            "start the container anew; if it comes back, reboot the host",
+        )
+    if loaded == machine.run("modinfo", "-F", "version", "nvidia").out.strip():
+        return fail(
+            "driver",
+            f"library {library}, kernel module {loaded}, the same on the disk",
+            "they were upgraded apart, or installed from two sources",
+            "have both of one version: upgrade or downgrade the driver's packages (a reboot alone"
+            " changes nothing), and keep one source alone (sudo nvidia-uninstall takes away what a"
+            f" .run file brought); then {_REBOOT}; {_CPU}",
+        )
+    return fail(
+        "driver",
+        f"library {library if told else 'new'}, kernel module {loaded}",
+        "the driver was upgraded and the old module is still loaded: nothing starts on a GPU",
+        f"{_REBOOT}   # {_CPU}",
+    )
+
+
+def _library(machine: Machine) -> str | None:
+    """The whole version of the driver's library."""
+    for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"):
+        for name in machine.names(folder):
+            told = re.fullmatch(r"libnvidia-ml\.so\.(\d{3}[\d.]*)", name)
+            if told:
+                return told.group(1)
+    return None
