@@ -86,6 +86,7 @@ class LaneTree:
         self._lane = self._lanes.start
         if self._world > 1:
             self.close()
+            self._exchange = None  # or there would be memory for both
             held = [[self._like[n] for n in bucket] for bucket in self._buckets]
             self._exchange = Exchange(held, plan(shares, self._rank))
 
