@@ -96,6 +96,11 @@ _LONG = (
     "test_what_two_machines_trained_is_reproduced",
     "test_the_old_launch_lines",
     "test_two_mounts_of_one_folder",
+    "test_a_model_that_one_process_has_no_memory_for",
+    "test_the_bits_of_one_process",
+    "test_activations_that_are_computed_again",
+    "test_who_is_slow_is_given_fewer_lanes",
+    "test_models_go_into_all_formats",
 )
 
 
