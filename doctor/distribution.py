@@ -27,6 +27,13 @@ BUILD = {
     "arch": "sudo mkinitcpio -P && sudo reboot",
 }
 
+UTILITIES = {
+    "fedora": "sudo dnf install xorg-x11-drv-nvidia-cuda   # of RPM Fusion, as akmod-nvidia",
+    "rhel": "sudo dnf install nvidia-driver-cuda   # of NVIDIA's repository",
+    "arch": "sudo pacman -S nvidia-utils",
+    "suse": "sudo zypper install nvidia-compute-utils-G06",
+    "nixos": 'services.xserver.videoDrivers = [ "nvidia" ];',
+}
 HEADERS = {
     **dict.fromkeys(("fedora", "rhel"), "sudo dnf install kernel-devel-$(uname -r)"),
     "arch": "sudo pacman -S linux-headers   # of the kernel that runs: linux-lts-headers and so on",

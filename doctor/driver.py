@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from doctor import access, away, kind, lost, mismatch, unloaded, wsl
+from doctor import access, away, kind, lost, mismatch, unloaded, uvm, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Answer, Machine
 
 _CPU = "or train on the CPU: CPUS=1"
 _MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
+_LIBRARIES = ("lib64", "lib", "lib/x86_64-linux-gnu")
 _XID = "sudo dmesg | grep -iE 'nvrm|xid'"
 
 # What nvidia-smi says instead of rows, what it means, and what helps.
@@ -124,46 +125,7 @@ def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
             "it lists GPUs, and has something to complain of",
             f"nvidia-smi -q; {_XID}",
         )
-    inside = limits.in_container(machine.root)
-    if _no_memory_device(machine):
-        return fail(
-            "driver",
-            f"{version}; /dev/nvidia-uvm is not in this container",
-            "nvidia-smi does without it, and CUDA does not start (unknown error, 999)",
-            "start the container with --gpus all, or hand over /dev/nvidia-uvm and"
-            " /dev/nvidia-uvm-tools too; where the host lacks them: sudo nvidia-modprobe -u -c=0",
-        )
-    if not inside and _made_no_device(machine):
-        devices = machine.read("/proc/devices") or ""
-        told = re.search(r"^\s*(\d+) nvidia-uvm$", devices, re.MULTILINE)
-        number = told.group(1) if told else "N"
-        return warn(
-            "driver",
-            f"{version}; /dev/nvidia-uvm is missing, though its module is loaded",
-            "nvidia-smi does without it, and CUDA does not start (unknown error, 999)",
-            "sudo nvidia-modprobe -u -c=0, at each boot; where there is none: sudo mknod -m 666"
-            f" /dev/nvidia-uvm c {number} 0 and nvidia-uvm-tools c {number} 1",
-        )
-    return ok("driver", version)
-
-
-def _made_no_device(machine: Machine) -> bool:
-    """Whether the module for GPUs' memory is loaded, and nobody has made its device. Where it is
-    not loaded yet, the first program that starts CUDA does both.
-    """
-    names = machine.names("/dev")
-    loaded = re.search(r"^nvidia_uvm ", machine.read("/proc/modules") or "", re.MULTILINE)
-    return loaded is not None and "nvidiactl" in names and "nvidia-uvm" not in names
-
-
-def _no_memory_device(machine: Machine) -> bool:
-    """Whether a container was given GPUs, and not the device for their memory."""
-    given = limits.in_container(machine.root) and nvidia.devices(machine)
-    return (
-        bool(given)
-        and "nvidiactl" in machine.names("/dev")
-        and not machine.exists("/dev/nvidia-uvm")
-    )
+    return uvm.missing(machine, version) or ok("driver", version)
 
 
 def _other_make(machine: Machine) -> str | None:
@@ -188,6 +150,11 @@ def _again(machine: Machine) -> str:
 
 def _loader(machine: Machine) -> str:
     """How the driver's library is found."""
+    if any("libnvidia-ml.so.1" in machine.names(f"/run/host/usr/{lib}") for lib in _LIBRARIES):
+        return (
+            "the host's libraries are in /run/host, and were not handed over: stop this box and"
+            " enter it again; a distrobox newer than 1.6.0, made with --nvidia"
+        )
     if machine.exists(f"{_MOUNTED}/lib64"):
         return f"export LD_LIBRARY_PATH={_MOUNTED}/lib64:$LD_LIBRARY_PATH PATH=$PATH:{_MOUNTED}/bin"
     major = (nvidia.loaded(machine) or "580").split(".")[0]

@@ -10,6 +10,7 @@ from host.machine import Machine
 
 # Without these nothing can be said of a GPU; others some drivers do not tell of sound ones.
 _VITAL = ("temperature.gpu", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total")
+_LOADED, _SLOW = 80, 0.4  # per cent; of the most
 _RESET = "with nothing running: sudo nvidia-smi --gpu-reset -i {gpu}; or reboot"
 # Whether it trains; a field of nvidia-smi and its value; what is seen; what it means; what helps.
 _HEALTH = (
@@ -157,6 +158,15 @@ def _apart(machine: Machine) -> Finding | None:
     """A GPU that shares the processor's page tables, where the kernel cannot."""
     sharing = [gpu for gpu in visible.seen(machine) if re.search(r"\bG(B10|[BH]\d00)\b", gpu.name)]
     asked = machine.run("nvidia-smi", "-q").out if sharing else ""
+    slow = _stuck(asked)
+    if slow is not None:
+        return warn(
+            "GPU health",
+            f"{sharing[0].label}: {slow[0]} of {slow[1]} MHz under load, and nothing slows it",
+            "the board is stuck in a state of low power",
+            "shut down, take the power supply's plug out for minutes, and start: a reboot alone"
+            " does not help",
+        )
     if not re.search(r"^ *Addressing Mode *: *None *$", asked, re.MULTILINE):
         return None
     return fail(
@@ -165,6 +175,17 @@ def _apart(machine: Machine) -> Finding | None:
         "it is to read the processor's page tables, and this kernel cannot: CUDA does not start",
         "boot a kernel with CONFIG_ARM_SMMU_V3_SVA=y (the maker's own has it)",
     )
+
+
+def _stuck(asked: str) -> tuple[int, int] | None:
+    """The clock, and the most that it can be, of a GPU that is busy and cool, and slow."""
+    load = re.search(r"^ *GPU +: (\d+) %", asked, re.MULTILINE)
+    clocks = re.findall(r"^ *SM +: (\d+) MHz", asked, re.MULTILINE)
+    if load is None or int(load.group(1)) < _LOADED or len(clocks) < 2:
+        return None
+    now, most = int(clocks[0]), max(map(int, clocks))
+    slowed = re.search(r"Slowdown +: Active|Power Cap +: Active", asked)
+    return (now, most) if now < _SLOW * most and slowed is None else None
 
 
 def _sealed(machine: Machine) -> Finding | None:

@@ -133,6 +133,13 @@ def _beside(machine: Machine, said: list[str]) -> Finding | None:
     faulted = None if limits.in_container(machine.root) else _faulted(said)
     if faulted is not None:
         return faulted
+    if any("dmaAllocMapping" in row and "can't alloc VA space" in row for row in said):
+        return warn(
+            "kernel log",
+            "the driver ran out of room to map a GPU's memory (BAR1)",
+            "programs hang or end, and the GPU may be locked",
+            "reboot; Resizable BAR in the BIOS makes that room as large as its memory",
+        )
     switch = next((x for x in map(_SWITCH.search, said) if x), None)
     if switch and not limits.in_container(machine.root):
         return warn(

@@ -169,6 +169,14 @@ def disk(machine: Machine) -> Finding:
         )
     if least < _RUN:
         return fail("disk", seen, "a checkpoint would not fit, and the run would end there", fix)
+    place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+    if "noexec" in _options(machine, place):
+        return warn(
+            "disk",
+            f"{seen}; {place} is mounted noexec",
+            "what --model.compile true builds there cannot be loaded (failed to map segment)",
+            f"sudo mount -o remount,exec {place}; or TMPDIR= a folder on another file system",
+        )
     if least < 5e9:
         return warn("disk", seen, "a few checkpoints or a data set fill it", fix)
     return ok("disk", seen)
@@ -236,6 +244,13 @@ def _written(machine: Machine) -> list[str]:
     """The folders that a training writes into."""
     cache = "/cache" if machine.exists(str(INSIDE)) else f"{machine.home}/.cache"
     return [f"{machine.home}/runs", cache]
+
+
+def _options(machine: Machine, path: str) -> list[str]:
+    """What a folder's file system is mounted with, where it has one of its own."""
+    text = machine.read("/proc/self/mounts") or machine.read("/proc/mounts") or ""
+    rows = [row.split() for row in text.splitlines()]
+    return next((row[3].split(",") for row in rows if len(row) > 3 and row[1] == path), [])
 
 
 def _is_read_only(machine: Machine, path: str) -> bool:

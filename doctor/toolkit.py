@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, distribution, wsl
+from doctor import cdi, distribution, log, wsl
 from doctor.engine import answers, image_here, told
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
@@ -88,14 +88,18 @@ _UNSEEN = (
 def toolkit(machine: Machine) -> Finding:
     """Docker can hand GPUs to containers."""
     _, gpus = nvidia.ask(machine)
-    if not gpus or not answers(machine):
-        return skip("toolkit", "no GPU" if not gpus else "no engine")
+    if not gpus:
+        return skip("toolkit", "no GPU")
+    if not answers(machine):
+        return _uninstalled(machine) or skip("toolkit", "no engine")
     way = docker.handover(machine)
     if way is None:
         return _no_toolkit(machine)
-    described = _described(machine, way)
-    if described is not None:
-        return described
+    return _uninstalled(machine) or _described(machine, way) or _known_holes(machine, way)
+
+
+def _known_holes(machine: Machine, way: str) -> Finding:
+    """Its version, which is to be new enough."""
     said = machine.run("nvidia-ctk", "--version").out
     found = re.search(r"version ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
     word = {"nvidia": "runtime", "cdi": "CDI"}[way]
@@ -110,6 +114,22 @@ def toolkit(machine: Machine) -> Finding:
             "sudo apt-get update && sudo apt-get install --only-upgrade nvidia-container-toolkit",
         )
     return ok("toolkit", f"{version} ({word})")
+
+
+def _uninstalled(machine: Machine) -> Finding | None:
+    """A runtime that Docker is told of, and that is not there."""
+    said = machine.read("/etc/docker/daemon.json") or ""
+    told = re.search(r'"path"\s*:\s*"((?:/[\w./-]+/)?nvidia-container-runtime)"', said)
+    if told is None or machine.has("nvidia-container-runtime"):
+        return None
+    if machine.exists(told.group(1)) or not machine.names("/usr/bin"):
+        return None
+    return fail(
+        "toolkit",
+        f"/etc/docker/daemon.json names {told.group(1)}, which is not there",
+        "no container with GPUs starts: no such file",
+        _CONFIGURE,
+    )
 
 
 def _described(machine: Machine, way: str) -> Finding | None:
@@ -183,13 +203,24 @@ def in_container(machine: Machine) -> Finding:
     if answer.code == 0 and count == len(gpus):
         return ok(name, f"{count}")
     if answer.code == NO_ANSWER:
-        return fail(name, "no answer in a minute", "the engine or the driver hangs", "docker info")
-    why, fix = _why_unseen(machine, answer.said)
+        why, fix = "the engine or the driver hangs", "docker info"
+        return fail(name, "no answer in a minute", *(_crash(machine) or (why, fix)))
+    why, fix = _crash(machine) or _why_unseen(machine, answer.said)
     rows = [row for row in answer.said.splitlines() if row.strip()]
     # What waits for the container complains after what could not start it.
     telling = [row for row in rows if re.search(r"nvidia-container-cli|requirement error", row)]
     seen = (telling or rows)[-1][:160] if answer.code and rows else f"{count} of {len(gpus)}"
     return fail(name, seen, why, fix)
+
+
+def _crash(machine: Machine) -> tuple[str, str] | None:
+    """Why, and what helps, where the toolkit itself crashes."""
+    if log.last(machine, r"segfault .* in libnvidia-container") is None:
+        return None
+    return (
+        "the toolkit crashes: segfault in libnvidia-container, says the kernel's log",
+        "upgrade nvidia-container-toolkit and libnvidia-container*; 1.17.7 is known for it",
+    )
 
 
 def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:

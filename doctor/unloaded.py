@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import away, building, distribution, log, reasons
+from doctor import away, building, distribution, held, log, reasons
 from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
 
 _CPU = "or train on the CPU: CPUS=1"
-_CONTROL = "/dev/nvidiactl"
 _OPEN = ("nouveau", "NovaCore", "nova_core", "nova")
 _NOUVEAU = (
     "printf 'blacklist %s\\n' nouveau nova nova_core nova_drm | sudo tee"
@@ -33,9 +32,9 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     on_bus = f"{len(cards)} GPU{'s' * (len(cards) != 1)} on the bus"
     # Whoever did not ask for GPUs trains on the CPU then, as on any machine without.
     unwell = fail if machine.environ.get("GPUS") else warn
-    held = {card.driver for card in cards}
+    by = {card.driver for card in cards}
     failed = building.akmods(machine)
-    if failed and "nvidia" not in held:
+    if failed and "nvidia" not in by:
         return fail(
             "driver",
             f"{on_bus}; its module could not be built: {failed[-1]}",
@@ -43,7 +42,7 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
             "sudo dnf upgrade --refresh 'akmod-nvidia*'; sudo akmods --force && sudo reboot; or"
             f" boot the kernel before; {_CPU}",
         )
-    open_one = next((name for name in _OPEN if name in held), None)
+    open_one = next((name for name in _OPEN if name in by), None)
     if open_one is not None:
         return unwell(
             "driver",
@@ -56,15 +55,15 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
                 )[0],
             ),
         )
-    if "vfio-pci" in held:
+    if "vfio-pci" in by:
         return unwell(
             "driver",
             f"{on_bus}, held by vfio-pci",
             "set aside for a virtual machine",
             f"sudo driverctl unset-override {cards[0].address}",
         )
-    if "nvidia" in held:
-        return _held(machine, cards, on_bus, unwell)
+    if "nvidia" in by:
+        return held.examine(machine, cards, on_bus, unwell)
     return _not_held(machine, cards, on_bus, unwell)
 
 
@@ -84,64 +83,6 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
         "No devices were found",
         "a card did not start: power plug, address space (BIOS: Above 4G decoding), or too old",
         "sudo dmesg | grep -iE 'nvrm|xid'",
-    )
-
-
-def _held(
-    machine: Machine, cards: list[pci.Card], on_bus: str, unwell: Callable[..., Finding]
-) -> Finding:
-    """NVIDIA's module holds it, and nvidia-smi is missing or lists nothing."""
-    if not machine.has("nvidia-smi"):
-        if not nvidia.devices(machine):  # sysfs shows the host's cards in every container
-            return _not_given(machine, unwell)
-        inside = limits.in_container(machine.root)
-        fix = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        if not inside:
-            major = (nvidia.loaded(machine) or "580").split(".")[0]
-            fix = (
-                f"sudo apt-get install nvidia-utils-{major}   # nvidia-utils-{major}-server beside"
-                f" a -server driver; or, in a container, {fix}"
-            )
-        return unwell(
-            "driver",
-            f"{on_bus}, {'given to this container' if inside else 'held by nvidia'}, and there is"
-            " no nvidia-smi",
-            "GPUs are counted by nvidia-smi: without it, it trains on the CPU",
-            fix,
-        )
-    if "SLURM_JOB_ID" in machine.environ and machine.run("test", "-r", _CONTROL).code == 1:
-        return unwell(
-            "driver",
-            f"{on_bus}, and this job was given none (Slurm's devices cgroup)",
-            "it trains on the CPU",
-            "ask for one: #SBATCH --gres=gpu:1, or srun --gres=gpu:1",
-        )
-    answer, _ = nvidia.ask(machine)
-    rows = [row for row in answer.said.splitlines() if row.strip()]
-    said = (rows or ["nothing"])[-1][:120]
-    known = reasons.logged(machine, cards)
-    if known is not None:
-        seen, why, fix = known
-        return fail("driver", f"{on_bus}; nvidia-smi says: {said}; {seen}", why, f"{fix}; {_CPU}")
-    return fail(
-        "driver",
-        f"{on_bus}, and nvidia-smi says: {said}",
-        "the driver is loaded and does not answer, as with a GPU that hangs",
-        f"sudo dmesg | grep -iE 'nvrm|xid'; then sudo reboot; {_CPU}",
-    )
-
-
-def _not_given(machine: Machine, unwell: Callable[..., Finding]) -> Finding:
-    """A container without GPUs, on a machine that has some: it may be meant so."""
-    seen = "the host's GPUs are not given to this container"
-    asks = machine.environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("void", "none", "")
-    if not asks or "KUBERNETES_SERVICE_HOST" not in machine.environ:
-        return skip("driver", seen)
-    return unwell(
-        "driver",
-        f"{seen}, which asks for them (NVIDIA_VISIBLE_DEVICES)",
-        "the pod was started by a runtime that does not know GPUs: it trains on the CPU",
-        "in the pod's spec runtimeClassName: nvidia, and resources.limits nvidia.com/gpu: 1",
     )
 
 

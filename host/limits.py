@@ -91,7 +91,8 @@ def memory_used(root: Path = ROOT) -> int | None:
 
 def in_container(root: Path = ROOT) -> bool:
     """Whether this is a container of Docker, Podman or Kubernetes."""
-    if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
+    signs = ".dockerenv", "run/.containerenv", "run/secrets/kubernetes.io"
+    if any((root / name).exists() for name in (*signs, f"var/{signs[-1]}")):
         return True
     with suppress(OSError, ValueError):
         return "kubepods" in (root / "proc/self/cgroup").read_text()

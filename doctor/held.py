@@ -1,0 +1,102 @@
+"""Why a GPU that NVIDIA's module holds is listed by nobody."""
+
+from __future__ import annotations
+
+import re
+from typing import Callable
+
+from doctor import distribution, reasons
+from doctor.finding import Finding, fail, skip
+from host import limits, nvidia, pci
+from host.machine import Machine
+
+_CPU = "or train on the CPU: CPUS=1"
+_OWN_DEV = r"(?m)^tmpfs /dev tmpfs"  # where the system's is a devtmpfs
+_CONTROL = "/dev/nvidiactl"
+
+
+def examine(
+    machine: Machine, cards: list[pci.Card], on_bus: str, unwell: Callable[..., Finding]
+) -> Finding:
+    """NVIDIA's module holds it, and nvidia-smi is missing or lists nothing."""
+    if not machine.has("nvidia-smi"):
+        return _without_smi(machine, on_bus, unwell)
+    kept = _kept_from(machine, on_bus, unwell)
+    if kept is not None:
+        return kept
+    answer, _ = nvidia.ask(machine)
+    rows = [row for row in answer.said.splitlines() if row.strip()]
+    said = (rows or ["nothing"])[-1][:120]
+    known = reasons.logged(machine, cards)
+    if known is not None:
+        seen, why, fix = known
+        return fail("driver", f"{on_bus}; nvidia-smi says: {said}; {seen}", why, f"{fix}; {_CPU}")
+    return fail(
+        "driver",
+        f"{on_bus}, and nvidia-smi says: {said}",
+        "the driver is loaded and does not answer, as with a GPU that hangs",
+        f"sudo dmesg | grep -iE 'nvrm|xid'; then sudo reboot; {_CPU}",
+    )
+
+
+def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) -> Finding:
+    """Nothing here asks the driver."""
+    if machine.exists("/run/nvidia/driver/usr/bin/nvidia-smi"):
+        return unwell(
+            "driver",
+            f"{on_bus}, and the driver is a container's (the GPU operator's)",
+            "it is for pods: this machine's own programs find neither library nor device",
+            "train in a pod that asks for nvidia.com/gpu; or install the driver on the machine",
+        )
+    if not nvidia.devices(machine):  # sysfs shows the host's cards in every container
+        return _not_given(machine, unwell)
+    inside = limits.in_container(machine.root)
+    fix = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+    if not inside:
+        major = (nvidia.loaded(machine) or "580").split(".")[0]
+        apt = (
+            f"sudo apt-get install nvidia-utils-{major}   # nvidia-utils-{major}-server beside"
+            f" a -server driver; or, in a container, {fix}"
+        )
+        fix = distribution.of(machine, distribution.UTILITIES, apt)
+    return unwell(
+        "driver",
+        f"{on_bus}, {'given to this container' if inside else 'held by nvidia'}, and there is"
+        " no nvidia-smi",
+        "GPUs are counted by nvidia-smi: without it, it trains on the CPU",
+        fix,
+    )
+
+
+def _kept_from(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) -> Finding | None:
+    """A job or a service from which the GPUs are kept."""
+    if "SLURM_JOB_ID" in machine.environ and machine.run("test", "-r", _CONTROL).code == 1:
+        return unwell(
+            "driver",
+            f"{on_bus}, and this job was given none (Slurm's devices cgroup)",
+            "it trains on the CPU",
+            "ask for one: #SBATCH --gres=gpu:1, or srun --gres=gpu:1",
+        )
+    if not nvidia.devices(machine) and re.search(_OWN_DEV, machine.read("/proc/mounts") or ""):
+        return unwell(
+            "driver",
+            f"{on_bus}, and this service has a /dev of its own without them (PrivateDevices)",
+            "it trains on the CPU",
+            "systemd: PrivateDevices=no for the service; JupyterHub: c.SystemdSpawner."
+            "isolate_devices = False; and start it anew",
+        )
+    return None
+
+
+def _not_given(machine: Machine, unwell: Callable[..., Finding]) -> Finding:
+    """A container without GPUs, on a machine that has some: it may be meant so."""
+    seen = "the host's GPUs are not given to this container"
+    asks = machine.environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("void", "none", "")
+    if not asks or "KUBERNETES_SERVICE_HOST" not in machine.environ:
+        return skip("driver", seen)
+    return unwell(
+        "driver",
+        f"{seen}, which asks for them (NVIDIA_VISIBLE_DEVICES)",
+        "the pod was started by a runtime that does not know GPUs: it trains on the CPU",
+        "in the pod's spec runtimeClassName: nvidia, and resources.limits nvidia.com/gpu: 1",
+    )

@@ -1,0 +1,72 @@
+"""The device for GPUs' memory, /dev/nvidia-uvm: nvidia-smi does without it, and CUDA does not."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import distribution
+from doctor.finding import Finding, fail, warn
+from host import limits, nvidia
+from host.machine import Machine
+
+
+def missing(machine: Machine, version: str) -> Finding | None:
+    """It is not there, and no program will bring it."""
+    inside = limits.in_container(machine.root)
+    if _no_memory_device(machine):
+        return fail(
+            "driver",
+            f"{version}; /dev/nvidia-uvm is not in this container",
+            "nvidia-smi does without it, and CUDA does not start (unknown error, 999)",
+            "start the container with --gpus all, or hand over /dev/nvidia-uvm and"
+            " /dev/nvidia-uvm-tools too; where the host lacks them: sudo nvidia-modprobe -u -c=0",
+        )
+    if not inside and _never_loaded(machine):
+        return warn(
+            "driver",
+            f"{version}; the module nvidia_uvm is not loaded",
+            "elsewhere the first program loads it; on NixOS CUDA does not start (unknown error)",
+            'sudo modprobe nvidia-uvm; for good boot.kernelModules = [ "nvidia-uvm" ];',
+        )
+    if not inside and _made_no_device(machine):
+        devices = machine.read("/proc/devices") or ""
+        told = re.search(r"^\s*(\d+) nvidia-uvm$", devices, re.MULTILINE)
+        number = told.group(1) if told else "N"
+        return warn(
+            "driver",
+            f"{version}; /dev/nvidia-uvm is missing, though its module is loaded",
+            "nvidia-smi does without it, and CUDA does not start (unknown error, 999)",
+            "sudo nvidia-modprobe -u -c=0, at each boot; where there is none: sudo mknod -m 666"
+            f" /dev/nvidia-uvm c {number} 0 and nvidia-uvm-tools c {number} 1",
+        )
+    return None
+
+
+def _made_no_device(machine: Machine) -> bool:
+    """Whether the module for GPUs' memory is loaded, and nobody has made its device. Where it is
+    not loaded yet, the first program that starts CUDA does both.
+    """
+    names = machine.names("/dev")
+    loaded = re.search(r"^nvidia_uvm ", machine.read("/proc/modules") or "", re.MULTILINE)
+    return loaded is not None and "nvidiactl" in names and "nvidia-uvm" not in names
+
+
+def _never_loaded(machine: Machine) -> bool:
+    """Whether the module for GPUs' memory is missing where no program may load it."""
+    modules = machine.read("/proc/modules") or ""
+    nixos = "nixos" in distribution.names(machine)
+    return (
+        nixos
+        and re.search(r"^nvidia ", modules, re.MULTILINE) is not None
+        and ("nvidia_uvm " not in modules)
+    )
+
+
+def _no_memory_device(machine: Machine) -> bool:
+    """Whether a container was given GPUs, and not the device for their memory."""
+    given = limits.in_container(machine.root) and nvidia.devices(machine)
+    return (
+        bool(given)
+        and "nvidiactl" in machine.names("/dev")
+        and not machine.exists("/dev/nvidia-uvm")
+    )
