@@ -71,7 +71,15 @@ def test_it_is_refused_where_it_could_do_nothing(tmp_path) -> None:
     assert attempt.wait(60) == [2, 2], attempt.output()
     assert "here the processes run 4+4 lanes (SHARES=auto), and on" in attempt.output()
     for level in ("fast", "deterministic"):
-        words = [*WORDS, "--reproducibility", level, "--run", tmp_path / "run"]
+        words = [
+            *WORDS,
+            "--reproducibility",
+            level,
+            "--numerics",
+            "native",
+            "--run",
+            tmp_path / "run",
+        ]
         told = dict.fromkeys(range(2), AUTO)
         attempt = start(tmp_path / level, 2, words, variables=told)
         assert attempt.wait(60) == [2, 2], attempt.output()

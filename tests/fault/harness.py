@@ -4,8 +4,10 @@ A fork server has imported everything once, so that a start takes one second ins
 runs in the fork is the trainer's own `main`, with the environment that a launcher would set.
 """
 
+import itertools
 import json
 import multiprocessing
+import os
 import socket
 import tempfile
 import time
@@ -25,6 +27,9 @@ from host.errors import CheckpointError
 from train.lanes import order
 from train.record import checkpoint, rundir, trace
 
+# Below those that connections are given; workers of one session have their own.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = itertools.cycle(range(20_000 + 700 * _WORKER, 20_000 + 700 * (_WORKER + 1)))
 _FORK = multiprocessing.get_context("forkserver")
 # Not train.__main__, which looks at RANK when it is imported.
 _FORK.set_forkserver_preload(["fault.trainer", "train.run", "torch._dynamo", "tensorboard.summary"])
@@ -129,11 +134,12 @@ def processes(world: int, *words: Any, where: Path | None = None, seconds: float
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A port that nobody listens on, and that no connection is given by the system meanwhile."""
+    while True:
+        port = next(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 # What Accelerate's launcher says for configs/accelerate/fsdp.yaml.
