@@ -274,7 +274,7 @@ def test_a_run_that_lacks_memory_ends_with_what_to_change(cli, tmp_path, monkeyp
 @pytest.mark.alone
 def test_a_starved_run_says_so_and_a_healthy_one_does_not(cli, tmp_path, monkeypatch) -> None:
     """Real decoding and real steps; looked at every two seconds, not ten."""
-    monkeypatch.setattr("train.journal._PERIOD", 2.0)
+    monkeypatch.setattr("train.company._PERIOD", 2.0)
     slow_pictures(tmp_path / "slow")
     common = [
         "--model.name",
