@@ -96,4 +96,4 @@ def _met(machine: Machine) -> str | None:
     if not limits.in_container(machine.root) or "control" not in machine.names(folder):
         return None
     number = (machine.read(f"{folder}/nvidia-cuda-mps-control.pid") or "").strip()
-    return None if number and machine.exists(f"/proc/{number}") else folder
+    return None if number.isdecimal() and machine.exists(f"/proc/{number}") else folder

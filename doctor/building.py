@@ -70,7 +70,8 @@ def dkms(machine: Machine) -> tuple[str, str, str] | None:
 def without_headers(machine: Machine) -> bool:
     """Whether DKMS has NVIDIA's sources, and the kernel that runs not the files to build for it."""
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
-    there = machine.names(f"/lib/modules/{running}") if running else []
+    whole = re.fullmatch(r"[\w.+~-]+", running, re.ASCII)  # what was read may be cut or damaged
+    there = machine.names(f"/lib/modules/{running}") if whole else []
     sources = machine.names("/usr/src")
     ours = any(re.match(r"nvidia-\d", name) for name in sources) and machine.has("dkms")
     return bool(there) and "build" not in there and ours and not _headers(sources, running)
