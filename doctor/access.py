@@ -52,7 +52,7 @@ def misled(machine: Machine, seen: str) -> Finding:
 def denied(machine: Machine, device: str) -> str | None:
     """The group that a device belongs to, by number, where this user may not open it."""
     group = machine.run("stat", "-c", "%g", device).out.strip()
-    if not group.isdigit() or machine.run("test", "-w", device).code != 1:
+    if not group.isdecimal() or machine.run("test", "-w", device).code != 1:
         return None
     return None if group in machine.run("id", "-G").out.split() else group
 

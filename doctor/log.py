@@ -159,7 +159,7 @@ def _paged(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
     major = (nvidia.loaded(machine) or "").split(".")[0]
     pages = machine.run("getconf", "PAGESIZE").out.strip()
     faulted = [each for each in found if each.group(2) == "31" and "FAULT_PTE" in each.group(3)]
-    if not faulted or pages != "65536" or not major.isdigit() or int(major) < _PAGED:
+    if not faulted or pages != "65536" or not major.isdecimal() or int(major) < _PAGED:
         return None
     return warn(
         "kernel log",

@@ -28,7 +28,7 @@ def explained(machine: Machine, row: str) -> Finding:
         return fail("driver", f"{row}; {seen}", why, f"{fix}; {_CPU}")
     loaded = (nvidia.loaded(machine) or "").split(".")[0]
     if kind.is_guest(machine):
-        if loaded.isdigit() and int(loaded) < _ALLOWS_GUESTS:
+        if loaded.isdecimal() and int(loaded) < _ALLOWS_GUESTS:
             return fail(
                 "driver",
                 f"{row}; driver {loaded} in a virtual machine",

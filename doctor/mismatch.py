@@ -30,7 +30,7 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
             " own version; on a host of vGPU, its driver's)",
         )
     if limits.in_container(machine.root):
-        if told and loaded[:1].isdigit() and library.split(".")[0] != loaded.split(".")[0]:
+        if told and loaded[:1].isdecimal() and library.split(".")[0] != loaded.split(".")[0]:
             return fail(
                 "driver",
                 f"the library in this container is {library}, and the host's module {loaded}",

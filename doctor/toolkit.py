@@ -161,7 +161,7 @@ def _no_toolkit(machine: Machine) -> Finding:
         why, fix = _DESKTOP
         return fail("toolkit", "Docker Desktop has no GPUs here", why, fix)
     described, version = cdi.of_gpus(machine), docker.answers(machine).split(".")[0]
-    if described is not None and version.isdigit() and int(version) < _KNOWS_CDI:
+    if described is not None and version.isdecimal() and int(version) < _KNOWS_CDI:
         newer = f"a Docker of {_KNOWS_CDI} or newer"
         if "nixos" in distribution.names(machine):
             newer = f"virtualisation.docker.package = pkgs.docker_{_KNOWS_CDI};   # or newer"

@@ -46,7 +46,7 @@ def ask(environ: Mapping[str, str], there: int) -> Asked:
 
 
 def _count(name: str, text: str) -> int:
-    if not text.isdigit() or (name == "CPUS" and int(text) == 0):
+    if not text.isdecimal() or (name == "CPUS" and int(text) == 0):
         wanted = "a number from 1" if name == "CPUS" else "a number or all"
         raise UsageError(f"{name}={text} is no number of processes", f"give {wanted}")
     return int(text)
@@ -59,8 +59,8 @@ def check_count(environ: Mapping[str, str]) -> None:
         HostError: there are not.
     """
     gpus = environ.get("GPUS", "")
-    there = len(visible.seen(Machine(environ=environ))) if gpus.isdigit() else 0
-    if gpus.isdigit() and int(gpus) > there:
+    there = len(visible.seen(Machine(environ=environ))) if gpus.isdecimal() else 0
+    if gpus.isdecimal() and int(gpus) > there:
         raise too_few(f"GPUS={gpus}", int(gpus), there)
 
 

@@ -59,7 +59,7 @@ def read(name: str) -> Hardware:
             "use MULTI_GPU (as multi_gpu.yaml and multi_cpu.yaml do), FSDP or 'NO'",
         )
     processes, machines = (
-        int(text) if text.isdigit() else 0
+        int(text) if text.isdecimal() else 0
         for text in (said.get("num_processes", ""), said.get("num_machines", "1"))
     )
     return Hardware(

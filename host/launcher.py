@@ -81,10 +81,10 @@ def adopt() -> None:
         return
     for size, rank, local, local_size in _BARE:
         count = os.environ.get(size, "")
-        if not (count.isdigit() and int(count) > 1 and rank in os.environ):
+        if not (count.isdecimal() and int(count) > 1 and rank in os.environ):
             continue
         here = os.environ.get(local_size, "")
-        if not here.isdigit():  # Slurm's own has a form such as 4(x2)
+        if not here.isdecimal():  # Slurm's own has a form such as 4(x2)
             here = here.split("(")[0]
         if "MASTER_ADDR" not in os.environ and size.startswith("SLURM"):
             os.environ["MASTER_ADDR"] = nodes.first_host(os.environ.get("SLURM_STEP_NODELIST", ""))

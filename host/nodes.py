@@ -118,7 +118,7 @@ def _kubeflow(environ: Mapping[str, str]) -> Nodes | None:
     count = environ.get("PET_NNODES", "")
     if count in ("", "1"):
         return None
-    if not count.isdigit():
+    if not count.isdecimal():
         raise UsageError(f"PET_NNODES={count} is no number", "set NODES, NODE_RANK and MASTER_ADDR")
     each = environ.get("PET_NPROC_PER_NODE", "")
     return Nodes(
@@ -127,7 +127,7 @@ def _kubeflow(environ: Mapping[str, str]) -> Nodes | None:
         environ.get("PET_MASTER_ADDR") or environ.get("MASTER_ADDR", ""),
         _port(environ, "PET_MASTER_PORT" if environ.get("PET_MASTER_PORT") else "MASTER_PORT"),
         "PET_NNODES",
-        int(each) if each.isdigit() else None,
+        int(each) if each.isdecimal() else None,
     )
 
 
@@ -142,14 +142,14 @@ def _skypilot(environ: Mapping[str, str]) -> Nodes | None:
         addresses[0],
         _port(environ),
         "SKYPILOT_NODE_IPS",
-        int(each) if each.isdigit() and int(each) else None,
+        int(each) if each.isdecimal() and int(each) else None,
     )
 
 
 def _slurm(environ: Mapping[str, str]) -> Nodes | None:
     """What srun tells each of its tasks: a batch script runs on one node, whatever the job has."""
     count, tasks = environ.get("SLURM_STEP_NUM_NODES", ""), environ.get("SLURM_STEP_NUM_TASKS", "")
-    if not (count.isdigit() and int(count) > 1):
+    if not (count.isdecimal() and int(count) > 1):
         return None
     if tasks != count:
         raise UsageError(
@@ -171,7 +171,7 @@ def _slurm(environ: Mapping[str, str]) -> Nodes | None:
 def slurm_port(environ: Mapping[str, str]) -> int:
     """Where the tasks of a job of Slurm meet: a port of the job's own, since jobs share nodes."""
     job = environ.get("SLURM_JOB_ID", "")
-    return _SLURM_PORTS[int(job) % len(_SLURM_PORTS)] if job.isdigit() else PORT
+    return _SLURM_PORTS[int(job) % len(_SLURM_PORTS)] if job.isdecimal() else PORT
 
 
 def _mpi(environ: Mapping[str, str]) -> Nodes | None:
@@ -181,7 +181,7 @@ def _mpi(environ: Mapping[str, str]) -> Nodes | None:
         ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"),
     ):
         count = environ.get(size, "")
-        if not (count.isdigit() and int(count) > 1):
+        if not (count.isdecimal() and int(count) > 1):
             continue
         if environ.get(local, "1") != "1":
             raise UsageError(

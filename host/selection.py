@@ -31,7 +31,7 @@ def resolve(environ: Mapping[str, str], machine: Machine | None = None) -> dict[
         HostError: there are no such GPUs, or too few are free.
     """
     asked = environ.get("GPUS", "")
-    if asked in ("", "all", MOST) or asked.isdigit():
+    if asked in ("", "all", MOST) or asked.isdecimal():
         return {}
     machine = machine or Machine(environ=environ)
     gpus = visible.seen(machine)
