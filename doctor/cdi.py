@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Iterator
 
 from host.machine import Machine
 
@@ -15,13 +16,17 @@ _NODE = re.compile(
 )
 
 
-def of_gpus(machine: Machine) -> str | None:
-    """The file of one of NVIDIA's GPUs."""
+def _described(machine: Machine) -> Iterator[tuple[str, str]]:
+    """All files of descriptions, and what they say."""
     for folder in _FOLDERS:
         for name in machine.names(folder):
-            if "nvidia.com/gpu" in (machine.read(f"{folder}/{name}") or ""):
-                return f"{folder}/{name}"
-    return None
+            yield f"{folder}/{name}", machine.read(f"{folder}/{name}") or ""
+
+
+def of_gpus(machine: Machine) -> str | None:
+    """The file of one of NVIDIA's GPUs."""
+    found = (file for file, text in _described(machine) if "nvidia.com/gpu" in text)
+    return next(found, None)
 
 
 def other_number(machine: Machine) -> tuple[str, str, str, str] | None:
@@ -29,23 +34,20 @@ def other_number(machine: Machine) -> tuple[str, str, str, str] | None:
     the device, the number it has there, and its own.
     """
     devices = machine.read("/proc/devices") or ""
-    given = dict(re.findall(r"^\s*(\d+) (nvidia-(?:uvm|caps))$", devices, re.MULTILINE))
-    own = {name: number for number, name in given.items()}
-    for folder in _FOLDERS:
-        for name in machine.names(folder):
-            for device, number in _NODE.findall(machine.read(f"{folder}/{name}") or ""):
-                kind = "nvidia-uvm" if "uvm" in device else "nvidia-caps"
-                if own.get(kind, number) != number:
-                    return f"{folder}/{name}", device, number, own[kind]
+    given = re.findall(r"^\s*(\d+) (nvidia-(?:uvm|caps))$", devices, re.MULTILINE)
+    own = {name: number for number, name in given}
+    for file, text in _described(machine):
+        for device, number in _NODE.findall(text):
+            kind = "nvidia-uvm" if "uvm" in device else "nvidia-caps"
+            if own.get(kind, number) != number:
+                return file, device, number, own[kind]
     return None
 
 
 def without_memory_device(machine: Machine) -> str | None:
     """The file of one that hands over GPUs, and not the device for their memory."""
-    for folder in _FOLDERS:
-        for name in machine.names(folder):
-            text = machine.read(f"{folder}/{name}") or ""
-            gpus = "nvidia.com/gpu" in text and re.search(r"/dev/nvidia\d", text)
-            if gpus and "nvidia-uvm" not in text and "/dev/dxg" not in text:
-                return f"{folder}/{name}"
+    for file, text in _described(machine):
+        gpus = "nvidia.com/gpu" in text and re.search(r"/dev/nvidia\d", text)
+        if gpus and "nvidia-uvm" not in text and "/dev/dxg" not in text:
+            return file
     return None

@@ -7,6 +7,7 @@ from typing import Callable
 from doctor import (
     acs,
     cuda_line,
+    disks,
     driver,
     engine,
     gpus,
@@ -38,9 +39,9 @@ _QUICK = (
     gpus.neighbours,
     link.freezes,
     wsl.wsl,
-    system.disk,
+    disks.disk,
     system.clock,
-    system.owner,
+    disks.owner,
 )
 _ALL = (
     driver.driver,
@@ -74,10 +75,10 @@ _ALL = (
     system.memory,
     system.shared_memory,
     system.user_limits,
-    system.disk,
+    disks.disk,
     system.clock,
     system.synchronised,
-    system.owner,
+    disks.owner,
 )
 # These see to GPUs; who trains on the CPU need not hear of them.
 _GPU = (

@@ -1,4 +1,4 @@
-"""What the system leaves a training: processors, memory, shared memory, disks, clock, owner."""
+"""What the system leaves a training: processors, memory, shared memory, limits, clock."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import re
 
 from doctor import ram
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import INSIDE, limits
+from host import limits
 from host.machine import Machine
 from host.text import whole
 
 # The lock's oldest package is younger: a clock before this fails every certificate.
 _YOUNGEST = 1767225600  # 2026-01-01
-_RUN = 1e9  # bytes: checkpoints of a middling model
-_FILES = 1000  # that a run and its caches make
 _LITTLE = 2 << 30  # bytes: torch and a small model
 _THREADS = 64  # that a training may well start for each CPU
 
@@ -145,45 +143,6 @@ def _limit(text: str, name: str) -> float | None:
     return math.inf if found.group(1) == "unlimited" else int(found.group(1))
 
 
-def disk(machine: Machine) -> Finding:
-    """Room where runs, caches and the local environment are written."""
-    free = [
-        (place, machine.free(place if machine.exists(place) else machine.home))
-        for place in _written(machine)
-    ]
-    known = [(place, room) for place, room in free if room is not None]
-    if not known:
-        return skip("disk", "not known on this system")
-    place, least = min(known, key=lambda pair: pair[1])
-    seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
-    fix = "make room, or put runs/ on another disk: ln -s /big/runs runs"
-    files = [machine.files(p if machine.exists(p) else machine.home) for p, _ in known]
-    fewest = min((count for count in files if count is not None), default=_FILES)
-    if fewest < _FILES:
-        return fail(
-            "disk",
-            f"{seen}, but {fewest:,} more files at most (inodes)",
-            "`No space left on device` would end the run, whatever df says",
-            "du --inodes -x -d3 / 2>/dev/null | sort -n | tail   # where they are; or put runs/ on"
-            " another disk: ln -s /big/runs runs",
-        )
-    if least < _RUN:
-        return fail("disk", seen, "a checkpoint would not fit, and the run would end there", fix)
-    place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
-    # Docker mounts its own so: whoever wants to compile there adds :exec.
-    inside = limits.in_container(machine.root)
-    if not inside and "noexec" in _options(machine, place):
-        return warn(
-            "disk",
-            f"{seen}; {place} is mounted noexec",
-            "what --model.compile true builds there cannot be loaded (failed to map segment)",
-            f"sudo mount -o remount,exec {place}; or TMPDIR= a folder on another file system",
-        )
-    if least < 5e9:
-        return warn("disk", seen, "a few checkpoints or a data set fill it", fix)
-    return ok("disk", seen)
-
-
 def clock(machine: Machine) -> Finding:
     """The clock is not years behind."""
     said = machine.run("date", "-u", "+%s").out.strip()
@@ -215,49 +174,3 @@ def synchronised(machine: Machine) -> Finding:
         "figures of several machines cannot be compared",
         "sudo timedatectl set-ntp true",
     )
-
-
-def owner(machine: Machine) -> Finding:
-    """What is written into can be written by the caller."""
-    me = machine.run("id", "-u").out.strip()
-    for path in _written(machine):
-        if not machine.exists(path) or machine.run("test", "-w", path).code != 1:
-            continue
-        name = path.rsplit("/", 1)[1]
-        if _is_read_only(machine, path):
-            return fail(
-                "owner",
-                f"{name}/ is on a file system that is mounted read-only",
-                "nothing can be saved there",
-                f"in a container: docker run -v $PWD/{name}:{path}; on a host that was not meant"
-                " to be so: sudo dmesg | grep -i 'remounting filesystem read-only'",
-            )
-        user = machine.run("stat", "-c", "%u", path).out.strip() or "somebody else"
-        return fail(
-            "owner",
-            f"{name}/ belongs to UID {user}, and cannot be written by {me}",
-            "nothing can be saved there; a container that ran as root leaves this",
-            f"sudo chown -R $(id -u):$(id -g) {name}   # if it is yours",
-        )
-    return ok("owner", f"UID {me}" if me else "the caller")
-
-
-def _written(machine: Machine) -> list[str]:
-    """The folders that a training writes into."""
-    cache = "/cache" if machine.exists(str(INSIDE)) else f"{machine.home}/.cache"
-    return [f"{machine.home}/runs", cache]
-
-
-def _options(machine: Machine, path: str) -> list[str]:
-    """What a folder's file system is mounted with, where it has one of its own."""
-    text = machine.read("/proc/self/mounts") or machine.read("/proc/mounts") or ""
-    rows = [row.split() for row in text.splitlines()]
-    return next((row[3].split(",") for row in rows if len(row) > 3 and row[1] == path), [])
-
-
-def _is_read_only(machine: Machine, path: str) -> bool:
-    """Whether the file system that a folder is on takes no writes."""
-    rows = [row.split() for row in (machine.read("/proc/self/mounts") or "").splitlines()]
-    mounts = [(row[1], row[3].split(",")) for row in rows if len(row) > 3]
-    above = [m for m in mounts if f"{path}/".startswith(f"{m[0].rstrip('/')}/")]
-    return bool(above) and "ro" in max(above, key=lambda mount: len(mount[0]))[1]

@@ -64,16 +64,17 @@ class Company:
         if better is None:
             return False
         counts, seconds = better
+        shares = lanes.ranges(counts)
         if parts.recorder:
             now = max(member.own for member in self._members)
             parts.recorder.shared(
                 self.state.step,
                 counts,
-                f"lanes {'+'.join(map(str, counts))} instead of {lanes.said(runtime.shares)} from"
-                f" step {self.state.step + 1} on: {1000 * seconds:.0f} ms instead of"
-                f" {1000 * now:.0f}, about",
+                f"lanes {lanes.said(shares)} instead of {lanes.said(runtime.shares)} from step"
+                f" {self.state.step + 1} on: {1000 * seconds:.0f} ms instead of {1000 * now:.0f},"
+                " about",
             )
-        runtime.shares[:] = lanes.ranges(counts)
+        runtime.shares[:] = shares
         assert isinstance(parts.reducer, LaneTree)
         parts.reducer.share(runtime.shares)
         self._members, self._sampled = [], None

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from doctor import finding, system
+from doctor import disks, finding, system
 from doctor.finding import Finding
 from doctor.inside import collectives, devices, elsewhere, like, speed, stress
 from doctor.inside.verify import examine
@@ -39,9 +39,9 @@ _GIVEN = (
     system.memory,
     system.shared_memory,
     system.user_limits,
-    system.disk,
+    disks.disk,
     system.clock,
-    system.owner,
+    disks.owner,
 )
 
 

@@ -1,0 +1,89 @@
+"""The folders that a training writes into: their room, how they are mounted, whose they are."""
+
+from __future__ import annotations
+
+from doctor.finding import Finding, fail, ok, skip, warn
+from host import INSIDE, limits
+from host.machine import Machine
+
+_RUN = 1e9  # bytes: checkpoints of a middling model
+_FILES = 1000  # that a run and its caches make
+
+
+def disk(machine: Machine) -> Finding:
+    """Room where runs, caches and the local environment are written."""
+    free = [
+        (place, machine.free(place if machine.exists(place) else machine.home))
+        for place in _written(machine)
+    ]
+    known = [(place, room) for place, room in free if room is not None]
+    if not known:
+        return skip("disk", "not known on this system")
+    place, least = min(known, key=lambda pair: pair[1])
+    seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
+    fix = "make room, or put runs/ on another disk: ln -s /big/runs runs"
+    files = [machine.files(p if machine.exists(p) else machine.home) for p, _ in known]
+    fewest = min((count for count in files if count is not None), default=_FILES)
+    if fewest < _FILES:
+        return fail(
+            "disk",
+            f"{seen}, but {fewest:,} more files at most (inodes)",
+            "`No space left on device` would end the run, whatever df says",
+            "du --inodes -x -d3 / 2>/dev/null | sort -n | tail   # where they are; or put runs/ on"
+            " another disk: ln -s /big/runs runs",
+        )
+    if least < _RUN:
+        return fail("disk", seen, "a checkpoint would not fit, and the run would end there", fix)
+    place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+    # Docker mounts its own so: whoever wants to compile there adds :exec.
+    inside = limits.in_container(machine.root)
+    if not inside and "noexec" in _options(machine, place):
+        return warn(
+            "disk",
+            f"{seen}; {place} is mounted noexec",
+            "what --model.compile true builds there cannot be loaded (failed to map segment)",
+            f"sudo mount -o remount,exec {place}; or TMPDIR= a folder on another file system",
+        )
+    if least < 5e9:
+        return warn("disk", seen, "a few checkpoints or a data set fill it", fix)
+    return ok("disk", seen)
+
+
+def owner(machine: Machine) -> Finding:
+    """What is written into can be written by the caller."""
+    me = machine.run("id", "-u").out.strip()
+    for path in _written(machine):
+        if not machine.exists(path) or machine.run("test", "-w", path).code != 1:
+            continue
+        name = path.rsplit("/", 1)[1]
+        if "ro" in _options(machine, path):
+            return fail(
+                "owner",
+                f"{name}/ is on a file system that is mounted read-only",
+                "nothing can be saved there",
+                f"in a container: docker run -v $PWD/{name}:{path}; on a host that was not meant"
+                " to be so: sudo dmesg | grep -i 'remounting filesystem read-only'",
+            )
+        user = machine.run("stat", "-c", "%u", path).out.strip() or "somebody else"
+        return fail(
+            "owner",
+            f"{name}/ belongs to UID {user}, and cannot be written by {me}",
+            "nothing can be saved there; a container that ran as root leaves this",
+            f"sudo chown -R $(id -u):$(id -g) {name}   # if it is yours",
+        )
+    return ok("owner", f"UID {me}" if me else "the caller")
+
+
+def _written(machine: Machine) -> list[str]:
+    """The folders that a training writes into."""
+    cache = "/cache" if machine.exists(str(INSIDE)) else f"{machine.home}/.cache"
+    return [f"{machine.home}/runs", cache]
+
+
+def _options(machine: Machine, path: str) -> list[str]:
+    """What the file system that a folder is on is mounted with."""
+    text = machine.read("/proc/self/mounts") or machine.read("/proc/mounts") or ""
+    rows = [row.split() for row in text.splitlines()]
+    mounts = [(row[1], row[3].split(",")) for row in rows if len(row) > 3]
+    above = [m for m in mounts if f"{path}/".startswith(f"{m[0].rstrip('/')}/")]
+    return max(above, key=lambda mount: len(mount[0]))[1] if above else []
