@@ -27,9 +27,9 @@ CASES: dict[str, list[Any]] = {
     "dropout, adamw": ["--model.name", "dropnet", "--optim.name", "adamw", "--optim.lr", 0.002],
     "loader workers": ["--data.workers", 2],
     "no batch norm, plain sgd": ["--model.name", "mlp", "--optim.momentum", 0],
-    "channels last, deeper": [
+    "channels last, deeper, clipping": [
         "--model.name", "resnet18", "--model.stem", "small", "--model.channels_last", "true",
-        "--max_steps", 2, "--batch_size", 32,
+        "--max_steps", 2, "--batch_size", 32, "--optim.clip", 0.3,
     ],
     "a last batch for some of the lanes": ["--epochs", 0.34],
 }  # fmt: skip

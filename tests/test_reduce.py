@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from train.lanes.allreduce import AllReduce
+from train.lanes.state import in_place_of
 from train.lanes.tree import LaneTree
 
 LANES = 8
@@ -157,3 +158,15 @@ def test_parameters_that_are_joined_have_a_gradient_each() -> None:
             reducer.add(1 / LANES, torch.zeros(1))
         reducer.total()
         assert torch.equal(torch.cat([model.q.grad, model.v.grad]), x.sum(0))
+
+
+def test_gradients_have_their_parameter_s_layout() -> None:
+    """Or an optimizer that moves all at once would move one after another."""
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 1), nn.Flatten())
+    model = model.to(memory_format=torch.channels_last)
+    images = torch.randn(64, 2, 4, 4).to(memory_format=torch.channels_last)
+    step(model, LaneTree(model, 0, [range(LANES)]), images, torch.arange(64) % 4)
+    assert [p.grad.stride() for p in model.parameters()] == [p.stride() for p in model.parameters()]
+    assert not model[0].weight.grad.is_contiguous()
+    # What is exchanged has it too.
+    assert in_place_of(model[0].weight, torch.zeros(100), 4).stride() == model[0].weight.stride()

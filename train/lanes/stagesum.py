@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from train.lanes.buffers import Buffers
 from train.lanes.counter import Counter, tree
 from train.lanes.stages import is_elsewhere
+from train.lanes.state import laid_as
 from train.lanes.traits import Traits
 
 
@@ -60,7 +61,7 @@ class StageSum:
         """Give the parameters their gradients; returns the sum of the last stage's reports."""
         sums = self._gradients.total()
         for parameter, gradient in zip(self._trained, sums, strict=True):
-            parameter.grad = gradient.contiguous()
+            parameter.grad = laid_as(gradient, parameter)
         self.buffers.settle([tree(lanes) for lanes in zip(*self._averages, strict=True)], 1)
         report = tree(self._reports)
         dist.broadcast(report, self._last)

@@ -209,6 +209,21 @@ def as_bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
+def laid_as(tensor: Tensor, like: Tensor) -> Tensor:
+    """The same values in the layout of `like`. Sums follow a layout, and so their bits do; loops
+    over many tensors at once are slow where those that belong together have several.
+    """
+    if tensor.stride() == like.stride():
+        return tensor
+    return torch.empty_like(like, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def in_place_of(like: Tensor, flat: Tensor, start: int) -> Tensor:
+    """A view of `flat` from `start` on, of the shape and the layout of `like`."""
+    strides = torch.empty_like(like, device="meta").stride()
+    return flat[start : start + like.numel()].as_strided(like.shape, strides)
+
+
 def from_bytes(flat: Tensor, like: Iterable[Tensor]) -> list[Tensor]:
     """Tensors of the shapes and types of `like`, from the bits of one after another."""
     found, start = [], 0

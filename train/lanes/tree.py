@@ -17,6 +17,7 @@ from host.errors import UsageError
 from train.lanes.buffers import Buffers
 from train.lanes.exchange import Exchange
 from train.lanes.joining import Node, above, is_right, plan
+from train.lanes.state import laid_as
 from train.lanes.traits import USUAL, Traits
 
 _BUCKET = 25 * 2**20
@@ -195,8 +196,7 @@ class LaneTree:
             self._started = 0
         *sums, report = sums
         for parameter, gradient in zip(self.parameters, sums, strict=False):
-            # Of one layout, whichever way it came: the order of later sums may follow the layout.
-            parameter.grad = gradient.contiguous()
+            parameter.grad = laid_as(gradient, parameter)
         self.buffers.settle(sums[len(self.parameters) :], self._world)
         return report.clone()
 

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from train.lanes.state import laid_as
+
 
 class Stateful(Protocol):
     """Anything whose state a resumed run needs."""
@@ -76,7 +78,7 @@ class OptimizerState:
         Raises:
             ValueError: they are not those of this optimizer and its parameters.
         """
-        shapes = [p.shape for group in self.optimizer.param_groups for p in group["params"]]
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         slots: dict[int, dict[str, Tensor]] = {}
         groups = self.optimizer.state_dict()["param_groups"]
         for name, value in state_dict.items():
@@ -84,13 +86,16 @@ class OptimizerState:
             if place.startswith("group") and slot == "step":
                 self._count(groups, name, value)
                 continue
-            if not (place.isdecimal() and int(place) < len(shapes)):
+            if not (place.isdecimal() and int(place) < len(parameters)):
                 raise ValueError(f"{name} belongs to no parameter")
-            if not isinstance(value, Tensor) or value.shape not in (shapes[int(place)], ()):
+            parameter = parameters[int(place)]
+            if not isinstance(value, Tensor) or value.shape not in (parameter.shape, ()):
                 raise ValueError(f"{name} is not of its parameter's shape")
             if has_nan(value):
                 raise ValueError(f"{name} holds NaN")
-            slots.setdefault(int(place), {})[slot] = value
+            slots.setdefault(int(place), {})[slot] = (
+                laid_as(value, parameter) if value.shape == parameter.shape else value
+            )
         if any("exp_avg" in each and "step" not in each for each in self.slots):
             counts = (f"group{number}.step" for number in range(len(groups)))
             lacking = next((name for name in counts if slots and name not in state_dict), None)
