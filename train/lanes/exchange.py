@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from train.lanes.joining import Plan
+from train.lanes.state import in_place_of
 
 # Numbers between the starts of two tensors in a bucket are a multiple of this: CUDA's reductions
 # take an order that depends on alignment, and gradients stand at aligned places otherwise.
@@ -47,7 +48,7 @@ class Exchange:
             self.views.append(
                 [
                     [
-                        flat[start : start + tensor.numel()].view(tensor.shape)
+                        in_place_of(tensor, flat, start)
                         for start, tensor in zip(starts, bucket, strict=True)
                     ]
                     for flat in flats
@@ -56,12 +57,10 @@ class Exchange:
         # A group of its own: what else processes tell each other may go on at the same time.
         group: Any = dist.new_group()
         self._group: dist.ProcessGroup | None = group
-        cuda = self._flat[0][1].is_cuda
-        # NCCL waits on a stream. gloo waits in the calling thread, so it gets one, and it sends
-        # only what is in the host's memory.
-        gloo = dist.get_backend(group) == "gloo"
-        self._stream = torch.cuda.Stream() if cuda and not gloo else None
-        self._staged = cuda and gloo
+        sample = self._flat[0][1]
+        self._staged = through_host(sample, group)
+        # NCCL waits on a stream. gloo waits in the calling thread, so it gets one.
+        self._stream = torch.cuda.Stream() if sample.is_cuda and not self._staged else None
         self._pending = 0
         self._jobs: SimpleQueue[int | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Exception | None] = SimpleQueue()
@@ -138,6 +137,11 @@ class Exchange:
         if self.plan.source is not None:
             whole = flats[self.plan.result].view(torch.uint8)
             dist.broadcast(whole, src=self.plan.source, group=self._group)
+
+
+def through_host(tensor: Tensor, group: dist.ProcessGroup | None) -> bool:
+    """Whether a tensor must be copied to the host's memory to be sent: gloo sends from no other."""
+    return tensor.is_cuda and dist.get_backend(group) == "gloo"
 
 
 def swap(

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from host.errors import UsageError
-from train.lanes.exchange import swap
+from train.lanes.exchange import swap, through_host
 
 
 class _Memory:
@@ -58,6 +58,22 @@ class Agreement:
             )
 
 
+def gather_into(
+    every: Tensor, mine: Tensor, group: dist.ProcessGroup | None = None, *, async_op: bool = False
+) -> dist.Work | None:
+    """Fill `every` with each process's `mine`, in order; to be waited for if `async_op`."""
+    every, mine = every.view(-1), mine.view(-1)
+    if through_host(mine, group):
+        there = torch.empty_like(every, device="cpu")
+        dist.all_gather_into_tensor(there, mine.cpu(), group=group)
+        every.copy_(there)
+        return None
+    work: dist.Work | None = dist.all_gather_into_tensor(
+        every, mine, group=group, async_op=async_op
+    )
+    return work
+
+
 class Gather(_Memory):
     """A block's whole weights, from all processes' parts."""
 
@@ -73,10 +89,7 @@ class Gather(_Memory):
     ) -> dist.Work | None:
         """Fill `output_tensor` with every process's `input_tensor`."""
         self.agreement.say(self.number)
-        work: dist.Work | None = dist.all_gather_into_tensor(
-            output_tensor, input_tensor, group=group, async_op=async_op
-        )
-        return work
+        return gather_into(output_tensor, input_tensor, group, async_op=async_op)
 
 
 class TreeReduceScatter(_Memory):
@@ -103,6 +116,8 @@ class TreeReduceScatter(_Memory):
     ) -> None:
         """Fill `output_tensor` with this process's block of the sums of `input_tensor`."""
         blocks = input_tensor.view(self.world, -1)[self._places]
+        if through_host(blocks, group):
+            blocks = blocks.cpu()
         distance = 1
         while distance < self.world:
             low, high = blocks.chunk(2)

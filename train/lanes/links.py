@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from train.lanes.crossing import sent
+from train.lanes.exchange import through_host
 from train.lanes.packing import pack, unpack
 
 
@@ -83,10 +84,8 @@ class Links:
         return self.forward if later != here else self.backward
 
     def _wire(self, flat: Tensor) -> Tensor:
-        """The same in the memory that the group can send from: gloo knows the host's alone."""
-        if flat.is_cuda and dist.get_backend(self.forward) == "gloo":
-            return flat.cpu()
-        return flat
+        """The same in the memory that the group can send from."""
+        return flat.cpu() if through_host(flat, self.forward) else flat
 
 
 def linked(device: torch.device, patience: timedelta) -> Links:

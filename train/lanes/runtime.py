@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 from torch import Tensor
 
-from host import garbage, plan
+from host import garbage, launcher, plan
 from host.errors import HostError, LockstepError
 from host.lanes import MEASURED, share
 from host.stages import Stages
@@ -171,8 +171,10 @@ def start(
         patience = timedelta(seconds=max(1800, config.watchdog + 600))
         patience = patience if config.watchdog else _FOREVER
         group = InitProcessGroupKwargs(timeout=patience)
-        if launched.share_gpu() and not use_cpu:
+        if launched.share_gpu() and (launcher.world() or 1) > 1 and not use_cpu:
             group.backend = "gloo"
+            # Accelerate takes a process's number for its GPU's where it wraps a model for DDP.
+            os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
         handlers: list[Any] = [_buckets(config), group]
         accelerator = Accelerator(cpu=use_cpu, mixed_precision=precision, kwargs_handlers=handlers)
     except ValueError as error:
@@ -180,6 +182,8 @@ def start(
     try:
         rank, world = accelerator.process_index, accelerator.num_processes
         launched.compare(world)
+        if accelerator.device.type == "cuda":
+            torch.cuda.init()  # its generators are there to be seeded before a model draws from one
         # Accelerate would go on in FP32 without a word.
         if use_cpu and accelerator.mixed_precision == "fp16":
             raise HostError("FP16 needs a GPU", "use BF16 or no mixed precision on the CPU")

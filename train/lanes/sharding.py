@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from train.lanes.blocks import check, units
-from train.lanes.gathering import Agreement, Gather, TreeReduceScatter
+from train.lanes.gathering import Agreement, Gather, TreeReduceScatter, gather_into
 from train.lanes.state import Slot, held
 
 
@@ -100,14 +100,13 @@ class Sharding:
 
     def whole(self, part: Tensor, name: str) -> Tensor:
         """What is as large as parameter `name`, from all processes' parts of it; asked together."""
-        from torch.distributed.tensor import DTensor
-
-        like: Any = self.parameters[name]
-        spread = DTensor.from_local(
-            part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
-        )
-        full: Tensor = spread.full_tensor()
-        return full
+        shape = self.parameters[name].shape
+        rows = -(-shape[0] // self.world)  # of each part but those at the end
+        mine = part.new_zeros(rows, *shape[1:])
+        mine[: len(part)] = part
+        every = part.new_empty(rows * self.world, *shape[1:])
+        gather_into(every, mine)
+        return every if len(every) == shape[0] else every[: shape[0]].clone()
 
     @contextmanager
     def apart(self) -> Iterator[None]:

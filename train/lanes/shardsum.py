@@ -4,11 +4,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from train.lanes.buffers import Buffers
 from train.lanes.counter import Counter, tree
+from train.lanes.gathering import gather_into
 from train.lanes.sharding import Sharding
 from train.lanes.traits import Traits
 
@@ -86,8 +86,8 @@ class ShardSum:
 
     def _everywhere(self, mine: Tensor) -> list[Tensor]:
         """A row for each lane of the step, in the order of lanes, from this process's rows."""
-        every = [torch.empty_like(mine) for _ in range(self.sharding.world)]
-        dist.all_gather(every, mine)
+        every = mine.new_empty(self.sharding.world, *mine.shape)
+        gather_into(every, mine)
         return [lane for lanes in zip(*every, strict=True) for lane in lanes]
 
     def undo(self) -> bool:
