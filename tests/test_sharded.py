@@ -15,7 +15,10 @@ from conftest import ROOT
 from fault.harness import FSDP, assert_same_run, start
 from torch import nn
 
+from host.errors import UsageError
+from train.config import Config
 from train.lanes.blocks import units
+from train.lanes.launched import check_shardable
 
 # 14 steps of 96 samples, and a short one of 92.
 WORDS: list[Any] = [
@@ -252,6 +255,13 @@ def test_what_would_be_other_is_refused(tmp_path, knobs, variables, line) -> Non
     assert set(attempt.wait(60)) <= {2, 6}
     assert line in attempt.output()
     assert "Traceback" not in attempt.output()
+
+
+def test_an_older_torch_that_cannot_shard_so_is_refused(monkeypatch) -> None:
+    """As that of CUDA=cuda12."""
+    monkeypatch.delattr("torch.distributed.fsdp.FSDPModule.set_reduce_scatter_unused_params")
+    with pytest.raises(UsageError, match=r"cannot sum gradients .*; that of CUDA=cuda13 can"):
+        check_shardable(Config(), "no")
 
 
 OWN = """

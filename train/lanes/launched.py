@@ -137,7 +137,16 @@ def check_shardable(config: Config, precision: str) -> None:
     Raises:
         UsageError: naming the knob.
     """
+    from torch.distributed.fsdp import FSDPModule  # a second of imports
+
     without = "or leave ACCELERATE=fsdp out"
+    if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+        # Where one process has a gradient and another has none, they would exchange other tensors.
+        raise UsageError(
+            f"PyTorch {torch.__version__} cannot sum gradients of sharded weights that only some"
+            " processes have; that of CUDA=cuda13 can",
+            f"CUDA=cuda13 on a machine whose driver takes it (make doctor), {without}",
+        )
     if not config.lockstep:
         raise UsageError(
             f"reproducibility: {config.reproducibility} is about DDP's sums, and sharded weights"
