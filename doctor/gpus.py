@@ -176,7 +176,7 @@ def _held_alone(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
             return fail(
                 "busy GPUs",
                 f"{gpu.label} is for one process alone ({modes[gpu.index]}), and"
-                f" {app.name.rsplit('/', 1)[-1]} (PID {app.pid}) has it",
+                f" {_called(app)} has it",
                 "CUDA refuses it to all others (busy or unavailable, 46)",
                 ("GPUS=free; or " if len(gpus) > 1 else "")
                 + f"end that one, or sudo nvidia-smi -i {gpu.index} -c DEFAULT",
@@ -204,6 +204,16 @@ def _miscounted(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
     return None
 
 
+_MOST = 6
+"""Programs that are named: one training may be dozens."""
+
+
+def _called(app: nvidia.App) -> str:
+    """Its program and number; a process that is gone, or another container's, has no name."""
+    name = app.name.rsplit("/", 1)[-1]
+    return f"PID {app.pid}" if name.startswith("[") or not name else f"{name} (PID {app.pid})"
+
+
 def neighbours(machine: Machine) -> Finding:
     """Nobody else computes on the GPUs."""
     gpus = visible.seen(machine)
@@ -214,7 +224,7 @@ def neighbours(machine: Machine) -> Finding:
         return alone
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     used = [
-        f"{by_uuid[app.uuid].label}: {app.name.rsplit('/', 1)[-1]} (PID {app.pid})"
+        f"{by_uuid[app.uuid].label}: {_called(app)}"
         for app in nvidia.apps(machine)
         if app.uuid in by_uuid
     ]
@@ -232,7 +242,7 @@ def neighbours(machine: Machine) -> Finding:
         return ok("busy GPUs", "none")
     return warn(
         "busy GPUs",
-        "; ".join(used),
+        "; ".join(used[:_MOST]) + (f"; and {len(used) - _MOST} more" if used[_MOST:] else ""),
         "they share memory and time with this training",
         ("train on the others: GPUS=free; or " if len(gpus) > 1 else "")
         + "stop them: sudo fuser -v /dev/nvidia*",

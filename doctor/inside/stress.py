@@ -35,6 +35,7 @@ class _Seen:
     heat: int = 0  # °C, at most
     power: float = 0.0  # W, at most
     slowed: int = 0  # bits of nvidia.SLOWED
+    others: int = 0  # programs that computed on it besides this one, at most
 
 
 @dataclass
@@ -101,6 +102,9 @@ class _Part:
         with suppress(pynvml.NVMLError):
             power = pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3
             self.seen.power = max(self.seen.power, power)
+        with suppress(pynvml.NVMLError):
+            running = len(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu))
+            self.seen.others = max(self.seen.others, running - 1)
         with suppress(pynvml.NVMLError):
             reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
             self.seen.slowed |= reasons & sum(nvidia.SLOWED)
@@ -198,23 +202,44 @@ def _judged(parts: list[_Part], minutes: float, logged: str | None) -> Finding:
             "sudo dmesg | grep -iE 'nvrm|xid'; docs/machine.md says what the numbers mean",
         )
     for part in parts:
-        reasons = [word for bit, word in nvidia.SLOWED.items() if part.seen.slowed & bit]
-        quarter = max(1, len(part.rates) // 4)
-        early, late = _middle(part.rates[1 : quarter + 1]), _middle(part.rates[-quarter:])
         # A CPU is shared: any other program may make its products slow.
         on_gpu = part.device.type == "cuda"
-        slower = on_gpu and len(part.rates) > 4 and late < _SLOWER * early
-        if reasons or slower:
-            rate = f"; the last products took {early / late:.1f} times as long" if slower else ""
-            held = f"; slowed by {', '.join(reasons)}" if reasons else ""
-            return warn(
-                NAME,
-                f"{_figures(part)}{rate}{held}",
-                "long trainings run slower than short ones, and all GPUs wait for the slowest",
-                "check fans, dust, airflow and the power supply; nvidia-smi -q -d PERFORMANCE",
-            )
+        slowed = _slowed(part.seen, part.rates, _figures(part)) if on_gpu else None
+        if slowed is not None:
+            return slowed
     figures = "; ".join(_figures(part) for part in parts)
     return ok(NAME, f"{minutes:g} min: {figures}, none wrong")
+
+
+def _slowed(seen: _Seen, rates: list[float], figures: str) -> Finding | None:
+    """That a GPU was slowed down: by its driver, or by what else computed on it.
+
+    Args:
+        rates: products a second, of each round.
+        figures: what is said of the GPU first.
+    """
+    reasons = [word for bit, word in nvidia.SLOWED.items() if seen.slowed & bit]
+    quarter = max(1, len(rates) // 4)
+    early, late = _middle(rates[1 : quarter + 1]), _middle(rates[-quarter:])
+    slower = len(rates) > 4 and late < _SLOWER * early
+    if not (reasons or slower):
+        return None
+    rate = f"; the last products took {early / late:.1f} times as long" if slower else ""
+    if seen.others and not reasons:
+        count = "another program" if seen.others == 1 else f"{seen.others} other programs"
+        return warn(
+            NAME,
+            f"{figures}{rate}; {count} computed on it too",
+            "so nothing can be said of heat",
+            "end them (sudo fuser -v /dev/nvidia*), and ask again",
+        )
+    held = f"; slowed by {', '.join(reasons)}" if reasons else ""
+    return warn(
+        NAME,
+        f"{figures}{rate}{held}",
+        "long trainings run slower than short ones, and all GPUs wait for the slowest",
+        "check fans, dust, airflow and the power supply; nvidia-smi -q -d PERFORMANCE",
+    )
 
 
 def _middle(rates: list[float]) -> float:
