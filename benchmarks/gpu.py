@@ -72,9 +72,13 @@ def finished(child: subprocess.Popen[str]) -> str:
         os.killpg(child.pid, signal.SIGKILL)
         raise RuntimeError(f"no end within {LIMIT:g} s") from None
     if child.returncode:
-        lines = [line for line in said.splitlines() if line.strip()] or ["nothing was said"]
-        raise RuntimeError(f"code {child.returncode}: {lines[-1][:300]}")
+        raise RuntimeError(f"code {child.returncode}: {last_line(said)}")
     return said
+
+
+def last_line(said: str) -> str:
+    lines = [line for line in said.splitlines() if line.strip()] or ["nothing was said"]
+    return lines[-1][:300]
 
 
 # --- the bits
@@ -114,10 +118,10 @@ def trained(folder: Path, name: str, knobs: list[str], dry: bool, processes: int
             if child.poll() is not None or time.monotonic() > deadline:
                 break
             time.sleep(0.02)
+        if child.poll() is not None:
+            raise RuntimeError(f"it ended before the kill: {last_line(child.communicate()[0])}")
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        if (run / "result.json").exists():
-            raise RuntimeError("it was killed too late")
         child = started(words, variables(precision, dry))
     finished(child)
     return sha(run)
@@ -152,9 +156,11 @@ def bits(dry: bool, names: list[str] | None = None) -> Iterator[Row]:
                         said[own] = f"failed: {error}"
             first = said.pop(f"{name} first")
             command = f"python -m train fit --max_steps {STEPS[dry]} " + " ".join(DIGITS)
-            yield Row(f"{name}, one process on the {device}", f"{first[:16]}…", command, None)
+            lost = first.startswith("failed")
+            shown = first if lost else f"{first[:16]}…"
+            yield Row(f"{name}, one process on the {device}", shown, command, not lost)
             for own, found in said.items():
-                same = found == first
+                same = found == first and not lost
                 shown = "the same bits" if same else found if "failed" in found else "OTHER BITS"
                 yield Row(own, shown, command, same)
 

@@ -88,6 +88,8 @@ def families(dry: bool) -> None:
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.deterministic = True
     torch.set_num_threads(1)
+    if not dry:
+        torch.cuda.init()  # or the first images would be drawn before there is a seed
     for name, side in FAMILIES.items():
         try:
             one, other = (gradients(name, side, device_of(dry)) for _ in range(2))
@@ -235,7 +237,7 @@ def syncs(dry: bool) -> None:
                 for _ in range(10):
                     ours.step()
                 torch.cuda.set_sync_debug_mode("default")
-            waits = [str(w.message) for w in found if "synchronizing" in str(w.message)]
+            waits = [str(w.message) for w in found if "called a sync" in str(w.message)]
             with torch.profiler.profile() as profile:
                 for _ in range(10):
                     ours.step()
