@@ -131,9 +131,7 @@ def resumed(
     state = resume.last(claim, saver, runtime, order.steps(count, config.batch_size))
     comparison.agree_on_pass(runtime, first_pass)
     traits, stages = runtime.from_main((traits, stages))
-    sharding = sharing.shared(
-        model, optimizer, config, runtime, traits=traits, stages=stages, count=count
-    )
+    sharding = sharing.shared(model, optimizer, config, runtime, traits=traits, stages=stages)
     if average is not None and sharding is not None:
         average.shard(sharding)
     memory.give_back(runtime.device)
@@ -185,7 +183,9 @@ def parts(
     sharding: Sharding | Staging | None = None,
 ) -> Parts:
     """What a training of `count` samples works with, but for what writes."""
-    wrapped, reducer = wrap(model, config, runtime, traits, sharding)
+    wrapped, reducer = wrap(
+        model, config, runtime, traits, sharding=sharding, shape=images.train.shape
+    )
     generators, pipeline = Generators(model), None
     if isinstance(sharding, Staging):
         passage = Passage(model, wrapped, sharding.stages, generators)
@@ -223,9 +223,15 @@ def wrap(
     config: Config,
     runtime: Runtime,
     traits: Traits,
-    sharding: Sharding | Staging | None = None,
+    *,
+    sharding: Sharding | Staging | None,
+    shape: tuple[int, ...],
 ) -> tuple[nn.Module, Reducer | StageSum]:
-    """The model as it is called, and what sums over its lanes."""
+    """The model as it is called, and what sums over its lanes.
+
+    Args:
+        shape: (C, H, W) of an image.
+    """
     tree = config.lockstep
     # Accelerate's evaluation mode is precision and device, without DDP.
     alone = tree or runtime.world == 1
@@ -237,7 +243,7 @@ def wrap(
     if isinstance(sharding, Staging):
         reducer = StageSum(unwrapped, sharding.stages.count - 1, traits)
     elif sharding is not None:
-        reducer = ShardSum(unwrapped, sharding, traits)
+        reducer = ShardSum(unwrapped, sharding, traits, (config.micro_batch, *shape))
     elif tree:
         reducer = LaneTree(unwrapped, runtime.rank, runtime.shares, traits)
     else:

@@ -22,13 +22,11 @@ def shared(
     *,
     traits: Traits,
     stages: Stages | None,
-    count: int,
 ) -> Sharding | Staging | None:
     """The model as it is trained, and what this process has of it; None: all of it.
 
     Args:
         stages: where it is cut; None: it is not.
-        count: how many samples the training consumes.
 
     Raises:
         UsageError: it would be trained otherwise, or not at all.
@@ -42,18 +40,16 @@ def shared(
     # Of a model in stages, this one's blocks alone keep anything.
     learner.as_trained(model, config, traits)
     if runtime.sharded:
-        found = _sharding(model, optimizer, config, runtime, traits=traits, count=count)
+        found = _sharding(model, optimizer, runtime, traits=traits)
     return found
 
 
 def _sharding(
     model: nn.Module,
     optimizer: Optimizer,
-    config: Config,
     runtime: Runtime,
     *,
     traits: Traits,
-    count: int,
 ) -> Sharding:
     """The model and what the optimizer keeps, spread over the processes.
 
@@ -61,13 +57,6 @@ def _sharding(
         UsageError: it would be trained otherwise, or not at all.
     """
     _check_unmoved(model, traits)
-    last = count % config.batch_size
-    if last and last < 2 * config.lanes:
-        raise UsageError(
-            f"the last step has {last} samples for {config.lanes} lanes, and where weights are"
-            " sharded no process can go without any",
-            f"--max_steps {max(1, count // config.batch_size)} leaves that step out",
-        )
     assert runtime.control is not None  # of several processes
     return Sharding(
         model,

@@ -92,6 +92,14 @@ class Gather(_Memory):
         return gather_into(output_tensor, input_tensor, group, async_op=async_op)
 
 
+class Silence:
+    """Whether this process has no samples just now, and adds nothing to a sum that it takes part
+    in.
+    """
+
+    on = False
+
+
 class TreeReduceScatter(_Memory):
     """Each process's block of the sum over all, in the additions of the lanes' tree.
 
@@ -100,8 +108,8 @@ class TreeReduceScatter(_Memory):
     bits, these are the sums of recursive doubling, of which each process holds one block.
     """
 
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
+    def __init__(self, rank: int, world: int, silence: Silence) -> None:
+        self.rank, self.world, self.silence = rank, world, silence
         # Halving leaves process r the block at the place whose bits are r's, the other way round.
         bits = world.bit_length() - 1
         self._places = [int(f"{r:0{bits}b}"[::-1], 2) if bits else 0 for r in range(world)]
@@ -115,6 +123,8 @@ class TreeReduceScatter(_Memory):
         async_op: bool = False,  # noqa: ARG002
     ) -> None:
         """Fill `output_tensor` with this process's block of the sums of `input_tensor`."""
+        if self.silence.on:
+            input_tensor.zero_()
         blocks = input_tensor.view(self.world, -1)[self._places]
         if through_host(blocks, group):
             blocks = blocks.cpu()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from train.lanes.blocks import check, units
-from train.lanes.gathering import Agreement, Gather, TreeReduceScatter, gather_into
+from train.lanes.gathering import Agreement, Gather, Silence, TreeReduceScatter, gather_into
 from train.lanes.state import Slot, held
 
 
@@ -37,6 +37,7 @@ class Sharding:
 
     Attributes:
         parameters: as the model has them between passes, by name; one of several names by each.
+        silence: to be on while this process computes a lane without samples.
         shards: what this process holds of them, each once, which is what the optimizer moves.
 
     Raises:
@@ -59,6 +60,7 @@ class Sharding:
 
         self.rank, self.world = rank, world
         self._apart = False
+        self.silence = Silence()
         whole = dict(model.named_parameters())
         device = next(iter(whole.values())).device
         blocks = list(units(model))
@@ -75,7 +77,7 @@ class Sharding:
                 module.set_force_sum_reduction_for_comms(True)
                 comm: Any = Gather(number, agreement)  # theirs by its methods
                 module.set_custom_all_gather(comm)
-                comm = TreeReduceScatter(rank, world)
+                comm = TreeReduceScatter(rank, world, self.silence)
                 module.set_custom_reduce_scatter(comm)
         root: Any = model
         root.set_reduce_scatter_unused_params(True)

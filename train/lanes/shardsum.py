@@ -1,5 +1,6 @@
 """The sum over lanes of a model whose weights are sharded."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,6 +21,9 @@ class ShardSum:
     torch sums each block's gradients over the processes after each backward pass, W lanes at once,
     and leaves each process its shard of that. Those partial sums are joined here, by a binary
     counter. So no process ever holds all of a gradient.
+
+    Args:
+        images: shape of a lane's images, [B, C, H, W].
     """
 
     scale = 1.0
@@ -29,8 +33,9 @@ class ShardSum:
         model: nn.Module,
         sharding: Sharding,
         traits: Traits,
+        images: Sequence[int],
     ) -> None:
-        self.sharding = sharding
+        self.model, self.sharding, self._images = model, sharding, tuple(images)
         self.buffers = Buffers(model, traits.moving)
         self._trained = [
             (sharding.parameters[name], shard)
@@ -55,6 +60,8 @@ class ShardSum:
 
     def add(self, share: float, report: Tensor) -> None:
         """Join the shards of the gradients of these W lanes with those of earlier ones."""
+        if not share:
+            self._accompany()
         node = []
         for parameter, shard in self._trained:
             gradient: Any = parameter.grad
@@ -66,6 +73,16 @@ class ShardSum:
         self._rest.append(list(flat))
         self.buffers.end(share)
         self._gradients.add(node)
+
+    def _accompany(self) -> None:
+        """Gather and sum with the others, whose lanes are not empty; nothing is left of it."""
+        images = torch.zeros(self._images, device=self._trained[0][1].device)
+        self.sharding.silence.on = True
+        try:
+            self.model(images).sum().backward()
+        finally:
+            self.sharding.silence.on = False
+        self.buffers.begin()
 
     def total(self) -> Tensor:
         """Give the optimizer's shards their gradients; returns the sum of the reports."""
