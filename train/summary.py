@@ -11,9 +11,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from host import lanes, launcher
 from host.lanes import default
+from host.stages import Stages
 from train.config import Config
 from train.data.pictures import some
 from train.lanes import order
+from train.lanes.sharding import Sharding
 from train.lanes.staging import Staging
 from train.learn import optim, pretrained
 from train.learn.layers import depths
@@ -144,22 +146,20 @@ def doubts(parts: Parts) -> Iterator[str]:
             f"{len(images.skipped):,} of {count:,} pictures cannot be used, and are skipped:"
             f" {some(images.skipped)}; run.json lists them"
         )
-    found = (
-        None
-        if parts.pipeline
-        else fitting.fit(
-            config,
-            len(images.classes),
-            images.train.shape,
-            resident=images.resident(runtime.device),
-            world=runtime.world,
-            local=launcher.local_world(),
-            gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
-            half=runtime.accelerator.mixed_precision != "no",
-            sharded=parts.sharding is not None,
-            # Over several machines each has as many.
-            visible=torch.cuda.device_count() * (launcher.local_world() == runtime.world),
-        )
+    cuts = parts.sharding.stages.cuts if isinstance(parts.sharding, Staging) else ()
+    found = fitting.fit(
+        config,
+        len(images.classes),
+        images.train.shape,
+        resident=images.resident(runtime.device),
+        world=runtime.world,
+        local=launcher.local_world(),
+        gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
+        half=runtime.accelerator.mixed_precision != "no",
+        sharded=isinstance(parts.sharding, Sharding),
+        staged=Stages(len(cuts) + 1, cuts, "") if cuts else None,
+        # Over several machines each has as many.
+        visible=torch.cuda.device_count() * (launcher.local_world() == runtime.world),
     )
     if found is not None and not found.fits:
         yield (

@@ -51,25 +51,21 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
         found.append(_data(data))
         _check_model(config, data)
         staged = stages.asked(machine.environ)
-        fit = (
-            None
-            if staged
-            else fitting.fit(
-                config,
-                len(data.classes),
-                data.train.shape,
-                resident=data.wanted(config.data) if on_gpu else data.resident(device),
-                world=planned.processes,
-                local=planned.processes,
-                gpus=range(planned.processes) if planned.device == "cuda" else (),
-                half=planned.precision != "no",
-                sharded=planned.sharded,
-                visible=devices.count(),
-            )
+        fit = fitting.fit(
+            config,
+            len(data.classes),
+            data.train.shape,
+            resident=data.wanted(config.data) if on_gpu else data.resident(device),
+            world=planned.processes,
+            local=planned.processes,
+            gpus=range(planned.processes) if planned.device == "cuda" else (),
+            half=planned.precision != "no",
+            sharded=planned.sharded,
+            staged=staged,
+            visible=devices.count(),
         )
         if fit is None:
-            why = "not of a model in stages" if staged else "not without numbers"
-            found.append(skip("fits in memory", why))
+            found.append(skip("fits in memory", "not without numbers"))
         else:
             found += [_memory(fit), _checkpoints(fit.need, config, machine)]
     except (LockstepError, RuntimeError) as error:

@@ -21,9 +21,10 @@ from doctor import bridge, checks, finding, network
 from doctor.inside import collectives, datasheet, devices, speed, verify
 from host import pci
 from host.machine import Machine
+from host.stages import Stages
 from train.config import Config
 from train.learn.models import build as build_model
-from train.process import fitting, memory
+from train.process import fitting, memory, stagewise
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = Path(__file__).parent / "machines"
@@ -397,7 +398,12 @@ def test_the_estimate_of_sharded_weights(world, sums) -> None:
         ({}, 8, 8, "GPUS=8 ACCELERATE=fsdp"),
         ({}, 1, 2, None),
         ({"model": {"name": "vit_b_16", "channels_last": True}}, 1, 8, None),
-        ({"optim": {"name": "lamb"}, "numerics": "native"}, 1, 8, None),
+        (
+            {"optim": {"name": "lamb"}, "numerics": "native"},
+            1,
+            8,
+            "GPUS=4 STAGES=4 (the same bits)",
+        ),
     ],
 )
 def test_sharding_is_named_where_it_would_fit(knobs, world, visible, names) -> None:
@@ -408,8 +414,36 @@ def test_sharding_is_named_where_it_would_fit(knobs, world, visible, names) -> N
     ways = fitting.ways(
         config, 10, (3, 224, 224), world=world, half=False, room=room, visible=visible
     )
-    assert ("ACCELERATE=fsdp" in ways) == (names is not None), ways
+    assert ("GPUS=" in ways) == (names is not None), ways
     assert names is None or names in ways
+
+
+def test_each_stage_needs_its_part() -> None:
+    """Two stages of as many operations; the first one is a lane ahead of the second."""
+    config = Config(batch_size=64, lanes=8, model={"name": "resnet18"})
+    whole = memory.of_shapes(config, 10, (3, 64, 64), world=1, half=False)
+    for staged in (Stages(2, (), ""), Stages(2, ("layer3",), "")):
+        found = stagewise.needs(config, 10, (3, 64, 64), staged, half=False)
+        first, last = found
+        assert sum(need.weights for need in found) == whole.weights
+        assert first.weights == pytest.approx(0.06 * whole.weights, rel=0.1)
+        # What crosses is in both; the images are the first one's.
+        lanes = first.activations / 2 + last.activations
+        assert whole.activations < lanes < 1.1 * whole.activations
+        assert (first.saved, first.start) == (whole.saved, whole.start)
+        # Of eight lanes' sums three wait beside one that comes; two stages have them apart.
+        assert last.gradients == 4 * last.weights
+    assert stagewise.needs(config, 10, (3, 64, 64), Stages(90, (), ""), half=False) is None
+
+
+def test_stages_are_looked_at_before_they_train(monkeypatch) -> None:
+    monkeypatch.setenv("CPUS", "2")
+    monkeypatch.setenv("STAGES", "2")
+    found = {f.name: f for f in verify.examine(ROOT / "configs/digits.yaml", Machine())}
+    assert found["fits in memory"].status == "ok"
+    monkeypatch.setenv("STAGES", "nowhere")
+    found = {f.name: f for f in verify.examine(ROOT / "configs/digits.yaml", Machine())}
+    assert found["fits in memory"].status == "skip"
 
 
 @pytest.mark.slow

@@ -9,10 +9,12 @@ import torch
 from host import limits
 from host.errors import UsageError
 from host.lanes import can_share, cutting, sharing
+from host.stages import Stages
 from train.config import Config
 from train.lanes import blocks
 from train.lanes.launched import check_shardable
 from train.learn.alone import alone
+from train.process import stagewise
 from train.process.memory import CONTEXT, PROCESS, Need, Shape, blank, of_shapes
 
 # What takes more than this share may fail later: evaluation, fragments, other programs.
@@ -58,6 +60,7 @@ def fit(
     gpus: Sequence[int],
     half: bool,
     sharded: bool = False,
+    staged: Stages | None = None,
     visible: int = 0,
 ) -> Fit | None:
     """Whether this machine has the memory for its share of a training.
@@ -69,27 +72,31 @@ def fit(
         gpus: those that it is for, by torch's numbers; none: the CPU.
         half: mixed precision.
         sharded: the weights are spread over the processes.
+        staged: the model is cut into stages, one for each process.
         visible: GPUs that there are, used or not.
 
     Returns:
         None where it cannot be told: the model's sizes follow from numbers, or the system is mute.
     """
-    need = of_shapes(config, classes, shape, world=world, half=half, sharded=sharded)
-    if need is None:
+    needs = _needs(config, classes, shape, world=world, half=half, sharded=sharded, staged=staged)
+    if needs is None:
         return None
+    need = max(needs, key=lambda need: need.training)
     if gpus:
         most: float | None = min(torch.cuda.get_device_properties(n).total_memory for n in gpus)
-        place, each, count = "GPU memory", resident + CONTEXT, 1
+        place, each, needs = "GPU memory", resident + CONTEXT, [need]
         need = replace(need, copy=0)  # in the host's
     else:
         limit = limits.memory()
         most = limit or limits.memory_total()
         place = "the cgroup's limit" if limit else "memory"
-        each, count = resident + PROCESS, local
+        each, needs = resident + PROCESS, needs[:local]
     if most is None:
         return None
+    count = len(needs)
     start = need.start + (count - 1) * need.others
-    found = Fit(need, max(count * need.training + need.copy, start) + count * each, most, place)
+    training = sum(each.training for each in needs) + need.copy
+    found = Fit(need, max(training, start) + count * each, most, place)
     if found.fits:
         return found
     found_ways = ways(
@@ -101,9 +108,27 @@ def fit(
         room=most / count - each,
         host=not gpus,
         sharded=sharded,
+        staged=staged,
         visible=visible,
     )
     return replace(found, ways=found_ways)
+
+
+def _needs(
+    config: Config,
+    classes: int,
+    shape: Shape,
+    *,
+    world: int,
+    half: bool,
+    sharded: bool,
+    staged: Stages | None,
+) -> list[Need] | None:
+    """What each process needs."""
+    if staged is not None:
+        return stagewise.needs(config, classes, shape, staged, half=half)
+    need = of_shapes(config, classes, shape, world=world, half=half, sharded=sharded)
+    return None if need is None else [need] * world
 
 
 def ways(
@@ -116,6 +141,7 @@ def ways(
     room: float,
     host: bool = False,
     sharded: bool = False,
+    staged: Stages | None = None,
     visible: int = 0,
 ) -> str:
     """What would make a training fit that does not, as words of commands, the least change first.
@@ -125,23 +151,37 @@ def ways(
         room: bytes for what each process needs.
         host: they are the host's, where what is written in the background lies too.
         sharded: the weights are spread over the processes.
+        staged: the model is cut into stages.
         visible: GPUs that there are, used or not.
     """
 
-    def fits(other: Config, half: bool = half, over: int = 0) -> bool:
+    def fits(other: Config, half: bool = half, over: int = 0, cut: Stages | None = staged) -> bool:
         """Whether it does; sharded over so many processes, where any number is given."""
-        spread = bool(over) or sharded
-        need = of_shapes(other, classes, shape, world=over or world, half=half, sharded=spread)
-        if need is None:
+        spread, count = bool(over) or sharded, over or world
+        needs = _needs(other, classes, shape, world=count, half=half, sharded=spread, staged=cut)
+        if needs is None:
             return False
-        copy = need.copy / (world if spread else 1)
+        need = max(needs, key=lambda need: need.training)
+        copy = need.copy / (world if spread or cut else 1)
         return max(need.training + host * copy, need.start) <= room
 
     def lanes(other: Config, half: bool = half) -> int | None:
         counts = cutting(config.batch_size, power_of_two=config.lockstep)
         level = config.reproducibility
-        more = (n for n in counts if n > config.lanes and can_share(n, world, level))
+        more = (n for n in counts if n > config.lanes)
+        more = (n for n in more if staged or can_share(n, world, level))
         return next((n for n in more if fits(other.model_copy(update={"lanes": n}), half)), None)
+
+    def over_gpus() -> str | None:
+        if _shardable(config, classes, shape):
+            many = (n for n in sharing(config.lanes, "fast") if max(2, world) <= n <= visible)
+            count = next((n for n in many if fits(config, over=n)), None)
+            return None if count is None else f"GPUS={count} ACCELERATE=fsdp"
+        if not config.lockstep or config.model.compile or config.model.channels_last:
+            return None
+        every = (Stages(n, (), "") for n in range(max(2, world), visible + 1))
+        cut = next((each for each in every if fits(config, cut=each)), None)
+        return None if cut is None else f"GPUS={cut.count} STAGES={cut.count}"
 
     found: list[str] = []
     if host and config.checkpoint.background:
@@ -157,13 +197,9 @@ def ways(
     known = "--model.activation_checkpointing true"
     if again is not None and fits(again):
         found.append(f"{known} (the same bits, slower)")
-    if not (sharded or host) and _shardable(config, classes, shape):
-        many = (n for n in sharing(config.lanes, "fast") if max(2, world) <= n <= visible)
-        count = next((n for n in many if fits(config, over=n)), None)
-        if count is not None:
-            # At FP16, whose loss scaler is not for sharded weights, the bits would be others.
-            said = "PRECISION=bf16" if half else "(the same bits)"
-            found.append(f"GPUS={count} ACCELERATE=fsdp {said}")
+    if not (sharded or host or staged) and (spread := over_gpus()) is not None:
+        # At FP16, whose loss scaler is for whole models, the bits would be others.
+        found.append(f"{spread} {'PRECISION=bf16' if half else '(the same bits)'}")
     if not half and not config.portable and fits(config, half=True):
         found.append("PRECISION=bf16")
     if (count := lanes(config)) is not None:

@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import math
+from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -135,60 +137,82 @@ def estimate(
         half: mixed precision: what is kept for the backward pass takes half as much.
         sharded: the weights are spread over the processes.
     """
-    weights = sum(p.nbytes for p in model.parameters()) + sum(b.nbytes for b in model.buffers())
+    weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     images = config.micro_batch * math.prod(shape) * 4
     activations = (kept // 2 + weights // 2 if half else kept) + images
     optimizer = weights * optim.copies(config.optim)
-    tried = config.reproducibility != "fast"
-    start, others = (int(weights * copies * tried) for copies in (_TRIED, _COMPARED))
-    if not config.lockstep:  # then all of them try it
-        others = start
-    saved = weights + optimizer
-    before = {"start": start, "others": others}
-    after = {"copy": saved if config.checkpoint.background else 0, "saved": saved}
+    rest = before(weights, optimizer, config)
     if not sharded:
         copies = gradient_copies(config, world) + exchanged_copies(config, world)
-        return Need(weights, weights * copies, optimizer, activations, **before, **after)
+        return Need(weights, weights * copies, optimizer, activations, **rest)
     part = math.ceil(weights / world)
     # Two blocks are whole at a time, and their gradients on the way; the rest stays whole.
     blocks = [sum(p.nbytes for p in block.parameters()) for block in units(model)]
     whole = 2 * max(blocks, default=0) + max(0, weights - sum(blocks))
     sums = waiting(config.lanes // world) if world <= config.lanes else 1
     moments = math.ceil(optimizer / world)
-    return Need(part + whole, sums * part + whole, moments, activations, **before, **after)
+    return Need(part + whole, sums * part + whole, moments, activations, **rest)
+
+
+def before(weights: int, optimizer: int, config: Config) -> dict[str, int]:
+    """What a training needs besides a step, of `Need`: before the first one, and to be saved.
+
+    Args:
+        weights, optimizer: bytes of the whole model's.
+    """
+    tried = config.reproducibility != "fast"
+    start, others = (int(weights * copies * tried) for copies in (_TRIED, _COMPARED))
+    if not config.lockstep:  # then all of them try it
+        others = start
+    saved = weights + optimizer
+    copy = saved if config.checkpoint.background else 0
+    return {"start": start, "others": others, "copy": copy, "saved": saved}
 
 
 def saved(model: nn.Module, batch: int, shape: Shape, *, again: bool = False) -> int:
-    """Bytes that the forward pass of `batch` images keeps for the backward pass.
+    """Bytes that the forward pass of `batch` images keeps for the backward pass; see `kept`."""
+    return sum(kept(model, batch, shape, again=again).values())
+
+
+def kept(
+    model: nn.Module,
+    batch: int,
+    shape: Shape,
+    *,
+    again: bool = False,
+    now: Callable[[], int] = int,
+) -> Counter[int]:
+    """Bytes that the forward pass of `batch` images keeps for the backward pass, by stage.
 
     Args:
         again: what blocks keep is computed again for it, one block after another.
+        now: the stage that computes.
 
     Raises:
         UsageError: the model has no blocks.
     """
     own = {p.untyped_storage()._cdata for p in (*model.parameters(), *model.buffers())}
-    kept: dict[int, Tensor] = {}
-    most = 0
+    held: dict[tuple[int, int], Tensor] = {}  # by stage and memory: what crosses is in both
+    most = Counter[int]()
 
     def within(forward: activations.Forward, _modules: list[nn.Module]) -> activations.Forward:
         def call(*args: Any, **named: Any) -> Any:
-            nonlocal most
             for given in (*args, *named.values()):
                 if isinstance(given, Tensor):
-                    keep(kept, given)
-            inside: dict[int, Tensor] = {}
+                    keep(held, given)
+            inside: dict[tuple[int, int], Tensor] = {}
             with saved_tensors_hooks(partial(keep, inside), lambda tensor: tensor):
                 out = forward(*args, **named)
-            most = max(most, sum(_bytes(inside[number]) for number in inside.keys() - kept.keys()))
+            found = sum(_bytes(inside[place]) for place in inside.keys() - held.keys())
+            most[now()] = max(most[now()], found)
             return out
 
         return call
 
-    def keep(held: dict[int, Tensor], tensor: Tensor) -> Tensor:
+    def keep(tensors: dict[tuple[int, int], Tensor], tensor: Tensor) -> Tensor:
         number = tensor.untyped_storage()._cdata
         if number not in own:
-            held[number] = tensor
+            tensors[now(), number] = tensor
         return tensor
 
     device = next(model.parameters()).device
@@ -197,9 +221,11 @@ def saved(model: nn.Module, batch: int, shape: Shape, *, again: bool = False) ->
     with activations.cut(model, within) if again else nullcontext(1) as blocks:
         if not blocks:
             raise activations.no_blocks()
-        with saved_tensors_hooks(partial(keep, kept), lambda tensor: tensor):
+        with saved_tensors_hooks(partial(keep, held), lambda tensor: tensor):
             functional.cross_entropy(model(images), labels)
-    return most + sum(map(_bytes, kept.values()))
+    for (stage, _), tensor in held.items():
+        most[stage] += _bytes(tensor)
+    return most
 
 
 def _bytes(tensor: Tensor) -> int:

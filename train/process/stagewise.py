@@ -1,0 +1,113 @@
+"""What each stage of a model needs of memory, from the model's shapes alone."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from host.stages import Stages
+from train.config import Config
+from train.lanes.blocks import units
+from train.lanes.reducer import waiting
+from train.learn import optim
+from train.learn.alone import alone
+from train.process.memory import Need, Shape, before, blank, kept
+
+
+def needs(
+    config: Config, classes: int, shape: Shape, staged: Stages, *, half: bool
+) -> list[Need] | None:
+    """What each stage needs; None where the model's sizes follow from numbers, or where it cannot
+    be cut so.
+
+    Where nobody has named the places to cut at, stages of as many operations are taken for those
+    that the training will find by time.
+
+    Args:
+        shape: (C, H, W) of an image.
+        half: mixed precision.
+    """
+    try:
+        with alone():
+            model = blank(config.model, classes, shape)
+            cuts = staged.names or _balanced(model, shape, staged.count)
+            if cuts is None:
+                return None
+            return _needs(model, config, shape, cuts, half=half)
+    except Exception:  # whatever a model raises that cannot do without numbers
+        return None
+
+
+def _needs(
+    model: nn.Module, config: Config, shape: Shape, cuts: Sequence[str], *, half: bool
+) -> list[Need] | None:
+    count, again = len(cuts) + 1, config.model.activation_checkpointing
+    owners: dict[torch.Tensor, int] = {}
+    stage = 0
+
+    def begins(name: str, module: nn.Module) -> None:
+        nonlocal stage
+        stage += name in cuts
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            owners.setdefault(tensor, stage)
+
+    with _told(model, begins):
+        activations = kept(model, config.micro_batch, shape, again=again, now=lambda: stage)
+    if stage != count - 1:
+        return None  # there are not all of these modules, or they are called more than once
+    weights = [0] * count
+    for tensor in (*model.parameters(), *model.buffers()):
+        weights[owners.get(tensor, 0)] += tensor.nbytes
+    copies = optim.copies(config.optim)
+    sums = 1 + (waiting(config.lanes - 1) if config.lanes > 1 else 0)
+    whole, images = sum(weights), config.micro_batch * math.prod(shape) * 4
+    found = []
+    for number, own in enumerate(weights):
+        lane = activations[number] // 2 if half else activations[number]
+        lane += images if number == 0 else 0
+        # A stage runs ahead of those after it (1F1B).
+        held = min(config.lanes, count - number) * lane + (own // 2 if half else 0)
+        found.append(
+            Need(own, own * sums, own * copies, held, **before(whole, whole * copies, config))
+        )
+    return found
+
+
+def _balanced(model: nn.Module, shape: Shape, count: int) -> tuple[str, ...] | None:
+    """Where stages of about as many operations begin; None: it has too few blocks."""
+    blocks = {id(block) for block in units(model)}
+    order: list[tuple[str, int]] = []
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+
+        def begins(name: str, module: nn.Module) -> None:
+            if id(module) in blocks and name not in dict(order):
+                order.append((name, counter.get_total_flops()))
+
+        with _told(model, begins):
+            model(torch.zeros(2, *shape, device="meta"))
+    total = counter.get_total_flops()
+    cuts: list[str] = []
+    for number in range(1, count):
+        later = [each for each in order if each[1] > 0 and each[0] not in cuts]
+        later = [each for each in later if not cuts or each[1] > dict(order)[cuts[-1]]]
+        if not later:
+            return None
+        cuts.append(min(later, key=lambda each: abs(each[1] - number * total / count))[0])
+    return tuple(cuts)
+
+
+@contextmanager
+def _told(model: nn.Module, begins: Callable[[str, nn.Module], None]) -> Iterator[None]:
+    """Have each module say its name when its forward pass begins."""
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+
+            def hook(module: nn.Module, _given: Any, name: str = name) -> None:
+                begins(name, module)
+
+            hooks.callback(module.register_forward_pre_hook(hook).remove)
+        yield
