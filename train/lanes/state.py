@@ -143,7 +143,11 @@ class Kept:
     def keep(self) -> None:
         """Keep them as they are now."""
         self.values = []  # as large as the model: not beside the new ones
-        self.values = [_value(slot) for slot in self.slots]
+        now = [_now(slot) for slot in self.slots]
+        usual = all(tensor.layout is torch.strided for tensor in now)
+        self.values = [torch.empty_like(t) if usual else t.clone() for t in now]
+        for numbers, _ in self._kinds if usual else ():
+            torch._foreach_copy_([self.values[n] for n in numbers], [now[n] for n in numbers])
 
     def put_back(self) -> None:
         """Have them all as they were."""
@@ -188,9 +192,9 @@ class Kept:
         return [slot for slot, value in pairs if not same(slot.now, value)]
 
 
-def _value(slot: Slot) -> Tensor:
+def _now(slot: Slot) -> Tensor:
     now = slot.now
-    return (slot.first if now is None else now).detach().clone()
+    return (slot.first if now is None else now).detach()
 
 
 def same(one: Tensor | None, other: Tensor | None) -> bool:
