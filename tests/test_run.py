@@ -13,10 +13,12 @@ from conftest import DIGITS, one_line
 from torch import nn
 
 from train import journal
+from train.config import Config
 from train.learn import models
 from train.record import rundir
 from train.record.checkpoint import read
 from train.record.writer import write
+from train.summary import larger_lanes
 
 SHORT = [*DIGITS, "--max_steps", 12, "--eval.every", 6, "--checkpoint.every", 4, "--log.every", 1]
 
@@ -419,3 +421,11 @@ def test_a_warm_up_that_takes_the_whole_run_is_warned_of(cli, tmp_path) -> None:
         done = cli("fit", *DIGITS, *words)
         assert done.code == 0
         assert ("warning: the warm-up takes 6 steps, and the run has 5" in done.out) is warned
+
+
+@pytest.mark.parametrize(
+    ("batch", "lanes", "world", "wanted"),
+    [(128, 8, 1, 2), (256, 8, 1, None), (128, 8, 4, None), (64, 4, 1, 1), (32, 2, 1, None)],
+)
+def test_larger_lanes_are_named_for_a_gpu(batch, lanes, world, wanted) -> None:
+    assert larger_lanes(Config(batch_size=batch, lanes=lanes), world) == wanted

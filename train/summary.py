@@ -30,6 +30,9 @@ from train.record.resume import State
 _SMALL = 10_000
 # Samples below which batch norm's averages are rough.
 _FEW = 8
+# Samples of a lane that keep a large GPU busy; ResNet-50 on an H200 takes 30 ms for 128 in one
+# lane, and 153 ms in eight (docs/GPU.md).
+_BUSY = 64
 
 
 def opening(parts: Parts, path: Path, step: int) -> str:
@@ -166,6 +169,12 @@ def doubts(parts: Parts) -> Iterator[str]:
             f"about {found.wanted / 2**30:.1f} GiB are needed, and {found.place} has"
             f" {found.there / 2**30:.1f}: use {found.ways}; make tune measures"
         )
+    fewer = larger_lanes(config, runtime.world)
+    if fewer is not None and runtime.device.type == "cuda" and parts.pipeline is None:
+        yield (
+            f"a lane of {config.micro_batch} images keeps no large GPU busy: --lanes {fewer} is"
+            f" faster there (other bits, and at most {fewer} GPUs)"
+        )
     steps = order.steps(parts.samples, config.batch_size)
     warmup = optim.warmup(config.optim, order.steps(len(images.train), config.batch_size))
     if warmup > steps:
@@ -180,6 +189,18 @@ def doubts(parts: Parts) -> Iterator[str]:
             f" {config.batch_size} samples, which costs accuracy: --lanes"
             f" {default(config.batch_size)}, or a larger --batch_size (other bits either way)"
         )
+
+
+def larger_lanes(config: Config, world: int) -> int | None:
+    """A number of lanes that a GPU computes faster than these, since each is larger; None: none.
+
+    Args:
+        world: GPUs that share them.
+    """
+    fewer = (n for n in (1, 2, 4, 8) if world <= n < config.lanes and config.batch_size % n == 0)
+    # The most that are busy: as many GPUs as can be may share them later.
+    busy = [n for n in fewer if config.batch_size // n >= _BUSY]
+    return max(busy, default=None) if config.micro_batch < _BUSY / 2 else None
 
 
 def result(parts: Parts, state: State, metrics: Metrics) -> dict[str, Any]:
