@@ -210,8 +210,8 @@ _MOST = 6
 
 def _called(app: nvidia.App) -> str:
     """Its program and number; a process that is gone, or another container's, has no name."""
-    name = app.name.rsplit("/", 1)[-1]
-    return f"PID {app.pid}" if name.startswith("[") or not name else f"{name} (PID {app.pid})"
+    name = "" if app.name.startswith("[") else app.name.rsplit("/", 1)[-1]
+    return f"{name} (PID {app.pid})" if name else f"PID {app.pid}"
 
 
 def neighbours(machine: Machine) -> Finding:

@@ -17,10 +17,6 @@ _BUSY, _FILLED = 50, 1024  # per cent; MiB
 _BLACKWELL, _BRIDGE = 0x2900, "0x5786"
 _HALF = 20  # Gb/s, where box and machine do twice that
 _WITHOUT_PCIE = ("dponly", "nopcie", "usbonly")
-_GPU_BOX = re.compile(
-    r"gpu|core x|core v|breakaway|node (titan|pro|lite)|akitio node|aorus|ai box|gv-n|mantiz|egfx",
-    re.IGNORECASE,
-)
 # GB/s that reach a program, by the tunnel's Gb/s: Thunderbolt 2 (and slow cables), 3 and 4, 5.
 # What PCIe says of a tunnel's ports is made up.
 _TUNNEL = {20: 1.3, 40: 2.7, 80: 5.6}
@@ -157,7 +153,7 @@ def external(machine: Machine) -> Finding:
 def _shut(machine: Machine, boxes: list[str], others: bool) -> Finding | None:
     """A box that Linux has not let in; where others work, only one that is made for GPUs."""
     for box in boxes:
-        if others and not _GPU_BOX.search(_name(machine, box)):
+        if others and not pci.GPU_BOX.search(_name(machine, box)):
             continue
         security = machine.read(f"{pci.THUNDERBOLT}/domain{box.split('-')[0]}/security")
         named = machine.read(f"{pci.THUNDERBOLT}/{box}/device_name") is not None  # no computer
@@ -185,7 +181,7 @@ def _lost(machine: Machine, boxes: list[str]) -> Finding | None:
     """A box for GPUs that is let in, and shows none."""
     for box in boxes:
         let_in = machine.read(f"{pci.THUNDERBOLT}/{box}/authorized") == "1"
-        if let_in and _GPU_BOX.search(_name(machine, box)):
+        if let_in and pci.GPU_BOX.search(_name(machine, box)):
             return warn(
                 "external GPU",
                 f"{_name(machine, box)} is authorised, and no NVIDIA GPU of it is on the PCI bus",
@@ -204,7 +200,7 @@ def _likeness(machine: Machine, box: str, card: pci.Card) -> tuple[int, bool, bo
     name = _name(machine, box)
     return (
         shared,
-        _GPU_BOX.search(name) is not None,
+        pci.GPU_BOX.search(name) is not None,
         not re.search("dock|hub|display", name, re.IGNORECASE),
     )
 

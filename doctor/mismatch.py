@@ -44,7 +44,7 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
             "the driver was upgraded after the container was started",
             "start the container anew; if it comes back, reboot the host",
         )
-    if loaded == machine.run("modinfo", "-F", "version", "nvidia").out.strip():
+    if loaded == nvidia.on_disk(machine):
         return fail(
             "driver",
             f"library {library}, kernel module {loaded}, the same on the disk",

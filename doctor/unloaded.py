@@ -167,18 +167,28 @@ def _not_signed(machine: Machine, on_bus: str) -> Finding:
             "sign the module; or take lockdown= off the kernel's command line (/proc/cmdline;"
             f" Bottlerocket: settings.kernel.lockdown = none) and reboot; {_CPU}",
         )
+    key = distribution.enrol(machine)
+    signer = machine.run("modinfo", "-F", "signer", "nvidia")
+    by_dkms = machine.names("/var/lib/dkms") or machine.run("dkms", "status").out.strip()
+    if signer.code == 0 and not signer.out.strip() and not by_dkms:
+        key = (
+            "install the driver from your distribution's signed packages (Ubuntu:"
+            " linux-modules-nvidia-*-generic), since this module has no signature; or switch"
+            " Secure Boot off in the firmware's setup"
+        )
     return fail(
         "driver",
         f"{on_bus}; installed, not loaded, and Secure Boot is on",
         "the kernel refuses a module whose key it does not know",
-        distribution.enrol(machine) + f"; {_CPU}",
+        f"{key}; {_CPU}",
     )
 
 
 def _installed(machine: Machine) -> bool:
     """Whether a module of NVIDIA's was built for the kernel that runs, or for another one."""
     folders = machine.names("/usr/src") + machine.names("/var/lib/dkms")
-    return any(re.match(r"nvidia([-_]|$)", name) for name in folders)
+    built = any(re.match(r"nvidia([-_]|$)", name) for name in folders)
+    return built or nvidia.on_disk(machine) != ""
 
 
 def _secure_boot(machine: Machine) -> bool:

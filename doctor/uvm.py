@@ -39,7 +39,26 @@ def missing(machine: Machine, version: str) -> Finding | None:
             "sudo nvidia-modprobe -u -c=0, at each boot; where there is none: sudo mknod -m 666"
             f" /dev/nvidia-uvm c {number} 0 and nvidia-uvm-tools c {number} 1",
         )
+    if not inside and _hmm_fails(machine, version):
+        return warn(
+            "driver",
+            f"{version}; nvidia_uvm with HMM, on a kernel of Enterprise Linux 9.6",
+            "with these drivers CUDA does not start there (not initialized, 3)",
+            'echo "options nvidia_uvm uvm_disable_hmm=1" | sudo tee /etc/modprobe.d/nvidia-uvm.conf'
+            " && sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm; or a newer driver",
+        )
     return None
+
+
+def _hmm_fails(machine: Machine, version: str) -> bool:
+    """Whether the kernel is 9.6's, and the driver a 570 or 575 that uses its HMM.
+
+    https://github.com/NVIDIA/open-gpu-kernel-modules/issues/901
+    """
+    kernel = machine.read("/proc/sys/kernel/osrelease") or ""
+    hmm = machine.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm")
+    affected = re.match(r"57[05]\.", version) is not None
+    return kernel.startswith("5.14.0-570.") and affected and (hmm or "").strip() == "N"
 
 
 def _made_no_device(machine: Machine) -> bool:

@@ -204,6 +204,15 @@ def _asked(machine: Machine, wanted: Sequence[str]) -> tuple[Answer, list[Gpu]]:
     ]
 
 
+def on_disk(machine: Machine) -> str:
+    """The version of the module that the next start would load; empty where nobody says."""
+    for name in ("nvidia", "nvidia-current"):  # as Debian's is called
+        version = machine.run("modinfo", "-F", "version", name).out.strip()
+        if version:
+            return version
+    return ""
+
+
 def apps(machine: Machine) -> list[App]:
     """Programs that compute on GPUs, but for a desktop's own."""
     query = f"--query-compute-apps={','.join(_APPS)}"

@@ -17,6 +17,11 @@ _TURING = 0x1E00
 THUNDERBOLT = "/sys/bus/thunderbolt/devices"
 _BRIDGES = 4  # on the way to a card outside: a port, and two switches of two
 _TUNNELLED = 4  # lanes at most
+GPU_BOX = re.compile(
+    r"gpu|core x|core v|breakaway|node (titan|pro|lite)|akitio node|aorus|ai box|gv-n|mantiz|egfx",
+    re.IGNORECASE,
+)
+"""Names of boxes that are made for GPUs."""
 _UNKNOWN = 63  # lanes: what a device says, in six bits or eight, that does not know
 GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
@@ -123,8 +128,13 @@ def is_removable(machine: Machine, card: Card) -> bool:
     above = way(card)
     if any(machine.read(f"{path}/removable") == "removable" for path in above):
         return True
-    tunnelled = len(above) > _BRIDGES and card.width is not None and card.width <= _TUNNELLED
-    return tunnelled and boxes(machine) != []
+    if card.width is None or card.width > _TUNNELLED:
+        return False
+    if len(above) > _BRIDGES:
+        return boxes(machine) != []
+    # A processor that has Thunderbolt itself has no switch of its own before the box's.
+    names = [machine.read(f"{THUNDERBOLT}/{box}/device_name") or "" for box in boxes(machine)]
+    return len(above) == _BRIDGES and any(GPU_BOX.search(name) for name in names)
 
 
 def boxes(machine: Machine) -> list[str]:

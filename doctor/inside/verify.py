@@ -65,7 +65,8 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
             visible=devices.count(),
         )
         if fit is None:
-            found.append(skip("fits in memory", "not without numbers"))
+            why = "not of these stages" if staged else "not without numbers"
+            found.append(skip("fits in memory", why))
         else:
             found += [_memory(fit), _checkpoints(fit.need, config, machine)]
     except (LockstepError, RuntimeError) as error:
