@@ -161,7 +161,8 @@ def bits(dry: bool, names: list[str] | None = None) -> Iterator[Row]:
             yield Row(f"{name}, one process on the {device}", shown, command, not lost)
             for own, found in said.items():
                 same = found == first and not lost
-                shown = "the same bits" if same else found if "failed" in found else "OTHER BITS"
+                other = "nothing to compare with" if lost else "OTHER BITS"
+                shown = "the same bits" if same else found if "failed" in found else other
                 yield Row(own, shown, command, same)
 
 

@@ -1,9 +1,11 @@
 """From an experiment to the parts that train it: each thing is built here, once."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from host.errors import UsageError
@@ -183,9 +185,8 @@ def parts(
     sharding: Sharding | Staging | None = None,
 ) -> Parts:
     """What a training of `count` samples works with, but for what writes."""
-    wrapped, reducer = wrap(
-        model, config, runtime, traits, sharding=sharding, shape=images.train.shape
-    )
+    some = partial(learner.pictures, config, images, runtime, config.micro_batch)
+    wrapped, reducer = wrap(model, config, runtime, traits, sharding=sharding, some=some)
     generators, pipeline = Generators(model), None
     if isinstance(sharding, Staging):
         passage = Passage(model, wrapped, sharding.stages, generators)
@@ -225,12 +226,12 @@ def wrap(
     traits: Traits,
     *,
     sharding: Sharding | Staging | None,
-    shape: tuple[int, ...],
+    some: Callable[[], Tensor],
 ) -> tuple[nn.Module, Reducer | StageSum]:
     """The model as it is called, and what sums over its lanes.
 
     Args:
-        shape: (C, H, W) of an image.
+        some: gives images of a lane, normalised.
     """
     tree = config.lockstep
     # Accelerate's evaluation mode is precision and device, without DDP.
@@ -243,7 +244,7 @@ def wrap(
     if isinstance(sharding, Staging):
         reducer = StageSum(unwrapped, sharding.stages.count - 1, traits)
     elif sharding is not None:
-        reducer = ShardSum(unwrapped, sharding, traits, (config.micro_batch, *shape))
+        reducer = ShardSum(unwrapped, sharding, traits, some)
     elif tree:
         reducer = LaneTree(unwrapped, runtime.rank, runtime.shares, traits)
     else:

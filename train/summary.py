@@ -170,10 +170,11 @@ def doubts(parts: Parts) -> Iterator[str]:
             f" {found.there / 2**30:.1f}: use {found.ways}; make tune measures"
         )
     fewer = larger_lanes(config, runtime.world)
-    if fewer is not None and runtime.device.type == "cuda" and parts.pipeline is None:
+    room = found is None or not found.is_near
+    if fewer is not None and room and runtime.device.type == "cuda" and parts.pipeline is None:
         yield (
             f"a lane of {config.micro_batch} images keeps no large GPU busy: --lanes {fewer} is"
-            f" faster there (other bits, and at most {fewer} GPUs)"
+            f" faster there (other bits, and at most {fewer} GPU{'s' * (fewer > 1)})"
         )
     steps = order.steps(parts.samples, config.batch_size)
     warmup = optim.warmup(config.optim, order.steps(len(images.train), config.batch_size))
@@ -197,7 +198,9 @@ def larger_lanes(config: Config, world: int) -> int | None:
     Args:
         world: GPUs that share them.
     """
-    fewer = (n for n in (1, 2, 4, 8) if world <= n < config.lanes and config.batch_size % n == 0)
+    level, size = config.reproducibility, config.batch_size
+    fewer = [n for n in (1, 2, 4, 8) if n < config.lanes and size % n == 0]
+    fewer = [n for n in fewer if lanes.can_share(n, world, level)]
     # The most that are busy: as many GPUs as can be may share them later.
     busy = [n for n in fewer if config.batch_size // n >= _BUSY]
     return max(busy, default=None) if config.micro_batch < _BUSY / 2 else None

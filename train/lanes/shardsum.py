@@ -1,6 +1,6 @@
 """The sum over lanes of a model whose weights are sharded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,7 +23,7 @@ class ShardSum:
     counter. So no process ever holds all of a gradient.
 
     Args:
-        images: shape of a lane's images, [B, C, H, W].
+        images: gives as many as a lane has, normalised: what a process computes that has none.
     """
 
     scale = 1.0
@@ -33,9 +33,9 @@ class ShardSum:
         model: nn.Module,
         sharding: Sharding,
         traits: Traits,
-        images: Sequence[int],
+        images: Callable[[], Tensor],
     ) -> None:
-        self.model, self.sharding, self._images = model, sharding, tuple(images)
+        self.model, self.sharding, self._images = model, sharding, images
         self.buffers = Buffers(model, traits.moving)
         self._trained = [
             (sharding.parameters[name], shard)
@@ -76,12 +76,12 @@ class ShardSum:
 
     def _accompany(self) -> None:
         """Gather and sum with the others, whose lanes are not empty; nothing is left of it."""
-        images = torch.zeros(self._images, device=self._trained[0][1].device)
         self.sharding.silence.on = True
         try:
-            self.model(images).sum().backward()
+            self.model(self._images()).sum().backward()
         finally:
             self.sharding.silence.on = False
+        self.buffers.end(0.0)
         self.buffers.begin()
 
     def total(self) -> Tensor:

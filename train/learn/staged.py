@@ -69,7 +69,7 @@ def check(tries: Tries, stages: Stages, traits: Traits) -> None:
     try:
         found = _trained(tries, stages, traits, passage, usual)
         found.append(_evaluated(tries, stages, passage))
-    except LockstepError:
+    except (LockstepError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever a model raises that is cut where it cannot be
         raise UsageError(

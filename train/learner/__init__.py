@@ -1,5 +1,6 @@
 """Model and optimizer, new from the seed, and what the model does that others do not."""
 
+from train.learner.sizes import pictures
 from train.learner.trying import as_trained, first_pass, new, stages, traits
 
-__all__ = ["as_trained", "first_pass", "new", "stages", "traits"]
+__all__ = ["as_trained", "first_pass", "new", "pictures", "stages", "traits"]

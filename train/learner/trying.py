@@ -162,12 +162,22 @@ def stages(config: Config, images: ImageData, runtime: Runtime, found: Traits) -
     if wanted is None or not runtime.main:
         return None
     own = loss.tried(config.optim)
-    try:
-        # A lane: kernels may go another way with another number of images.
-        few = sizes.samples(config, images, runtime, config.micro_batch)
+
+    def chosen(count: int) -> Stages:
+        few = sizes.samples(config, images, runtime, count)
         place = partial(alone, launched=True)
         looked = tries.Tries(_built(config, images, runtime), few, runtime, place, own)
         return staged.choose(looked, wanted, found)
+
+    try:
+        try:
+            # A lane: kernels may go another way with another number of images.
+            return chosen(config.micro_batch)
+        except Exception as error:  # whatever a model raises
+            if not out_of_memory(error, config):
+                raise
+        memory.give_back(runtime.device)
+        return chosen(tries.SAMPLES)  # it is in stages since the whole has no room
     except Exception as error:  # whatever a model raises
         _explain(config, error)
     finally:

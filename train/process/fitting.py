@@ -78,7 +78,16 @@ def fit(
     Returns:
         None where it cannot be told: the model's sizes follow from numbers, or the system is mute.
     """
-    needs = _needs(config, classes, shape, world=world, half=half, sharded=sharded, staged=staged)
+    needs = _needs(
+        config,
+        classes,
+        shape,
+        world=world,
+        half=half,
+        sharded=sharded,
+        staged=staged,
+        host=not gpus,
+    )
     if needs is None:
         return None
     need = max(needs, key=lambda need: need.training)
@@ -123,10 +132,11 @@ def _needs(
     half: bool,
     sharded: bool,
     staged: Stages | None,
+    host: bool,
 ) -> list[Need] | None:
     """What each process needs."""
     if staged is not None:
-        return stagewise.needs(config, classes, shape, staged, half=half)
+        return stagewise.needs(config, classes, shape, staged, half=half, host=host)
     need = of_shapes(config, classes, shape, world=world, half=half, sharded=sharded)
     return None if need is None else [need] * world
 
@@ -158,12 +168,23 @@ def ways(
     def fits(other: Config, half: bool = half, over: int = 0, cut: Stages | None = staged) -> bool:
         """Whether it does; sharded over so many processes, where any number is given."""
         spread, count = bool(over) or sharded, over or world
-        needs = _needs(other, classes, shape, world=count, half=half, sharded=spread, staged=cut)
+        needs = _needs(
+            other,
+            classes,
+            shape,
+            world=count,
+            half=half,
+            sharded=spread,
+            staged=cut,
+            host=host,
+        )
         if needs is None:
             return False
-        need = max(needs, key=lambda need: need.training)
-        copy = need.copy / (world if spread or cut else 1)
-        return max(need.training + host * copy, need.start) <= room
+        every = [need.training for need in needs]
+        # Stages are unlike, and on the host they share one room.
+        training = sum(every) / len(every) if host else max(every)
+        copy = needs[0].copy / (world if spread or cut else 1)
+        return max(training + host * copy, needs[0].start) <= room
 
     def lanes(other: Config, half: bool = half) -> int | None:
         counts = cutting(config.batch_size, power_of_two=config.lockstep)
@@ -178,6 +199,10 @@ def ways(
             count = next((n for n in many if fits(config, over=n)), None)
             return None if count is None else f"GPUS={count} ACCELERATE=fsdp"
         if not config.lockstep or config.model.compile or config.model.channels_last:
+            return None
+        with alone():
+            model = blank(config.model, classes, shape)
+        if len({parameter.dtype for parameter in model.parameters()}) > 1:
             return None
         every = (Stages(n, (), "") for n in range(max(2, world), visible + 1))
         cut = next((each for each in every if fits(config, cut=each)), None)

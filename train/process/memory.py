@@ -171,7 +171,8 @@ def before(weights: int, optimizer: int, config: Config) -> dict[str, int]:
 
 def saved(model: nn.Module, batch: int, shape: Shape, *, again: bool = False) -> int:
     """Bytes that the forward pass of `batch` images keeps for the backward pass; see `kept`."""
-    return sum(kept(model, batch, shape, again=again).values())
+    outside, inside = kept(model, batch, shape, again=again)
+    return outside[0] + inside[0]
 
 
 def kept(
@@ -181,8 +182,9 @@ def kept(
     *,
     again: bool = False,
     now: Callable[[], int] = int,
-) -> Counter[int]:
-    """Bytes that the forward pass of `batch` images keeps for the backward pass, by stage.
+) -> tuple[Counter[int], Counter[int]]:
+    """Bytes that the forward pass of `batch` images keeps for the backward pass, by stage: of each
+    lane that is under way, and besides, where blocks are computed again, for one block at a time.
 
     Args:
         again: what blocks keep is computed again for it, one block after another.
@@ -193,10 +195,11 @@ def kept(
     """
     own = {p.untyped_storage()._cdata for p in (*model.parameters(), *model.buffers())}
     held: dict[tuple[int, int], Tensor] = {}  # by stage and memory: what crosses is in both
-    most = Counter[int]()
+    most, outside = Counter[int](), Counter[int]()
 
     def within(forward: activations.Forward, _modules: list[nn.Module]) -> activations.Forward:
         def call(*args: Any, **named: Any) -> Any:
+            stage = now()
             for given in (*args, *named.values()):
                 if isinstance(given, Tensor):
                     keep(held, given)
@@ -204,7 +207,7 @@ def kept(
             with saved_tensors_hooks(partial(keep, inside), lambda tensor: tensor):
                 out = forward(*args, **named)
             found = sum(_bytes(inside[place]) for place in inside.keys() - held.keys())
-            most[now()] = max(most[now()], found)
+            most[stage] = max(most[stage], found)
             return out
 
         return call
@@ -224,8 +227,8 @@ def kept(
         with saved_tensors_hooks(partial(keep, held), lambda tensor: tensor):
             functional.cross_entropy(model(images), labels)
     for (stage, _), tensor in held.items():
-        most[stage] += _bytes(tensor)
-    return most
+        outside[stage] += _bytes(tensor)
+    return outside, most
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -19,7 +19,7 @@ from train.process.memory import Need, Shape, before, blank, kept
 
 
 def needs(
-    config: Config, classes: int, shape: Shape, staged: Stages, *, half: bool
+    config: Config, classes: int, shape: Shape, staged: Stages, *, half: bool, host: bool = False
 ) -> list[Need] | None:
     """What each stage needs; None where the model's sizes follow from numbers, or where it cannot
     be cut so.
@@ -30,6 +30,7 @@ def needs(
     Args:
         shape: (C, H, W) of an image.
         half: mixed precision.
+        host: in the host's memory.
     """
     try:
         with alone():
@@ -37,13 +38,19 @@ def needs(
             cuts = staged.names or _balanced(model, shape, staged.count)
             if cuts is None:
                 return None
-            return _needs(model, config, shape, cuts, half=half)
+            return _needs(model, config, shape, cuts, half=half, host=host)
     except Exception:  # whatever a model raises that cannot do without numbers
         return None
 
 
 def _needs(
-    model: nn.Module, config: Config, shape: Shape, cuts: Sequence[str], *, half: bool
+    model: nn.Module,
+    config: Config,
+    shape: Shape,
+    cuts: Sequence[str],
+    *,
+    half: bool,
+    host: bool,
 ) -> list[Need] | None:
     count, again = len(cuts) + 1, config.model.activation_checkpointing
     owners: dict[torch.Tensor, int] = {}
@@ -56,25 +63,34 @@ def _needs(
             owners.setdefault(tensor, stage)
 
     with _told(model, begins):
-        activations = kept(model, config.micro_batch, shape, again=again, now=lambda: stage)
+        lanes, inside = kept(model, config.micro_batch, shape, again=again, now=lambda: stage)
     if stage != count - 1:
         return None  # there are not all of these modules, or they are called more than once
-    weights = [0] * count
-    for tensor in (*model.parameters(), *model.buffers()):
-        weights[owners.get(tensor, 0)] += tensor.nbytes
+    weights, last, counted = [0] * count, 0, set[torch.Tensor]()
+    for module in model.modules():
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            # What no module's pass uses stands by what is beside it, as where it is cut.
+            last = owners.get(tensor, last)
+            weights[last] += tensor.nbytes * (tensor not in counted)
+            counted.add(tensor)
     copies = optim.copies(config.optim)
     sums = 1 + (waiting(config.lanes - 1) if config.lanes > 1 else 0)
     whole, images = sum(weights), config.micro_batch * math.prod(shape) * 4
+    rest = before(whole, whole * copies, config)
+    if host:  # a GPU that has no room for two lanes of the whole model tries fewer images
+        rest["start"] = max(rest["start"], 2 * (whole + _halved(sum(lanes.values()), half=half)))
     found = []
     for number, own in enumerate(weights):
-        lane = activations[number] // 2 if half else activations[number]
-        lane += images if number == 0 else 0
         # A stage runs ahead of those after it (1F1B).
-        held = min(config.lanes, count - number) * lane + (own // 2 if half else 0)
-        found.append(
-            Need(own, own * sums, own * copies, held, **before(whole, whole * copies, config))
-        )
+        flying = min(config.lanes, count - number)
+        lane = _halved(lanes[number], half=half) + (own // 2 if half else 0)
+        held = flying * (lane + images * (number == 0)) + _halved(inside[number], half=half)
+        found.append(Need(own, own * sums, own * copies, held, **rest))
     return found
+
+
+def _halved(size: int, *, half: bool) -> int:
+    return size // 2 if half else size
 
 
 def _balanced(model: nn.Module, shape: Shape, count: int) -> tuple[str, ...] | None:
@@ -92,7 +108,7 @@ def _balanced(model: nn.Module, shape: Shape, count: int) -> tuple[str, ...] | N
     total = counter.get_total_flops()
     cuts: list[str] = []
     for number in range(1, count):
-        later = [each for each in order if each[1] > 0 and each[0] not in cuts]
+        later = [each for each in order if each[1] > 0]
         later = [each for each in later if not cuts or each[1] > dict(order)[cuts[-1]]]
         if not later:
             return None
