@@ -15,27 +15,16 @@ import pynvml
 import torch
 from torch import Tensor
 
-from doctor.finding import Finding, fail, ok, warn
+from doctor.finding import Finding, fail, ok
 from doctor.inside import devices
+from doctor.inside.slowing import NAME, Seen, slowed
 from host import kernel, limits, nvidia
 
-NAME = "stress"
 _SIZE = {"cuda": 4096, "cpu": 1024}  # rows and columns
 _FILLED = {"cuda": 0.8, "cpu": 0.25}  # of the memory that is free
 _EXACT = 256  # whole numbers up to here are exact in BF16
 _ROUND = 0.5  # seconds of products between looks
-_SLOWER = 0.8  # of the first rate; boost clocks give way to heat by less
 _UNCORRECTED, _VOLATILE = 1, 0  # of NVML's errors: those since the driver was loaded
-
-
-@dataclass
-class _Seen:
-    """What a GPU's driver said meanwhile; nothing for a CPU."""
-
-    heat: int = 0  # °C, at most
-    power: float = 0.0  # W, at most
-    slowed: int = 0  # bits of nvidia.SLOWED
-    others: int = 0  # programs that computed on it besides this one, at most
 
 
 @dataclass
@@ -48,7 +37,7 @@ class _Part:
     rights: dict[torch.dtype, Tensor]
     expected: dict[torch.dtype, Tensor]
     products: int = 0
-    seen: _Seen = field(default_factory=_Seen)
+    seen: Seen = field(default_factory=Seen)
     rates: list[float] = field(default_factory=list)
     first: float | None = None  # seconds until a product was wrong
 
@@ -204,46 +193,11 @@ def _judged(parts: list[_Part], minutes: float, logged: str | None) -> Finding:
     for part in parts:
         # A CPU is shared: any other program may make its products slow.
         on_gpu = part.device.type == "cuda"
-        slowed = _slowed(part.seen, part.rates, _figures(part)) if on_gpu else None
-        if slowed is not None:
-            return slowed
+        slow = slowed(part.seen, part.rates, _figures(part)) if on_gpu else None
+        if slow is not None:
+            return slow
     figures = "; ".join(_figures(part) for part in parts)
     return ok(NAME, f"{minutes:g} min: {figures}, none wrong")
-
-
-def _slowed(seen: _Seen, rates: list[float], figures: str) -> Finding | None:
-    """That a GPU was slowed down: by its driver, or by what else computed on it.
-
-    Args:
-        rates: products a second, of each round.
-        figures: what is said of the GPU first.
-    """
-    reasons = [word for bit, word in nvidia.SLOWED.items() if seen.slowed & bit]
-    quarter = max(1, len(rates) // 4)
-    early, late = _middle(rates[1 : quarter + 1]), _middle(rates[-quarter:])
-    slower = len(rates) > 4 and late < _SLOWER * early
-    if not (reasons or slower):
-        return None
-    rate = f"; the last products took {early / late:.1f} times as long" if slower else ""
-    if seen.others and not reasons:
-        count = "another program" if seen.others == 1 else f"{seen.others} other programs"
-        return warn(
-            NAME,
-            f"{figures}{rate}; {count} computed on it too",
-            "so nothing can be said of heat",
-            "end them (sudo fuser -v /dev/nvidia*), and ask again",
-        )
-    held = f"; slowed by {', '.join(reasons)}" if reasons else ""
-    return warn(
-        NAME,
-        f"{figures}{rate}{held}",
-        "long trainings run slower than short ones, and all GPUs wait for the slowest",
-        "check fans, dust, airflow and the power supply; nvidia-smi -q -d PERFORMANCE",
-    )
-
-
-def _middle(rates: list[float]) -> float:
-    return sorted(rates)[len(rates) // 2] if rates else 0.0
 
 
 def _figures(part: _Part) -> str:

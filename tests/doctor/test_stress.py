@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 from doctor import finding
-from doctor.inside import stress
+from doctor.inside import slowing
 
 _CODE = "from doctor import finding; from doctor.inside import stress; \
 print(finding.to_json([stress.stress(0.15)]))"
@@ -116,13 +116,13 @@ def test_what_is_no_time_is_refused(words: list[str], said: str) -> None:
 def test_what_makes_a_gpu_slow_is_told_apart() -> None:
     # An H200 that eight trainings shared: 54 °C, 513 W of 700, and nothing that its driver named.
     rates = [400.0] * 20 + [53.0] * 60
-    found = stress._slowed(stress._Seen(heat=54, power=513, others=8), rates, "GPU 0")
+    found = slowing.slowed(slowing.Seen(heat=54, power=513, others=8), rates, "GPU 0")
     assert found is not None
     assert found.seen == (
         "GPU 0; the last products took 7.5 times as long; 8 other programs computed on it too"
     )
     assert found.fix.startswith("end them")
-    hot = stress._slowed(stress._Seen(heat=92, power=300, slowed=0x40, others=1), rates, "GPU 0")
+    hot = slowing.slowed(slowing.Seen(heat=92, power=300, slowed=0x40, others=1), rates, "GPU 0")
     assert hot is not None
     assert hot.fix.startswith("check fans")
-    assert stress._slowed(stress._Seen(others=8), [400.0] * 80, "GPU 0") is None
+    assert slowing.slowed(slowing.Seen(others=8), [400.0] * 80, "GPU 0") is None

@@ -1,8 +1,10 @@
 """What each stage of a model needs of memory, from the model's shapes alone."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,25 +38,34 @@ def needs(
         with alone():
             model = blank(config.model, classes, shape)
             cuts = staged.names or _balanced(model, shape, staged.count)
-            if cuts is None:
-                return None
-            return _needs(model, config, shape, cuts, half=half, host=host)
+            seen = _seen(model, config, shape, cuts) if cuts is not None else None
     except Exception:  # whatever a model raises that cannot do without numbers
         return None
+    if seen is None or seen.last != staged.count - 1:
+        return None  # there are not all of these modules, or they are called more than once
+    return _needs(model, config, shape, seen, half=half, host=host)
 
 
-def _needs(
-    model: nn.Module,
-    config: Config,
-    shape: Shape,
-    cuts: Sequence[str],
-    *,
-    half: bool,
-    host: bool,
-) -> list[Need] | None:
-    count, again = len(cuts) + 1, config.model.activation_checkpointing
+@dataclass(frozen=True)
+class _Seen:
+    """A forward pass of the model in stages.
+
+    Attributes:
+        owners: the stage that has a parameter or a buffer first.
+        lanes: bytes that a lane keeps for the backward pass, by stage.
+        inside: and besides for one block at a time, where blocks are computed again.
+        last: the number of the last stage.
+    """
+
+    owners: dict[torch.Tensor, int]
+    lanes: Counter[int]
+    inside: Counter[int]
+    last: int
+
+
+def _seen(model: nn.Module, config: Config, shape: Shape, cuts: Sequence[str]) -> _Seen:
     owners: dict[torch.Tensor, int] = {}
-    stage = 0
+    stage, again = 0, config.model.activation_checkpointing
 
     def begins(name: str, module: nn.Module) -> None:
         nonlocal stage
@@ -64,13 +75,18 @@ def _needs(
 
     with _told(model, begins):
         lanes, inside = kept(model, config.micro_batch, shape, again=again, now=lambda: stage)
-    if stage != count - 1:
-        return None  # there are not all of these modules, or they are called more than once
+    return _Seen(owners, lanes, inside, stage)
+
+
+def _needs(
+    model: nn.Module, config: Config, shape: Shape, seen: _Seen, *, half: bool, host: bool
+) -> list[Need]:
+    count, lanes, inside = seen.last + 1, seen.lanes, seen.inside
     weights, last, counted = [0] * count, 0, set[torch.Tensor]()
     for module in model.modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             # What no module's pass uses stands by what is beside it, as where it is cut.
-            last = owners.get(tensor, last)
+            last = seen.owners.get(tensor, last)
             weights[last] += tensor.nbytes * (tensor not in counted)
             counted.add(tensor)
     copies = optim.copies(config.optim)
