@@ -267,7 +267,7 @@ shell: $(DEV)  ##3 a shell in the environment
 	@PATH="$(if $(inside),,$$PWD/)$(BIN):$$PATH" VIRTUAL_ENV="$(if $(inside),,$$PWD/)$(VENV)" $${SHELL:-sh}
 
 test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
-	@$(BIN)/python -m pytest -m 'not slow and not container and not gpu and not portable' -n 2 --dist worksteal $(args)
+	@$(BIN)/python -m pytest -m 'not slow and not container and not gpu and not portable' -n 3 --dist worksteal $(args)
 
 test-slow: test-crowd test-alone  ## run the tests that take minutes
 

@@ -140,6 +140,7 @@ def test_the_estimate_knows_of_it(name, share) -> None:
     assert memory.saved(model, 8, shape) == usual
 
 
+@pytest.mark.slow
 def test_a_run_has_the_same_bits_and_may_change_its_mind(cli, tmp_path) -> None:
     words = ["fit", *DIGITS, "--batch_size", 96, "--max_steps", 4, "--checkpoint.every", 2]
     words += ["--run"]

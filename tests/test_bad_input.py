@@ -118,6 +118,7 @@ def test_debug_adds_the_traceback(cli, tmp_path) -> None:
     assert done.err.splitlines()[-1].startswith("error: there is no config file")
 
 
+@pytest.mark.slow
 def test_a_real_process_says_one_line_too() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "train", *FIT, "--batch_size", "4096"], cwd=ROOT,

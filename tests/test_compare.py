@@ -26,6 +26,7 @@ def compared(cli, one: Path, other: Path) -> dict:
     return json.loads(done.out)
 
 
+@pytest.mark.slow
 def test_the_same_twice(finished, cli, tmp_path) -> None:
     assert cli("fit", *DIGITS, *KNOBS, "--run", tmp_path / "again").code == 0
     said = cli("compare", finished, tmp_path / "again").out.splitlines()[1:]
@@ -153,6 +154,7 @@ def test_a_longer_run_agrees_as_far_as_the_shorter_goes(finished, cli, tmp_path)
     assert "cannot read" in one_line(cli("compare", finished, other).err)
 
 
+@pytest.mark.slow
 def test_what_only_one_level_depends_on_is_no_difference(finished, cli, tmp_path) -> None:
     words = [*DIGITS, *KNOBS, "--numerics", "native", "--reproducibility", "deterministic"]
     assert cli("fit", *words, "--run", tmp_path / "other").code == 0
@@ -215,6 +217,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_taken_together(finished,
     assert [len(each.runs) for each in seeds.groups([finished, other])] == [1, 1]
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_their_seed_only_are_taken_together(cli, tmp_path) -> None:
     paths = []
     for rate in (0.1, 0.02):

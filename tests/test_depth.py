@@ -77,6 +77,7 @@ def test_what_has_no_layers_has_one() -> None:
     assert depths(Bare()) == {"weight": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rate"), [("convnext_tiny", 0.1), ("swin_t", 0.2)])
 def test_branches_are_left_out_as_torchvision_does(name, rate) -> None:
     torch.manual_seed(0)
@@ -99,6 +100,7 @@ def test_branches_are_left_out_as_torchvision_does(name, rate) -> None:
         assert torch.equal(whole(images), whole.eval()(images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_32"])
 def test_branches_of_a_model_that_knows_no_stochastic_depth(name) -> None:
     torch.manual_seed(0)
@@ -130,6 +132,7 @@ def test_frozen_norms_do_not_keep_branches_in() -> None:
         assert not torch.equal(model(images), model(images))
 
 
+@pytest.mark.slow
 def test_a_model_without_branches_is_refused() -> None:
     with pytest.raises(UsageError, match="vgg11 has no residual branches"):
         build(Model(name="vgg11", drop_path=0.1), 7, (3, 64, 64))

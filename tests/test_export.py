@@ -77,6 +77,7 @@ def held() -> torch.Tensor:
     return load(Data(source="digits", holdout=0.201)).validation.resident
 
 
+@pytest.mark.slow
 def test_each_file_gives_the_run_s_probabilities(finished, exported) -> None:
     """As a reader has it, and not as the exporter compared it."""
     import onnxruntime
@@ -100,6 +101,7 @@ def test_each_file_gives_the_run_s_probabilities(finished, exported) -> None:
     assert about["weights_sha256"] == found["weights_sha256"] == result["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_the_card_tells_of_the_run(finished, exported) -> None:
     text = (exported / "README.md").read_text()
     result = json.loads((finished / "result.json").read_text())
@@ -157,11 +159,13 @@ def snippets() -> list[str]:
     return [block.split("```")[0] for block in blocks]
 
 
+@pytest.mark.slow
 def test_this_package_is_not_where_snippets_are_tested(tmp_path) -> None:
     code = "try:\n import train\nexcept ImportError:\n print('none')\nimport torch"
     assert isolated(code, tmp_path) == "none\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_page_s_snippets_say_what_the_run_said(finished, exported, tmp_path, number) -> None:
     shutil.copytree(exported, tmp_path / "runs/exported/export")
@@ -248,6 +252,7 @@ def test_timm_takes_its_model_and_its_preprocessing_from_there(models) -> None:
     assert right == 60
 
 
+@pytest.mark.slow
 def test_what_a_format_does_not_take_is_named_and_the_others_are_written(models) -> None:
     run = trained(models, "own:Chooses", "--reproducibility", "fast")
     done = harness.processes(1, "export", "--run", run, where=models)
@@ -259,6 +264,7 @@ def test_what_a_format_does_not_take_is_named_and_the_others_are_written(models)
     assert {p.name for p in folder.iterdir()} == {"README.md", "config.json", "model.safetensors"}
 
 
+@pytest.mark.slow
 def test_what_gives_no_numbers_is_not_written(models) -> None:
     run = trained(models, "own:Lost", "--reproducibility", "fast")
     done = harness.processes(1, "export", "--run", run, "--formats", "pt2", where=models)
@@ -269,6 +275,7 @@ def test_what_gives_no_numbers_is_not_written(models) -> None:
     assert again.code == 0, again.err
 
 
+@pytest.mark.slow
 def test_what_gives_something_else_is_not_written(models) -> None:
     run = trained(models, "own:Draws", "--reproducibility", "fast")
     done = harness.processes(1, "export", "--run", run, "--formats", "pt2", where=models)

@@ -142,6 +142,7 @@ def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bad_input_ends_before_the_launcher_starts() -> None:
     done = start(*WORDS, "--optim.lrr", "1")
     assert done.returncode == 2

@@ -122,6 +122,7 @@ def test_a_search_and_ours_find_room_for_all_of_the_data(mine) -> None:
     assert "the largest micro-batch is 1436" in run(mine, line)
 
 
+@pytest.mark.slow
 def test_old_weights_are_written_anew(tmp_path, monkeypatch) -> None:
     """A checkpoint as torchvision's references leave one: options beside it, channels last."""
     monkeypatch.chdir(tmp_path)

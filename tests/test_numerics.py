@@ -114,6 +114,7 @@ def test_what_the_libraries_took_is_looked_at(monkeypatch) -> None:
         _trained("portable")
 
 
+@pytest.mark.slow
 def test_variables_that_are_set_after_a_computation_are_too_late() -> None:
     words = ["import os, torch", "(torch.ones(9, 9) @ torch.ones(9, 9)).exp()"]
     words += [f"os.environ.update({variables.HELD})", "from train.lanes import runtime"]

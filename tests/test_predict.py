@@ -43,6 +43,7 @@ def rows(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_s_table_agrees_with_its_result(run) -> None:
     result, said = json.loads((run / "result.json").read_text()), table(run)
     metrics, classes = result["metrics"], result["classes"]
@@ -207,6 +208,7 @@ def test_what_has_no_sense_is_refused(finished, cli, tmp_path, words, problem) -
     assert not done.out
 
 
+@pytest.mark.slow
 def test_a_picture_of_what_the_model_got(run, folder, cli, tmp_path) -> None:
     done = cli(
         "predict", "--run", run, folder / "validation", "--show", tmp_path / "new" / "shown.png"
@@ -222,6 +224,7 @@ def test_a_picture_of_what_the_model_got(run, folder, cli, tmp_path) -> None:
     assert f"{run} is a run, and not one of its checkpoints → say --run {run}" in one_line(done.err)
 
 
+@pytest.mark.slow
 def test_nearly_black_pictures_of_sixteen_bits_are_doubted(run, cli, tmp_path) -> None:
     dark = Image.fromarray((torch.rand(20, 20) * 4095).to(torch.int32).numpy().astype("uint16"))
     dark.save(tmp_path / "twelve-bits.png")

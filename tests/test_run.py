@@ -140,6 +140,7 @@ def test_stopped_and_continued_ends_in_the_same_bits(cli, tmp_path, monkeypatch,
     assert len(steps) == len(set(steps)) == 14
 
 
+@pytest.mark.slow
 def test_resume_without_a_value_finds_the_newest_unfinished_run(cli, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(rundir, "RUNS", tmp_path)
     with dying(monkeypatch, 5):
@@ -370,6 +371,7 @@ def test_data_of_other_classes_or_sizes_cannot_be_evaluated_on(cli, folder, tmp_
     assert "it has no dark and has dim as well" in one_line(cli("evaluate", "--run", run).err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "small"),
     [("vgg11", False), ("densenet121", True), ("timm:vit_tiny_patch16_224", False)],
@@ -415,6 +417,7 @@ def test_a_part_of_other_pictures_is_measured_and_told(cli, folder, tmp_path) ->
     assert (done.code, "held out" in done.err) == (0, False)
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_takes_the_whole_run_is_warned_of(cli, tmp_path) -> None:
     for warmup, warned in ((6, True), (5, False)):
         words = ["--optim.warmup", warmup, "--max_steps", 5, "--run", tmp_path / str(warmup)]

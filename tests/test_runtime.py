@@ -195,6 +195,7 @@ def test_fp16_on_the_cpu_is_an_error(monkeypatch) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_bf16_on_the_cpu_trains(cli, monkeypatch, tmp_path) -> None:
     import json
 

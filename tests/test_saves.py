@@ -40,6 +40,7 @@ def tensors(run: Path, step: int) -> list[str]:
     return [line for line in lines if not line.endswith("state.json")]
 
 
+@pytest.mark.slow
 def test_training_goes_on_meanwhile_and_is_not_in_it(tmp_path, cli, steps, monkeypatch) -> None:
     waited, background = tmp_path / "waited", tmp_path / "background"
     assert cli("fit", *WORDS, "--run", waited, "--checkpoint.background", "false").code == 0
@@ -61,6 +62,7 @@ def test_training_goes_on_meanwhile_and_is_not_in_it(tmp_path, cli, steps, monke
         assert len(tensors(waited, step)) == 3
 
 
+@pytest.mark.slow
 def test_the_next_save_waits_for_the_one_before_it(tmp_path, cli, steps, monkeypatch) -> None:
     save, entered, overtaken = Saver.save, [], []
 
@@ -76,6 +78,7 @@ def test_the_next_save_waits_for_the_one_before_it(tmp_path, cli, steps, monkeyp
     assert entered == [4, 8, 12]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", [4, 12])
 def test_one_that_fails_ends_the_run_at_once(tmp_path, cli, failing, monkeypatch) -> None:
     """With the last whole one said, not at the next save, and not with the run called finished."""

@@ -129,6 +129,7 @@ def test_a_disk_that_is_full_is_said_and_images_are_decoded(knobs, monkeypatch, 
     assert kept(knobs) == []
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_decode_once(knobs, tmp_path) -> None:
     words = f"""
 from train.config import Data

@@ -79,6 +79,7 @@ def test_what_the_doctor_found_is_text() -> None:
         assert not {"\x1b", "\x07", "\x9b"} & set(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["-m", "train", "--help"], ["-m", "doctor"]])
 def test_a_terminal_that_knows_ascii_alone(words) -> None:
     environ = os.environ | {"PYTHONIOENCODING": "ascii", "ENGINE": "local"}

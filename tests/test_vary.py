@@ -191,6 +191,7 @@ def test_operations_are_drawn_alike() -> None:
             assert abs(which[name] - mean) <= 5 * mean**0.5, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "knobs",
     [

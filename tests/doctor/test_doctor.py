@@ -56,6 +56,7 @@ def test_on_a_bare_machine_it_needs_nothing_and_takes_a_moment(tmp_path) -> None
     assert len(names) == len(set(names)) > 20
 
 
+@pytest.mark.slow
 def test_gpus_that_are_not_there_are_a_finding(tmp_path) -> None:
     done = doctor("--json", env={"GPUS": "2", "CPUS": "", "PATH": "/usr/bin:/bin"})
     (row,) = (row for row in json.loads(done.stdout) if row["name"] == "GPUS")

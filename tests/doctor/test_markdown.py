@@ -4,6 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
 
 from doctor import markdown
@@ -32,6 +33,7 @@ def test_what_names_somebody_is_left_out() -> None:
         assert kept in said
 
 
+@pytest.mark.slow
 def test_make_prints_it_alone(tmp_path) -> None:
     environ = {**os.environ, "ENGINE": "local"}
     done = subprocess.run(
