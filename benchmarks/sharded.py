@@ -3,8 +3,8 @@
     python benchmarks/sharded.py [--model vit_b_16] [--steps 6] [--size 224]
 
 Each row is a training of its own, one after another: whole on 1 process, its lanes on 2 and 4, and
-sharded on 2 and 4; cut into 2 and 4 stages; with activations computed again as well; and lanes in
-uneven shares.
+sharded on 2 and 4; cut into 2 and 4 stages, and two copies into two; with activations computed
+again as well; and lanes in uneven shares.
 PRECISION=bf16 in front trains all in that. Memory is the most that a process was
 found to hold (resident), in two looks a second from the first step on: at the start each has the
 whole model.
@@ -39,6 +39,7 @@ ROWS: tuple[tuple[str, int, dict[str, str], list[str]], ...] = (
             ("stages", n, {"STAGES": str(n)}, []),
         )
     ),
+    ("two copies in two stages", 4, {"STAGES": "2"}, []),
 )
 
 

@@ -49,6 +49,7 @@ def check(
     staged: Stages,
     world: int,
     *,
+    lanes: int,
     level: str,
     precision: str,
     sharded: bool,
@@ -60,6 +61,7 @@ def check(
 
     Args:
         world: how many processes there are.
+        lanes: what the copies of the model have to share.
         level: of `reproducibility`.
         sharded: whether ACCELERATE names FSDP.
         shares: what SHARES says.
@@ -70,11 +72,19 @@ def check(
         UsageError: naming the knob, or the variable.
     """
     without = "or leave STAGES out"
-    if world != staged.count:
+    copies, left = divmod(world, staged.count)
+    if left or not copies:
+        fit = max(1, copies) * staged.count
         raise UsageError(
             f"{staged.words} with {world} process{'es' * (world > 1)}: {staged.count} stages are"
-            f" {staged.count} processes",
-            f"use CPUS={staged.count} or GPUS={staged.count}, {without}",
+            f" {staged.count} processes, or twice as many with two copies of the model, and so on",
+            f"use CPUS={fit} or GPUS={fit}, {without}",
+        )
+    if copies > lanes:
+        raise UsageError(
+            f"{staged.words} with {world} processes are {copies} copies of the model, which cannot"
+            f" share {lanes} lane{'s' * (lanes > 1)}",
+            f"use CPUS={staged.count * lanes} or GPUS={staged.count * lanes} at most, {without}",
         )
     if sharded:
         raise UsageError(
@@ -83,7 +93,9 @@ def check(
         )
     if shares:
         raise UsageError(
-            f"SHARES={shares} with {staged.words}: each stage runs all lanes", "leave SHARES out"
+            f"SHARES={shares} with {staged.words}: copies of the model have as many lanes, or one"
+            " more",
+            "leave SHARES out",
         )
     if elastic:
         raise UsageError(

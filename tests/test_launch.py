@@ -161,7 +161,7 @@ def test_bad_input_ends_before_the_launcher_starts() -> None:
     )
     done = start(*WORDS, CPUS="3", STAGES="2")
     assert done.returncode == 2
-    assert "STAGES=2 with 3 processes: 2 stages are 2 processes → use CPUS=2" in done.stderr
+    assert "STAGES=2 with 3 processes: 2 stages are 2 processes, or twice as many" in done.stderr
     done = start("sweep", "--config", "configs/digits.yaml", "--seeds", "2", STAGES="2")
     assert "STAGES=2 is for make train: sweep trains whole models" in done.stderr
     done = start("sweep", "--config", "configs/digits.yaml", "--seeds", "2", SHARES="5,3")
@@ -176,7 +176,7 @@ def test_bad_input_ends_before_the_launcher_starts() -> None:
             {"CPUS": "2", "ACCELERATE": "fsdp"},
             "SHARES=auto: where weights are sharded the processes",
         ),
-        ({"CPUS": "2", "STAGES": "2"}, "SHARES=auto with STAGES=2: each stage runs all lanes"),
+        ({"CPUS": "2", "STAGES": "2"}, "SHARES=auto with STAGES=2: copies of the model have as"),
     ):
         done = start(*WORDS, SHARES="auto", **told)
         assert (done.returncode, done.stdout) == (2, "")

@@ -161,7 +161,7 @@ def test_a_directory_that_one_process_does_not_see(tmp_path) -> None:
     """As on another machine: the words say what sharded weights want."""
 
     class Other(SimpleNamespace):
-        rank, world, main = 1, 2, False
+        rank, world, main, copies, copy = 1, 2, False, 1, 0
 
         def from_main(self, _):
             return tmp_path / "there" / ".step-00000005.1"

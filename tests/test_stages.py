@@ -12,10 +12,10 @@ from host import stages as asked
 from host.errors import UsageError
 
 
-def ended(home: Path, words: list[Any], told: str = "", **variables: str) -> Path:
-    """A run, in the stages that STAGES says, to its end."""
+def ended(home: Path, words: list[Any], told: str = "", copies: int = 1, **variables: str) -> Path:
+    """A run, of so many copies of a model in the stages that STAGES says, to its end."""
     world = asked.asked({"STAGES": told})
-    count = world.count if world else 1
+    count = copies * world.count if world else 1
     told_all = {"STAGES": told, **variables}
     every = dict.fromkeys(range(count), told_all)
     words = [*words, "--run", home / "run", "--resume"]
@@ -33,6 +33,55 @@ def test_stages_end_in_the_bits_of_one_process(tmp_path, name) -> None:
         run = ended(tmp_path / told, words, told)
         assert_same_run(run, usual)
         assert json.loads((run / "run.json").read_text())["hardware"]["stages"] == int(told)
+
+
+# As many lanes for each copy, and 3, 3 and 2 of them; a last step that leaves a copy without any.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "told", "copies"),
+    [
+        ("batch norm, clipping", "2", 2),
+        ("adamw, clipping", "2", 3),
+        ("dropout, average of the weights", "2", 3),
+        ("a last batch for five of the lanes", "2", 4),
+        ("resnet18", "layer2,layer4", 2),
+        ("vit", "2", 2),
+    ],
+)
+def test_copies_of_a_model_in_stages_end_in_the_bits_of_one_process(
+    tmp_path, name, told, copies
+) -> None:
+    words = [*WORDS, *CASES[name]]
+    usual, run = ended(tmp_path / "one", words), ended(tmp_path / "all", words, told, copies)
+    assert_same_run(run, usual)
+    said = json.loads((run / "run.json").read_text())
+    assert said["world_size"] == copies * said["hardware"]["stages"]
+
+
+@pytest.mark.slow
+def test_copies_that_are_moved_in_the_forward_pass_or_compute_again_or_in_bf16(tmp_path) -> None:
+    for number, (knobs, variables) in enumerate(
+        [
+            (["--model.name", "running_max_buffer"], {}),
+            (["--model.name", "dino_center_inplace_ema"], {}),
+            ([*CASES["resnet18"], "--model.activation_checkpointing", "true"], {}),
+            ([*CASES["vit"], "--numerics", "native"], BF16),
+        ]
+    ):
+        words = [*WORDS, *knobs, "--max_steps", 2]
+        usual = ended(tmp_path / f"{number}/one", words, **variables)
+        assert_same_run(ended(tmp_path / f"{number}/all", words, "2", 2, **variables), usual)
+
+
+@pytest.mark.slow
+def test_a_copy_that_strays_is_found_by_those_that_hold_the_same_stage(tmp_path) -> None:
+    """A bit of the second copy's first stage is flipped; no other stage can see it."""
+    words = [*WORDS, "--tripwire", 2, "--run", tmp_path / "run"]
+    strikes = {2: {"flip": [3, 5, 20]}}
+    every = {rank: {"STAGES": "2"} for rank in range(4)}
+    attempt = start(tmp_path / "log", 4, words, strikes, every)
+    assert attempt.wait(120) == [6] * 4, attempt.output()
+    assert "process 2 strayed from the others by step 4, first in 0.weight" in attempt.output()
 
 
 @pytest.mark.slow
@@ -69,8 +118,28 @@ def test_where_it_is_cut_may_be_said(tmp_path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("2", ""), ("", "4"), ("4", "2"), ("fsdp", "2"), ("2", "fsdp")],
-    ids=["stages, then one", "one, then stages", "four, then two", "shards, then stages", "back"],
+    [
+        ("2", ""),
+        ("", "4"),
+        ("4", "2"),
+        ("fsdp", "2"),
+        ("2", "fsdp"),
+        ("2 × 2", ""),
+        ("", "2 × 2"),
+        ("2 × 2", "2"),
+        ("2 × 2", "fsdp"),
+    ],
+    ids=[
+        "stages, then one",
+        "one, then stages",
+        "four, then two",
+        "shards, then stages",
+        "back",
+        "copies, then one",
+        "one, then copies",
+        "copies, then stages",
+        "copies, then shards",
+    ],
 )
 def test_killed_it_goes_on_in_another_way(tmp_path, before, after) -> None:
     """Killed in the middle of step 9, it goes on from step 7 or 5."""
@@ -79,21 +148,34 @@ def test_killed_it_goes_on_in_another_way(tmp_path, before, after) -> None:
     words = [*WORDS, *knobs, "--run", tmp_path / "run", "--resume"]
 
     def attempt(home: Path, way: str, strikes: Any = None) -> Any:
-        count = 2 if way == "fsdp" else int(way or 1)
-        told = FSDP if way == "fsdp" else {"STAGES": way}
+        copies, stages = (2, "2") if way == "2 × 2" else (1, way)
+        count = 2 if way == "fsdp" else copies * int(stages or 1)
+        told = FSDP if way == "fsdp" else {"STAGES": stages}
         return start(home, count, words, strikes, dict.fromkeys(range(count), told)), count
 
-    at = {"at": "lane", "count": 9 * (4 if before == "fsdp" else 8), "signal": 9}
+    at = {"at": "lane", "count": 9 * (4 if before in ("fsdp", "2 × 2") else 8), "signal": 9}
     broken, _ = attempt(tmp_path / "0", before, {0: at})
     assert -9 in broken.wait(120), broken.output()
-    if before.isdecimal():
+    if before.isdecimal() or before == "2 × 2":  # whose first copy is written
         files = {path.name for path in (tmp_path / "run/checkpoints/latest").iterdir()}
-        parts = {f"{n}.{part}of{before}.safetensors" for n in PARTS for part in range(int(before))}
+        many = int(before[0])
+        parts = {f"{n}.{part}of{many}.safetensors" for n in PARTS for part in range(many)}
         assert files == {"SHA256SUMS", "state.json", *parts}
     again, count = attempt(tmp_path / "1", after)
     assert again.wait(240) == [0] * count, again.output()
     assert "going on after step" in again.output()
     assert_same_run(tmp_path / "run", usual)
+
+
+@pytest.mark.slow
+def test_copies_on_several_machines(tmp_path) -> None:
+    """A copy on each, and the main process saves all: they may not see one directory."""
+    words = [*WORDS, "--max_steps", 6, "--checkpoint.every", 3, "--optim.ema", 0.9]
+    usual = ended(tmp_path / "one", words)
+    run = ended(tmp_path / "two", words, "2", 2, LOCAL_WORLD_SIZE="2")
+    files = {path.name for path in (run / "checkpoints/latest").iterdir()}
+    assert files == {"SHA256SUMS", "state.json", *(f"{n}.safetensors" for n in PARTS)}
+    assert_same_run(run, usual)
 
 
 @pytest.mark.parametrize(

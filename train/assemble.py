@@ -242,7 +242,8 @@ def wrap(
     )
     reducer: Reducer | StageSum
     if isinstance(sharding, Staging):
-        reducer = StageSum(unwrapped, sharding.stages.count - 1, traits)
+        shares = runtime.shares[:: sharding.stages.count]  # of each copy of the model
+        reducer = StageSum(unwrapped, runtime.team, shares, traits, device=runtime.device)
     elif sharding is not None:
         reducer = ShardSum(unwrapped, sharding, traits, some)
     elif tree:
@@ -268,8 +269,8 @@ def tripwire(
     average: Average | None = None,
 ) -> Tripwire | None:
     """What compares the processes' weights; None where there is one process."""
-    # Of shards and stages each is held once.
-    if runtime.world == 1 or runtime.sharded or runtime.stages:
+    # Of shards each is held once, and so is each stage of one copy of a model.
+    if runtime.team.size == 1 or runtime.sharded:
         return None
     whole, watch = config.lockstep, config.tripwire > 0
     averaged = average.tensors() if average is not None else {}

@@ -100,21 +100,26 @@ def evaluate(
     # Loss, probabilities of prediction and truth; prediction, whether the truth is in the top 5.
     shares = torch.zeros(3, size, dtype=torch.float64, device=runtime.device)
     places = torch.zeros(2, size, dtype=torch.int64, device=runtime.device)
-    mine, rounds = slice(runtime.rank, None, runtime.world), runtime.world
-    if pipeline is not None:  # each batch passes all processes
-        mine, rounds = slice(None if pipeline.first else size, None), 1
+    number, rounds = runtime.rank, runtime.world
+    if pipeline is not None:  # each batch passes all processes of a copy of the model
+        number, rounds = pipeline.copy, runtime.team.size
+    mine = slice(number, None, rounds)
+    if pipeline is not None and not pipeline.first:
+        mine = slice(size, None)
     with (
         Inference(model, config.seed, moving) as inference,
         closing(eval_batches(data.validation, config, mine, runtime.device)) as batches,
     ):
         # Some processes have a batch less; all must be there to agree.
-        for number in range(math.ceil(size / config.eval_batch / rounds)):
+        for turn in range(math.ceil(size / config.eval_batch / rounds)):
             if runtime.any(bool(stop)):
                 raise Stopped("a signal came in an evaluation", "add --resume to go on")
-            start, batch = next(batches, (number * config.eval_batch, None))
+            start, batch = next(batches, ((turn * rounds + number) * config.eval_batch, None))
             images = augmenter.normalize(batch.images) if batch is not None else None
             logits: Tensor | None
             if pipeline is not None:
+                if start >= size:
+                    continue
                 logits = inference.staged(pipeline, images, start)
             elif images is not None:
                 logits = inference.logits(images, start)

@@ -31,10 +31,11 @@ class _Lane:
 
 
 def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tensor:
-    """All lanes of one step on this process's stage; its gradients end up summed over all lanes.
+    """The lanes of one step on this process's stage: all, or those of its copy of the model; its
+    gradients end up summed over all lanes.
 
     Args:
-        batches: the lanes' samples, on the first stage.
+        batches: these lanes' samples, on the first stage.
 
     Returns:
         Mean loss and accuracy of the whole batch, float32 [2], on the device.
@@ -54,7 +55,7 @@ def forward_backward(parts: Parts, batches: Iterator[Batch], step: int) -> Tenso
             pipeline.backward(lane.flight)
         sums.gather()
 
-    for lane in range(config.lanes):
+    for lane in runtime.lanes:
         runtime.pulse.count += 1
         flying.append(_forward(parts, pipeline, sums, batches, step=step, lane=lane, size=size))
         if len(flying) >= pipeline.count - pipeline.stage:

@@ -36,7 +36,7 @@ def shared(
         assert runtime.links is not None
         with runtime.together():
             _check_unmoved(model, traits)
-            found = Staging(model, optimizer, stages, runtime.links)
+            found = Staging(model, optimizer, stages, runtime.links, runtime.team)
     # Of a model in stages, this one's blocks alone keep anything.
     learner.as_trained(model, config, traits)
     if runtime.sharded:

@@ -49,7 +49,12 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     each = f"{world} × {len(shares[0])}" if even else f"({lanes.said(shares)})"
     which = "processes × accumulation" if even else "lanes of each process"
     if runtime.stages is not None:
-        each, which = str(config.lanes), "lanes"
+        shares = shares[:: world // runtime.copies]
+        each, which = lanes.said(shares), "lanes of each copy"
+        if even:
+            each, which = f"{runtime.copies} × {len(shares[0])}", "copies × lanes"
+        if runtime.copies == 1:
+            each, which = str(config.lanes), "lanes"
     images = f"{len(data.train):,} training and {len(data.validation):,} validation images"
     portable = ", portable" * (config.portable)
     kind = f"{config.reproducibility}{portable}, seed {config.seed}"
@@ -85,12 +90,14 @@ def _shards(parts: Parts) -> Iterator[str]:
     mine = _many(sum(shard.numel() for shard in parts.sharding.shards.values()))
     if isinstance(parts.sharding, Staging):
         stages = parts.sharding.stages
-        begin, lanes = " and ".join(stages.cuts), parts.config.lanes
+        begin, lanes = " and ".join(stages.cuts), len(parts.runtime.lanes)
+        copies = parts.runtime.copies
+        many = f"{copies} copies of the model in " if copies > 1 else ""
         costs = ", ".join(f"{100 * cost:.0f} %" for cost in stages.costs)
         waits = 100 * (stages.count - 1) / (lanes + stages.count - 1)
         yield (
-            f"{stages.count} stages: the later ones begin with {begin}; of a forward pass they take"
-            f" {costs}; {mine} of these parameters on the first process"
+            f"{many}{stages.count} stages: the later ones begin with {begin}; of a forward pass"
+            f" they take {costs}; {mine} of these parameters on the first process"
         )
         yield (
             f"with {lanes} lanes a stage waits for others {waits:.0f} % of the time, if all take"

@@ -91,6 +91,7 @@ def _lanes(config: Config, planned: Plan, environ: Mapping[str, str]) -> Finding
             stages.check(
                 staged,
                 world,
+                lanes=config.lanes,
                 level=level,
                 precision=planned.precision,
                 sharded=sharded,
@@ -99,7 +100,10 @@ def _lanes(config: Config, planned: Plan, environ: Mapping[str, str]) -> Finding
                 model=config.model,
             )
             cut = f"{config.lanes} × {config.micro_batch}"
-            return ok("lanes", f"{world} stages; batch {size} = {cut} (lanes × micro-batch)")
+            copies = world // staged.count
+            many = f"{copies} copies of " if copies > 1 else ""
+            cut = f"{many}{staged.count} stages; batch {size} = {cut}"
+            return ok("lanes", f"{cut} (lanes × micro-batch)")
         shares = share(config.lanes, world, batch=size, level=level, asked=asked, sharded=sharded)
     except LockstepError as error:
         return fail("lanes", error.problem, "the training would end at once", error.fix)

@@ -139,7 +139,9 @@ def test_elastic_schedules(tmp_path, references, number) -> None:
         spread = world in (2, 4) and name != "adamw" and chance.random() < 0.4
         told = FSDP if spread else {"SHARES": chance.choice(SHARES.get(world, [""]))}
         staged = world > 1 and chance.random() < 0.3
-        told = {"STAGES": str(world)} if staged else told
+        # Of four processes each a stage, or two copies of two.
+        stages = chance.choice([2, 4]) if world == 4 else world
+        told = {"STAGES": str(stages)} if staged else told
         workers = chance.choice([0, 0, 1])
         words = [*WORDS, *CASES[name], "--data.workers", workers]
         words += ["--run", tmp_path / "run", "--resume"]
@@ -148,13 +150,14 @@ def test_elastic_schedules(tmp_path, references, number) -> None:
         if len(worlds) < interruptions:
             # Each attempt gets through some steps, so that all of them count.
             own = [int(count) for count in told.get("SHARES", "").split(",") if count]
-            lanes = chance.randint(1, 12) * (8 if staged else own[victim] if own else 8 // world)
+            each = 8 * stages // world if staged else own[victim] if own else 8 // world
+            lanes = chance.randint(1, 12) * each
             strike = {"at": "lane", "count": lanes, "signal": chance.choice([9, 15])}
         every = dict.fromkeys(range(world), told)
         attempt = start(tmp_path / str(len(worlds)), world, words, {victim: strike}, every)
         codes = attempt.wait(120)
         worlds.append(world)
-        kind = "stages" if staged else "shards" if spread else told["SHARES"]
+        kind = f"in {stages} stages" if staged else "shards" if spread else told["SHARES"]
         ways.append(f"{world} {kind}".strip())
         if codes == [0] * world:
             break

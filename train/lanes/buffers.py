@@ -89,17 +89,29 @@ class Buffers:
         if share and not self._first:
             self._first = Kept(self._moving).values
 
-    def settle(self, means: list[Tensor], world: int) -> None:
+    def settle(
+        self,
+        means: list[Tensor],
+        world: int,
+        *,
+        first: int = 0,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         """After the step's lanes: have the state that comes out of them, the same everywhere.
 
         Args:
             means: of the averages over all lanes.
-            world: how many processes there are; the first one has run the first lane.
+            world: how many processes have this state; the first one has run the first lane.
+            first: its number.
+            group: of these; None: of all.
         """
         before = self._before.values
         size = len(self._averages)
         counts = before[size : size + len(self._counters)]
-        after = [*means, *(torch._foreach_add(counts, 1) if counts else []), *self._shared(world)]
+        shared = self._first
+        if self._moving and world > 1:
+            shared = self._shared(first, group)
+        after = [*means, *(torch._foreach_add(counts, 1) if counts else []), *shared]
         # Of a norm layer that is frozen the mean is what it was, but for rounding.
         norms = [*self._averages, *self._counters]
         frozen = [not slot.owner.training and slot.name not in self._names for slot in norms]
@@ -115,15 +127,13 @@ class Buffers:
             self._before.put_back()
         self._within, self._first = False, []
 
-    def _shared(self, world: int) -> list[Tensor]:
+    def _shared(self, first: int, group: dist.ProcessGroup | None) -> list[Tensor]:
         """What the first lane left, on every process."""
-        if not self._moving or world == 1:
-            return self._first
         like = [slot.first for slot in self._moving]
         # A process whose lanes were all empty has none of its own.
         mine = self._first or [torch.zeros_like(tensor) for tensor in like]
         flat = torch.cat([as_bytes(tensor.to(like[0].device)) for tensor in mine])
-        dist.broadcast(flat, src=0)
+        dist.broadcast(flat, src=first, group=group)
         return from_bytes(flat, like)
 
 

@@ -5,31 +5,42 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from train.lanes.joining import Node, above, is_right
+
 
 class Counter:
     """A binary counter of partial sums: of leaves that come in order, neighbours are added, then
     neighbouring pairs, and so on.
+
+    Args:
+        first: the number of the first leaf.
     """
 
-    def __init__(self) -> None:
-        self._partial: list[tuple[int, list[Tensor]]] = []  # heights falling
+    def __init__(self, first: int = 0) -> None:
+        self._first = self._next = first
+        self._partial: list[tuple[Node, list[Tensor]]] = []
 
-    def add(self, node: list[Tensor]) -> None:
+    def add(self, leaf: list[Tensor]) -> None:
         """Put a leaf on the tree, which is written to from now on."""
-        height = 0
-        while self._partial and self._partial[-1][0] == height:
+        node: Node = 0, self._next
+        self._next += 1
+        while self._partial and is_right(node) and self._partial[-1][0] == (node[0], node[1] - 1):
             earlier = self._partial.pop()[1]
-            if node:  # a stage may have nothing to train
-                torch._foreach_add_(earlier, node)
-            node = earlier
-            height += 1
-        self._partial.append((height, node))
+            if leaf:  # a stage may have nothing to train
+                torch._foreach_add_(earlier, leaf)
+            leaf, node = earlier, above(node)
+        self._partial.append((node, leaf))
+
+    def sums(self) -> list[list[Tensor]]:
+        """The sums of the largest whole subtrees, as `joining.subtrees` has them; begin anew."""
+        found = [sums for _, sums in self._partial]
+        self._partial, self._next = [], self._first
+        return found
 
     def total(self) -> list[Tensor]:
         """The sum of all leaves, a power of two, and begin anew."""
-        [(_, node)] = self._partial
-        self._partial = []
-        return node
+        [sums] = self.sums()
+        return sums
 
 
 def tree(leaves: Sequence[Tensor]) -> Tensor:

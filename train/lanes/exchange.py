@@ -15,10 +15,13 @@ from torch import Tensor
 
 from train.lanes.joining import Plan
 from train.lanes.state import in_place_of
+from train.lanes.team import Team
 
 # Numbers between the starts of two tensors in a bucket are a multiple of this: CUDA's reductions
 # take an order that depends on alignment, and gradients stand at aligned places otherwise.
 _ALIGN = 64
+BUCKET = 25 * 2**20
+"""Bytes of gradients that are exchanged at once."""
 
 
 class Exchange:
@@ -27,14 +30,20 @@ class Exchange:
     Args:
         buckets: for each bucket, tensors of the shapes it will hold, all of one dtype and device.
         plan: of several processes.
+        team: who they are; None: all.
 
     Attributes:
         views: each bucket's tensors, for each of the plan's subtrees; they are to be filled before
             `start`, and those of the plan's result hold the sums from `finish` on.
+        ranks: the numbers of the plan's processes.
+        group: theirs.
     """
 
-    def __init__(self, buckets: Sequence[Sequence[Tensor]], plan: Plan) -> None:
+    def __init__(
+        self, buckets: Sequence[Sequence[Tensor]], plan: Plan, team: Team | None = None
+    ) -> None:
         self.plan = plan
+        self.ranks = list(range(dist.get_world_size())) if team is None else team.ranks
         self.views: list[list[list[Tensor]]] = []
         # What is summed for each subtree, and what arrives.
         self._flat: list[tuple[list[Tensor], Tensor]] = []
@@ -55,8 +64,8 @@ class Exchange:
                 ]
             )
         # A group of its own: what else processes tell each other may go on at the same time.
-        group: Any = dist.new_group()
-        self._group: dist.ProcessGroup | None = group
+        group: Any = dist.new_group() if team is None else team.group()
+        self.group: dist.ProcessGroup | None = group
         sample = self._flat[0][1]
         self._staged = through_host(sample, group)
         # NCCL waits on a stream. gloo waits in the calling thread, so it gets one.
@@ -93,8 +102,8 @@ class Exchange:
     def close(self) -> None:
         """End the thread and the group; on all processes, and with nothing pending."""
         self._jobs.put(None)
-        if self._group is not None and dist.is_initialized():
-            dist.destroy_process_group(self._group)
+        if self.group is not None and dist.is_initialized():
+            dist.destroy_process_group(self.group)
 
     def _serve(self) -> None:
         # A new thread would take as many OpenMP threads as there are cores.
@@ -129,14 +138,35 @@ class Exchange:
             mine = flats[join.own]
             if join.peer is not None:
                 given, taken = mine if join.gives else None, other if join.takes else None
-                swap(given, taken, join.peer, self._group, number)
+                swap(given, taken, self.ranks[join.peer], self.group, number)
                 if join.takes:
                     mine.add_(other)
             elif join.other is not None:
                 mine.add_(flats[join.other])
         if self.plan.source is not None:
             whole = flats[self.plan.result].view(torch.uint8)
-            dist.broadcast(whole, src=self.plan.source, group=self._group)
+            dist.broadcast(whole, src=self.ranks[self.plan.source], group=self.group)
+
+
+def split(size: int, like: Sequence[Tensor], early: int) -> list[list[int]]:
+    """Cut what is exchanged into buckets of one type, of at most `size` bytes or one tensor.
+
+    Args:
+        early: how many of `like` are exchanged as soon as they are there.
+
+    Returns:
+        Of each bucket the numbers in `like`.
+    """
+    buckets: list[list[int]] = []
+    held, last = 0, None
+    for number, tensor in enumerate(like):
+        held += tensor.nbytes
+        kind = tensor.dtype, number < early
+        if held > size or kind != last:
+            buckets.append([])
+            held, last = tensor.nbytes, kind
+        buckets[-1].append(number)
+    return buckets
 
 
 def through_host(tensor: Tensor, group: dist.ProcessGroup | None) -> bool:

@@ -117,6 +117,7 @@ def spread(config: Config, precision: str, *, shards: bool) -> tuple[bool, Stage
         stages.check(
             staged,
             launcher.world() or 1,
+            lanes=config.lanes,
             level=config.reproducibility,
             precision=precision,
             sharded=found,

@@ -29,10 +29,12 @@ class Pipeline:
 
     Attributes:
         stage, count: which one of how many.
+        copy: of the model, which one this process works on.
     """
 
     def __init__(self, passage: Passage, staging: Staging, pulse: Pulse) -> None:
-        self.links, self.stage, self.count = staging.links, staging.rank, staging.stages.count
+        self.links, self.stage, self.count = staging.links, staging.stage, staging.stages.count
+        self.copy = staging.copy
         self._passage, self._pulse = passage, pulse
 
     @property
@@ -63,32 +65,37 @@ class Pipeline:
         """The stage's backward pass of a lane; on the last stage, after that of the loss."""
         if isinstance(flight.gave, Crossing):
             with self._pulse.together(f"the gradients of stage {self.stage + 1}"):
-                there, tensors = self.links.get(self.stage + 1)
+                there, tensors = self.links.get(self._process(self.stage + 1))
             found = iter(tensors)
             flight.gave.backward([next(found) if is_there else None for is_there in there])
         if isinstance(flight.given, Crossing):
             gradients = flight.given.gradients
             tensors = [gradient for gradient in gradients if gradient is not None]
             there = [gradient is not None for gradient in gradients]
-            self.links.put(there, tensors, self.stage - 1)
+            self.links.put(there, tensors, self._process(self.stage - 1))
 
     def tell(self, tensors: list[Tensor | None]) -> None:
         """Have the last stage know what belongs to the images that the first one has."""
         there = [tensor is not None for tensor in tensors]
-        self.links.put(there, [t for t in tensors if t is not None], self.count - 1)
+        last = self._process(self.count - 1)
+        self.links.put(there, [t for t in tensors if t is not None], last)
 
     def told(self) -> list[Tensor | None]:
         """What the first stage has told the last one."""
         with self._pulse.together("the labels"):
-            there, tensors = self.links.get(0)
+            there, tensors = self.links.get(self._process(0))
         found = iter(tensors)
         return [next(found) if is_there else None for is_there in there]
 
     def _give(self, gave: Crossing) -> None:
         about = (gave.plain, gave.wanted, gave.drawn, gave.shape, gave.kind)
-        self.links.put(about, gave.tensors, self.stage + 1)
+        self.links.put(about, gave.tensors, self._process(self.stage + 1))
 
     def _taken(self) -> Crossing:
         with self._pulse.together(f"the activations of stage {self.stage - 1}"):
-            about, tensors = self.links.get(self.stage - 1)
+            about, tensors = self.links.get(self._process(self.stage - 1))
         return Crossing(tensors, *about)
+
+    def _process(self, stage: int) -> int:
+        """The process with a stage of the same copy of the model."""
+        return self.copy * self.count + stage

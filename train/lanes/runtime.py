@@ -27,6 +27,7 @@ from train.lanes import launched
 from train.lanes.links import Links, linked
 from train.lanes.pulse import AGREEMENT, Pulse
 from train.lanes.settings import pin, settings
+from train.lanes.team import Team, teams
 from train.lanes.vote import Vote
 from train.numerics.probes import fingerprint
 
@@ -49,6 +50,7 @@ class Runtime:
         sharded: whether weights are spread over the processes.
         stages: into how many the model is to be cut, or where; None: each process has all of it.
         links: what the stages send to each other by.
+        team: the processes that hold the same weights as this one.
         pulse: where it is in the training.
     """
 
@@ -64,12 +66,23 @@ class Runtime:
     sharded: bool = False
     stages: Stages | None = None
     links: Links | None = None
+    team: Team = field(kw_only=True)
     pulse: Pulse = field(default_factory=Pulse)
 
     @property
     def lanes(self) -> range:
         """The lane numbers that this process works through at each step."""
         return self.shares[self.rank]
+
+    @property
+    def copies(self) -> int:
+        """How many copies of a model in stages are trained; 1 of any other."""
+        return self.team.size if self.stages is not None else 1
+
+    @property
+    def copy(self) -> int:
+        """Which of them this process works on."""
+        return self.team.place if self.stages is not None else 0
 
     @property
     def main(self) -> bool:
@@ -194,8 +207,10 @@ def start(
         size, level = config.batch_size, config.reproducibility
         sharded = sharded and world > 1
         shares, asked = [range(0)] * world, os.environ.get("SHARES")
-        if staged is not None:  # each has a part of the model, and runs all lanes
-            shares = [range(config.lanes)] * world
+        team = teams(world, staged.count if staged is not None else 1, rank)
+        if staged is not None:  # the stages of a copy run the same lanes
+            copies = share(config.lanes, team.size, batch=size, level=level)
+            shares = [lanes for lanes in copies for _ in team.every]
         elif training:
             shares = share(config.lanes, world, batch=size, level=level, asked=asked)
         if sharded:  # neighbours are summed at once
@@ -219,6 +234,7 @@ def start(
             sharded,
             staged,
             linked(accelerator.device, patience) if staged is not None else None,
+            team=team,
         )
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.

@@ -1,7 +1,8 @@
 """A model whose layers are spread over the processes, each of which has a stage of a pipeline.
 
-It is told of checkpoints as `Sharding` is, whose tensors each process has a part of; here a tensor
-belongs to one process.
+Several copies of the model may be trained at once, each on as many processes; those of the first
+say what all hold. It is told of checkpoints as `Sharding` is, whose tensors each process has a part
+of; here a tensor belongs to one process of a copy.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from host.errors import UsageError
 from train.lanes.links import Links
 from train.lanes.stages import Stages, hold, is_elsewhere
 from train.lanes.state import Slot
+from train.lanes.team import Team
 
 
 class Staging:
@@ -29,8 +31,11 @@ class Staging:
 
     Args:
         model, optimizer: whole, as they are to be; both are changed in place.
+        team: the processes that have the same stage as this one.
 
     Attributes:
+        stage: this process's.
+        copy: of the model, which one it works on.
         shards: the parameters that this process holds, by name.
 
     Raises:
@@ -38,17 +43,17 @@ class Staging:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, stages: Stages, links: Links
+        self, model: nn.Module, optimizer: Optimizer, stages: Stages, links: Links, team: Team
     ) -> None:
         self.stages, self.links = stages, links
-        self.rank = dist.get_rank()
+        self.stage, self.copy = team.number, team.place
         self._apart = False
         _check(model)
         whole = dict(model.named_parameters())
         names = {parameter: name for name, parameter in whole.items()}
         self._kind = next(iter(whole.values())).dtype
         self._trained = [name for name, p in whole.items() if p.requires_grad]
-        hold(model, stages, self.rank)
+        hold(model, stages, self.stage)
         self.shards = {n: p for n, p in model.named_parameters() if not is_elsewhere(p)}
         # The number of each parameter in the whole optimizer, group by group.
         self._numbers: list[list[int]] = []
@@ -89,9 +94,9 @@ class Staging:
         """
         gradients = {name: p.grad for name, p in self.shards.items() if p.grad is not None}
         places = {name: n for n, name in enumerate(self._trained)}
-        # Each is somebody's: the sum with the others' zeros is exact.
+        # Each is one process's, of the first copy: the sum with the others' zeros is exact.
         norms = torch.zeros(len(places), dtype=torch.float64, device=self.links.device)
-        if gradients:
+        if gradients and self.copy == 0:
             mine = list(gradients.values())
             if mine[0].is_cuda:
                 found = list(torch._foreach_norm(mine, 2.0))
@@ -109,8 +114,8 @@ class Staging:
     ) -> None:
         for name in list(state):
             owner = self.stages.owners[name.removeprefix(prefix)]
-            if self._apart:
-                if owner != self.rank:
+            if self._apart or self.copy:
+                if owner != self.stage or self.copy:
                     del state[name]
             else:
                 found = self._main(state[name], owner)
@@ -126,7 +131,7 @@ class Staging:
             group | {"params": every}
             for group, every in zip(state["param_groups"], self._groups, strict=True)
         ]
-        if self.rank:  # counts of steps, which the main process has as well
+        if self.stage or self.copy:  # counts of steps, which the main process has as well
             groups = [
                 {name: value for name, value in group.items() if not isinstance(value, Tensor)}
                 for group in groups
@@ -137,7 +142,9 @@ class Staging:
 
     def _all(self, mine: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """What all processes keep of their parameters, on the main one; nothing on the others."""
-        if self.rank:
+        if self.copy:
+            return {}
+        if self.stage:
             for number, kept in mine.items():
                 self.links.put((number, list(kept)), [v.cpu() for v in kept.values()], 0)
             self.links.put(None, [], 0)
@@ -153,11 +160,11 @@ class Staging:
     def _main(self, tensor: Tensor, owner: int) -> Tensor | None:
         """A tensor of `owner` on the main process, in the host's memory."""
         if owner == 0:
-            return tensor.cpu() if self.rank == 0 else None
-        if self.rank == owner:
+            return tensor.cpu() if self.stage == 0 else None
+        if self.stage == owner:
             self.links.put(None, [tensor], 0)
             self.links.settle()
-        elif self.rank == 0:
+        elif self.stage == 0:
             return self.links.get(owner)[1][0].cpu()
         return None
 

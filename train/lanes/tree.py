@@ -15,12 +15,10 @@ from torch import Tensor, nn
 
 from host.errors import UsageError
 from train.lanes.buffers import Buffers
-from train.lanes.exchange import Exchange
+from train.lanes.exchange import BUCKET, Exchange, split
 from train.lanes.joining import Node, above, is_right, plan
 from train.lanes.state import laid_as
 from train.lanes.traits import USUAL, Traits
-
-_BUCKET = 25 * 2**20
 
 
 class LaneTree:
@@ -47,7 +45,7 @@ class LaneTree:
         shares: Sequence[range],
         traits: Traits = USUAL,
         *,
-        bucket: int = _BUCKET,
+        bucket: int = BUCKET,
     ) -> None:
         self._rank, self._world = rank, len(shares)
         # A gradient that comes in parts would be added to the other lane's part by part.
@@ -69,7 +67,7 @@ class LaneTree:
         self._exchange: Exchange | None = None
         report = torch.zeros(2, device=self.parameters[0].device)
         like = [*self.parameters, *self.buffers.averages, report]
-        self._buckets = _split(bucket, like, len(early))
+        self._buckets = split(bucket, like, len(early))
         self.exchanged = [sum(like[n].nbytes for n in numbers) for numbers in self._buckets]
         if self._world > 1:
             for place, numbers in enumerate(self._buckets):
@@ -209,27 +207,6 @@ class LaneTree:
         """End the exchange between processes."""
         if self._exchange is not None:
             self._exchange.close()
-
-
-def _split(size: int, like: Sequence[Tensor], early: int) -> list[list[int]]:
-    """Cut what is exchanged into buckets of one type, of at most `size` bytes or one tensor.
-
-    Args:
-        early: how many of `like` are exchanged as soon as they are there.
-
-    Returns:
-        Of each bucket the numbers in `like`.
-    """
-    buckets: list[list[int]] = []
-    held, last = 0, None
-    for number, tensor in enumerate(like):
-        held += tensor.nbytes
-        kind = tensor.dtype, number < early
-        if held > size or kind != last:
-            buckets.append([])
-            held, last = tensor.nbytes, kind
-        buckets[-1].append(number)
-    return buckets
 
 
 def _apart(parameter: Tensor) -> Tensor:

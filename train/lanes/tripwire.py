@@ -6,6 +6,7 @@ training something else unnoticed, and spoil all that is saved.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 
 from host.errors import HostError
 from train.lanes.runtime import Runtime
+from train.lanes.stages import is_elsewhere
 from train.lanes.state import slots
 
 
@@ -42,8 +44,13 @@ class Tripwire:
     ) -> None:
         self.model, self.optimizer, self.runtime, self.buffers = model, optimizer, runtime, buffers
         self.others = dict(others)
-        watched = watch and runtime.world == 2
-        self._weights = [p.detach() for p in model.parameters() if p.numel()] if watched else []
+        team = runtime.team
+        # A model in stages has others to compare each with.
+        self._group = runtime.control if len(team.every) == 1 else team.group(backend="gloo")
+        self._weights = []
+        if watch and team.size == 2:
+            here = (p.detach() for p in model.parameters() if not is_elsewhere(p))
+            self._weights = [weight for weight in here if weight.numel()]
         self._seal: Tensor | None = None
         # The first step before whose update the weights had changed by themselves; 0: none.
         self._changed = torch.zeros((), dtype=torch.int64, device=runtime.device)
@@ -70,23 +77,31 @@ class Tripwire:
         Raises:
             HostError: on every process, naming those that differ and the first tensor that does.
         """
+        team = self.runtime.team
+        # Of a model in stages, those that hold another one see nothing of it.
+        with self.runtime.together() if len(team.every) > 1 else nullcontext():
+            self._compare(step, team.ranks)
+
+    def _compare(self, step: int, ranks: list[int]) -> None:
         self.before_update(step)
         tensors = self._tensors()
-        mine = torch.cat([digests(tensors.values()), self._changed[None]]).cpu()
-        every = [torch.empty_like(mine) for _ in range(self.runtime.world)]
+        # A stage may have nothing at all.
+        held = [digests(tensors.values())] if tensors else []
+        mine = torch.cat([*held, self._changed[None]]).cpu()
+        every = [torch.empty_like(mine) for _ in ranks]
         with self.runtime.pulse.together("the comparison of weights"):
-            dist.all_gather(every, mine, group=self.runtime.control)
+            dist.all_gather(every, mine, group=self._group)
         rows, changed = [tuple(row[:-1].tolist()) for row in every], [int(row[-1]) for row in every]
         usual, votes = Counter(rows).most_common(1)[0]
         if votes == len(rows):
             return
         others = "the others"
-        astray = [rank for rank, row in enumerate(rows) if row != usual]
+        astray = [rank for rank, row in zip(ranks, rows, strict=True) if row != usual]
         if 2 * votes <= len(rows):  # no majority
             if sum(map(bool, changed)) == 1:
-                astray = [rank for rank, at in enumerate(changed) if at]
+                astray = [rank for rank, at in zip(ranks, changed, strict=True) if at]
             else:
-                others = f"process {rows.index(usual)}, or that one from it,"
+                others = f"process {ranks[rows.index(usual)]}, or that one from it,"
         columns = zip(tensors, *rows, strict=True)
         tensor = next(name for name, *values in columns if len(set(values)) > 1)
         if step == 0:
@@ -105,9 +120,11 @@ class Tripwire:
 
     def _tensors(self) -> dict[str, Tensor]:
         """All that should be equal, by name and in the order of names."""
-        tensors: dict[str, Tensor] = dict(self.model.named_parameters())
+        every = self.model.named_parameters()
+        tensors: dict[str, Tensor] = {name: p for name, p in every if not is_elsewhere(p)}
         if self.buffers:
-            places = ((slot.name, slot.now) for slot in slots(self.model))
+            here = (slot for slot in slots(self.model) if not is_elsewhere(slot.first))
+            places = ((slot.name, slot.now) for slot in here)
             tensors |= {name: tensor for name, tensor in places if tensor is not None}
         names: dict[Tensor, str] = {p: name for name, p in self.model.named_parameters()}
         for parameter, held in self.optimizer.state.items():

@@ -72,7 +72,7 @@ def fit(
         gpus: those that it is for, by torch's numbers; none: the CPU.
         half: mixed precision.
         sharded: the weights are spread over the processes.
-        staged: the model is cut into stages, one for each process.
+        staged: the model is cut into stages; there may be several copies of it.
         visible: GPUs that there are, used or not.
 
     Returns:
@@ -136,7 +136,8 @@ def _needs(
 ) -> list[Need] | None:
     """What each process needs."""
     if staged is not None:
-        return stagewise.needs(config, classes, shape, staged, half=half, host=host)
+        among = max(1, world // staged.count)
+        return stagewise.needs(config, classes, shape, staged, half=half, host=host, copies=among)
     need = of_shapes(config, classes, shape, world=world, half=half, sharded=sharded)
     return None if need is None else [need] * world
 

@@ -48,6 +48,7 @@ def of(
         stages.check(
             staged,
             found.processes,
+            lanes=config.lanes,
             level=level,
             precision=found.precision,
             sharded=found.sharded,
@@ -55,7 +56,7 @@ def of(
             elastic=elastic,
             model=config.model,
         )
-        fit = [staged.count]
+        fit = [*range(staged.count, found.processes + 1, staged.count)]
     elif lanes is not None and not elastic:  # each of them would say so, after seconds
         size = config.batch_size
         shares = share(
@@ -77,7 +78,7 @@ def of(
     cpus = limits.cpus()
     if found.device == "cpu" and found.local > cpus:
         enough = max((n for n in fit if n <= cpus), default=None)
-        as_fast = f"; CPUS={enough} is as fast" if enough else ""  # of stages there is one number
+        as_fast = f"; CPUS={enough} is as fast" if enough else ""
         _warn(f"{found.local} processes on {cpus} CPU{'s' * (cpus > 1)} take turns{as_fast}")
     return found
 

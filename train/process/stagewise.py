@@ -14,17 +14,24 @@ from torch.utils.flop_counter import FlopCounterMode
 from host.stages import Stages
 from train.config import Config
 from train.lanes.blocks import units
-from train.lanes.reducer import waiting
+from train.lanes.reducer import exchanged_copies, waiting
 from train.learn import optim
 from train.learn.alone import alone
 from train.process.memory import Need, Shape, before, blank, kept
 
 
 def needs(
-    config: Config, classes: int, shape: Shape, staged: Stages, *, half: bool, host: bool = False
+    config: Config,
+    classes: int,
+    shape: Shape,
+    staged: Stages,
+    *,
+    half: bool,
+    host: bool = False,
+    copies: int = 1,
 ) -> list[Need] | None:
-    """What each stage needs; None where the model's sizes follow from numbers, or where it cannot
-    be cut so.
+    """What each stage of each copy needs; None where the model's sizes follow from numbers, or
+    where it cannot be cut so.
 
     Where nobody has named the places to cut at, stages of as many operations are taken for those
     that the training will find by time.
@@ -33,6 +40,7 @@ def needs(
         shape: (C, H, W) of an image.
         half: mixed precision.
         host: in the host's memory.
+        copies: of the model, which share the lanes.
     """
     try:
         with alone():
@@ -43,7 +51,8 @@ def needs(
         return None
     if seen is None or seen.last != staged.count - 1:
         return None  # there are not all of these modules, or they are called more than once
-    return _needs(model, config, shape, seen, half=half, host=host)
+    found = _needs(model, config, shape, seen, half=half, host=host, among=copies)
+    return found * copies
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,14 @@ def _seen(model: nn.Module, config: Config, shape: Shape, cuts: Sequence[str]) -
 
 
 def _needs(
-    model: nn.Module, config: Config, shape: Shape, seen: _Seen, *, half: bool, host: bool
+    model: nn.Module,
+    config: Config,
+    shape: Shape,
+    seen: _Seen,
+    *,
+    half: bool,
+    host: bool,
+    among: int,
 ) -> list[Need]:
     count, lanes, inside = seen.last + 1, seen.lanes, seen.inside
     weights, last, counted = [0] * count, 0, set[torch.Tensor]()
@@ -90,7 +106,8 @@ def _needs(
             weights[last] += tensor.nbytes * (tensor not in counted)
             counted.add(tensor)
     copies = optim.copies(config.optim)
-    sums = 1 + (waiting(config.lanes - 1) if config.lanes > 1 else 0)
+    mine = -(-config.lanes // among)  # of a copy
+    sums = 1 + (waiting(mine - 1) if mine > 1 else 0) + exchanged_copies(config, among)
     whole, images = sum(weights), config.micro_batch * math.prod(shape) * 4
     rest = before(whole, whole * copies, config)
     if host:  # a GPU that has no room for two lanes of the whole model tries fewer images
@@ -98,7 +115,7 @@ def _needs(
     found = []
     for number, own in enumerate(weights):
         # A stage runs ahead of those after it (1F1B).
-        flying = min(config.lanes, count - number)
+        flying = min(mine, count - number)
         lane = _halved(lanes[number], half=half) + (own // 2 if half else 0)
         held = flying * (lane + images * (number == 0)) + _halved(inside[number], half=half)
         found.append(Need(own, own * sums, own * copies, held, **rest))

@@ -120,14 +120,20 @@ class Spread:
         return self.aside / f".{part}"
 
 
-def begin(root: Path, step: int, runtime: Runtime) -> Spread:
+def begin(root: Path, step: int, runtime: Runtime) -> Spread | None:
     """Make ready for checkpoint `step` under `root`. All processes call this together.
+
+    Returns:
+        None where another process writes what this one holds: of several copies of a model, the
+        first is written.
 
     Raises:
         CheckpointError: one of them cannot write there.
     """
     aside = runtime.from_main(root / f".{rundir.name_of(step)}.{os.getpid()}")
-    spread = Spread(runtime.rank, runtime.world, aside)
+    spread: Spread | None = Spread(runtime.rank, runtime.world // runtime.copies, aside)
+    if runtime.copy:
+        spread = None
     with runtime.together():
         try:
             if runtime.main:
@@ -139,10 +145,11 @@ def begin(root: Path, step: int, runtime: Runtime) -> Spread:
             raise cannot_write(root, step, error) from error
     with runtime.together():
         try:
-            spread.mark()
+            if spread is not None:
+                spread.mark()
         except FileNotFoundError as error:
             raise CheckpointError(
-                f"process {spread.part} does not see {aside}, which the main process has made",
+                f"process {runtime.rank} does not see {aside}, which the main process has made",
                 "have all processes see the run directory: each writes its part of the weights",
             ) from error
         except OSError as error:
