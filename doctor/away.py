@@ -57,20 +57,22 @@ def gone(machine: Machine) -> Finding | None:
     """The driver is here, and no GPU is on the bus; None where none is to be expected."""
     if limits.in_container(machine.root) or not machine.has("nvidia-smi"):
         return None
-    if not log.last(machine, r"NVRM: No NVIDIA (GPU|graphics adapter) found"):
-        laptop = machine.exists("/sys/devices/platform/asus-nb-wmi/dgpu_disable")
-        if not laptop:
-            return None
     unwell = fail if machine.environ.get("GPUS") else warn
     rule = _removing(machine)
     if rule is not None:
+        tool = "prime-select on-demand, or supergfxctl -m Hybrid; where neither is there any more:"
+        if "EnvyControl" in (machine.read(rule) or ""):
+            tool = "sudo envycontrol -s hybrid && sudo reboot; where that is not there any more:"
         return unwell(
             "driver",
             f"no NVIDIA GPU is on the bus: {rule} takes it off at each boot",
             "a tool that switches laptops' GPUs has left that rule: it trains on the CPU",
-            f"prime-select on-demand, or supergfxctl -m Hybrid; where neither is there any more:"
-            f" sudo rm {rule} && sudo reboot",
+            f"{tool} sudo rm {rule} && sudo reboot",
         )
+    if not log.last(machine, r"NVRM: No NVIDIA (GPU|graphics adapter) found"):
+        laptop = machine.exists("/sys/devices/platform/asus-nb-wmi/dgpu_disable")
+        if not laptop:
+            return None
     return unwell(
         "driver",
         "the driver is installed, and no NVIDIA GPU is on the bus",

@@ -44,6 +44,16 @@ APT_HEADERS = (
     " your kernels (linux-headers-amd64, -cloud-amd64, -generic)"
 )
 
+APT_TOOLKIT = "sudo apt-get install nvidia-container-toolkit"
+APT_NEWER_TOOLKIT = (
+    "sudo apt-get update && sudo apt-get install --only-upgrade nvidia-container-toolkit"
+)
+TOOLKIT = {
+    **dict.fromkeys(("fedora", "rhel"), "sudo dnf install nvidia-container-toolkit"),
+    "arch": "sudo pacman -S nvidia-container-toolkit",
+    "suse": "sudo zypper install nvidia-container-toolkit",
+}
+
 DKMS = (
     "sudo dkms autoinstall; sudo modprobe nvidia || dkms status; without DKMS: the package of"
     " modules for $(uname -r)"

@@ -68,6 +68,8 @@ def counted(machine: Machine) -> Finding:
     seen += " is missing" if len(lost) == 1 else " are missing"
     why = "it stopped answering, or did not start; what starts CUDA may hang"
     fix = "sudo dmesg | grep -iE 'nvrm|xid'; then power the machine off and on"
+    if kind.is_guest(machine):
+        fix = "restart this virtual machine; where it stays so, have its host replaced or looked at"
     cause = reasons.logged(machine, lost)
     if cause is not None:
         seen, why, fix = f"{seen}; {cause[0]}", cause[1], cause[2]

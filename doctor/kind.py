@@ -6,6 +6,11 @@ import re
 
 from host.machine import Machine
 
+# What firmware calls itself that a hypervisor made; no machine of metal at Amazon is one.
+_GUEST = re.compile(
+    "QEMU|KVM|VMware|VirtualBox|Xen|Virtual Machine|Google Compute Engine|OpenStack"
+    r"|Amazon EC2 (?!.*metal)"
+)
 # Of SMBIOS: portable, laptop, notebook, sub-notebook, convertible, detachable.
 _LAPTOPS = ("8", "9", "10", "14", "31", "32")
 
@@ -13,7 +18,12 @@ _LAPTOPS = ("8", "9", "10", "14", "31", "32")
 def is_guest(machine: Machine) -> bool:
     """Whether it is a virtual machine."""
     flags = machine.read("/proc/cpuinfo") or ""
-    return re.search(r"^flags\s*:.*\bhypervisor\b", flags, re.MULTILINE) is not None
+    if re.search(r"^flags\s*:.*\bhypervisor\b", flags, re.MULTILINE):
+        return True
+    said = [
+        machine.read(f"/sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name")
+    ]
+    return _GUEST.search(" ".join(said)) is not None
 
 
 def is_lxc(machine: Machine) -> bool:

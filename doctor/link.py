@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
+from doctor import kind
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import nvidia, pci, visible
 from host.machine import Machine
@@ -55,7 +56,9 @@ def slots(machine: Machine) -> Finding:
                 f"{_ruled(machine)}BIOS: set the slot's PCIe generation by hand, and update it;"
                 " seat the card again, leave out a riser; update the driver",
             )
-        if link.rate < 0.45 * card.best.rate:
+        # What a laptop's board gives its GPU nobody can change.
+        narrow = card.port is not None and card.port.width <= link.width < card.best.width
+        if link.rate < 0.45 * card.best.rate and not (narrow and kind.is_laptop(machine)):
             return warn(
                 "PCIe",
                 f"{card.address}: {link}, and the card can do {card.best}",
@@ -127,7 +130,7 @@ def external(machine: Machine) -> Finding:
     """GPUs in boxes: Thunderbolt, USB4, and what they can carry."""
     boxes = pci.boxes(machine)
     outside = [c for c in pci.cards(machine) if pci.is_removable(machine, c)]
-    unwell = _shut(machine, boxes, bool(outside)) or (None if outside else _lost(machine, boxes))
+    unwell = _shut(machine, boxes, bool(outside)) or (None if outside else _lost(machine))
     if unwell is not None:
         return unwell
     if not outside:
@@ -177,11 +180,10 @@ def _shut(machine: Machine, boxes: list[str], others: bool) -> Finding | None:
     return None
 
 
-def _lost(machine: Machine, boxes: list[str]) -> Finding | None:
+def _lost(machine: Machine) -> Finding | None:
     """A box for GPUs that is let in, and shows none."""
-    for box in boxes:
-        let_in = machine.read(f"{pci.THUNDERBOLT}/{box}/authorized") == "1"
-        if let_in and pci.GPU_BOX.search(_name(machine, box)):
+    for box in pci.gpu_boxes(machine):
+        if machine.read(f"{pci.THUNDERBOLT}/{box}/authorized") == "1":
             return warn(
                 "external GPU",
                 f"{_name(machine, box)} is authorised, and no NVIDIA GPU of it is on the PCI bus",
@@ -213,6 +215,4 @@ def _gigabits(machine: Machine, box: str) -> int:
 
 
 def _name(machine: Machine, box: str) -> str:
-    parts = ("vendor", "device")
-    words = [machine.read(f"{pci.THUNDERBOLT}/{box}/{part}_name") or "" for part in parts]
-    return " ".join(word for word in words if word) or "a box"
+    return pci.box_name(machine, box) or "a box"

@@ -10,6 +10,8 @@ from host.machine import Machine
 
 _HOT = 87
 _COOL = 70
+_REASONS = "clocks_event_reasons.active"
+_IMPOSSIBLE = 3  # times the limit; short peaks reach twice
 _CAPPED = 0.5  # of the usual power; more is a choice that many make
 _SUPPLY = "/sys/class/power_supply"
 
@@ -19,7 +21,11 @@ def slowed(machine: Machine) -> Finding:
     gpus = visible.seen(machine)
     if not gpus:
         return skip("heat and power", "no GPU")
-    named = {g.index: g.bits("clocks_event_reasons.active") for g in nvidia.health(machine)}
+    return _misread(machine, gpus) or _slowed(machine, gpus)
+
+
+def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
+    named = {g.index: g.bits(_REASONS) for g in nvidia.health(machine)}
     for gpu in gpus:
         bits = gpu.bits("clocks_throttle_reasons.active") or named.get(gpu.index, 0)
         reasons = [word for bit, word in nvidia.SLOWED.items() if bits & bit]
@@ -51,11 +57,37 @@ def slowed(machine: Machine) -> Finding:
                 "it computes slower than it could",
                 f"sudo nvidia-smi -i {gpu.row['index']} -pl {usual:.0f}   # unless that is meant",
             )
-    laptop = _held_back(machine)
-    if laptop is not None:
-        return laptop
     heats = [heat for heat in (g.number("temperature.gpu") for g in gpus) if heat is not None]
-    return ok("heat and power", f"{max(heats):.0f} °C at most" if heats else "nothing slows them")
+    well = f"{max(heats):.0f} °C at most" if heats else "nothing slows them"
+    return _held_back(machine) or ok("heat and power", well)
+
+
+def _misread(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
+    """A GPU that is said to draw far more than it ever can: the driver slows it for that.
+
+    https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1237
+    """
+    drawn = {gpu.index: gpu for gpu in nvidia.health(machine)}
+    for gpu in gpus:
+        other = drawn.get(gpu.index)
+        draw = other.number("power.draw") if other else None
+        bounds = [gpu.number("power.limit"), gpu.number("power.default_limit")]
+        most = max((bound for bound in bounds if bound), default=None)
+        if other is None or draw is None or most is None or draw < _IMPOSSIBLE * most:
+            continue
+        # One that has just been woken says such things as well, for once and without harm.
+        if not (gpu.bits("clocks_throttle_reasons.active") or other.bits(_REASONS)) & nvidia.CAPPED:
+            continue
+        now, best = other.number("clocks.sm"), gpu.number("clocks.max.sm")
+        clocks = f", at {now:.0f} of {best:.0f} MHz" if now and best else ""
+        return warn(
+            "heat and power",
+            f"{gpu.label} is said to draw {draw:.0f} W, of {most:.0f} W at most{clocks}",
+            "no such card draws that: the driver reads it wrong, and slows the GPU down for it",
+            "sudo reboot; where it stays so, the driver of before (or a newer one): on images of"
+            " rpm-ostree, rpm-ostree rollback",
+        )
+    return None
 
 
 def _held_back(machine: Machine) -> Finding | None:

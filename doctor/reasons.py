@@ -153,6 +153,11 @@ def _placed(machine: Machine, sign: str) -> str | None:
             return "restart this virtual machine; then ask who runs its host to look at the card"
     if sign == _NO_ROOM:
         return _roomier(machine)
+    if "fallen off" in sign and pci.gpu_boxes(machine):
+        return (
+            "switch the box off and on with the cable in it, and reboot; then look at the card's"
+            " power plugs, the box's supply, another cable and port"
+        )
     if kind.is_laptop(machine) and ("RmInitAdapter" in sign or "fallen off" in sign):
         return (
             "power the laptop off, half a minute without charger, and on; then update BIOS and"

@@ -7,7 +7,7 @@ import re
 
 from doctor import ram
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits
+from host import limits, visible
 from host.machine import Machine
 from host.text import whole
 
@@ -15,6 +15,7 @@ from host.text import whole
 _YOUNGEST = 1767225600  # 2026-01-01
 _LITTLE = 2 << 30  # bytes: torch and a small model
 _THREADS = 64  # that a training may well start for each CPU
+_EACH = 2  # CPUs that a GPU needs at the least: for the trainer, and for what loads its data
 
 
 def processors(machine: Machine) -> Finding:
@@ -35,12 +36,32 @@ def processors(machine: Machine) -> Finding:
         )
     there, quota = limits.affinity(machine.root), limits.cpu_quota(machine.root)
     if quota is None or quota >= there:
-        return ok("CPUs", f"{there}")
+        return _few(machine, there) or ok("CPUs", f"{there}")
     return warn(
         "CPUs",
         f"{quota:g} of {there}, by cgroup quota",
         "loaders and CPU training get no more; nproc and os.cpu_count say otherwise",
         f"docker run --cpus {there}, or resources.limits.cpu, or --cpus-per-task",
+    )
+
+
+def _few(machine: Machine, there: int) -> Finding | None:
+    """Of a machine's many CPUs this process may use fewer than its GPUs need."""
+    gpus, every = len(visible.seen(machine)), limits.online(machine.root) or 0
+    if not gpus or there >= _EACH * gpus or every < 2 * there:
+        return None
+    fix = "taskset -p -c $$ says which; docker run without --cpuset-cpus, or a wider one"
+    if machine.environ.get("SLURM_JOB_ID"):
+        fix = (
+            "--cpus-per-task=8 for each process, to sbatch and to srun, which does not take it over"
+        )
+    elif any(name in machine.environ for name in ("PBS_JOBID", "LSB_JOBID")):
+        fix = "ask for more with the job: ncpus= of PBS, -n of LSF"
+    return warn(
+        "CPUs",
+        f"{there} of {every}, for {gpus} GPU{'s' * (gpus > 1)}",
+        "loader processes share them with the trainers: the GPUs wait for data",
+        fix,
     )
 
 

@@ -14,18 +14,16 @@ from host.machine import NO_ANSWER, Machine
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
 _KNOWS_CDI = 25  # the first release of Docker
-_CONFIGURE = (
-    "sudo apt-get install nvidia-container-toolkit; sudo nvidia-ctk runtime configure"
-    " --runtime=docker && sudo systemctl restart docker"
-)
+_CONFIGURE = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 _NO_CGROUPS = "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups"
+_NO_SNAP = "sudo snap remove docker; install Docker Engine from docker.com"
 _DESKTOP = (
     "Docker Desktop runs its engine in a machine without GPUs: only on Windows it hands them over",
     "install Docker Engine beside it, and docker context use default; or ENGINE=local",
 )
 _CONFIGURE_ROOTLESS = (
-    "sudo apt-get install nvidia-container-toolkit; nvidia-ctk runtime configure --runtime=docker"
-    " --config=$HOME/.config/docker/daemon.json && systemctl --user restart docker;"
+    "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json"
+    " && systemctl --user restart docker;"
     f" {_NO_CGROUPS}=true"
 )
 # What a container says that does not see the GPUs, what it means, and what helps.
@@ -111,7 +109,7 @@ def _known_holes(machine: Machine, way: str) -> Finding:
             "toolkit",
             f"{version} ({word})",
             "before 1.19.1 a container can get at the host: CVE-2025-23266, CVE-2026-24260",
-            "sudo apt-get update && sudo apt-get install --only-upgrade nvidia-container-toolkit",
+            distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT),
         )
     return ok("toolkit", f"{version} ({word})")
 
@@ -128,7 +126,7 @@ def _uninstalled(machine: Machine) -> Finding | None:
         "toolkit",
         f"/etc/docker/daemon.json names {told.group(1)}, which is not there",
         "no container with GPUs starts: no such file",
-        _CONFIGURE,
+        _configure(machine),
     )
 
 
@@ -180,8 +178,12 @@ def _no_toolkit(machine: Machine) -> Finding:
 
 
 def _configure(machine: Machine) -> str:
-    said = told(machine, "SecurityOptions")
-    return _CONFIGURE_ROOTLESS if "rootless" in said else _CONFIGURE
+    """How the toolkit is installed here, and Docker told of it."""
+    if "nixos" in distribution.names(machine):
+        return "hardware.nvidia-container-toolkit.enable = true;   # and sudo nixos-rebuild switch"
+    install = distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)
+    rootless = "rootless" in told(machine, "SecurityOptions")
+    return f"{install}; {_CONFIGURE_ROOTLESS if rootless else _CONFIGURE}"
 
 
 def in_container(machine: Machine) -> Finding:
@@ -239,7 +241,7 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
         if "snap" in told(machine, "DockerRootDir"):
             return (
                 "Docker is a snap here, which does not see the driver's libraries",
-                f"sudo snap remove docker; install Docker Engine from docker.com; {_CONFIGURE}",
+                f"{_NO_SNAP}; {_configure(machine)}",
             )
         return "the toolkit does not find the driver's libraries on the host", "sudo ldconfig"
     return "training in it would stop, or run on the CPU", _configure(machine)

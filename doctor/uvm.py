@@ -28,6 +28,14 @@ def missing(machine: Machine, version: str) -> Finding | None:
             "elsewhere the first program loads it; on NixOS CUDA does not start (unknown error)",
             'sudo modprobe nvidia-uvm; for good boot.kernelModules = [ "nvidia-uvm" ];',
         )
+    if not inside and _without_libraries(machine):
+        return fail(
+            "driver",
+            f"{version}; there is no /run/opengl-driver, where programs look for libcuda.so.1",
+            "nvidia-smi does without it, and CUDA does not start (no NVIDIA driver found)",
+            "hardware.graphics.enable = true;   # before NixOS 24.11 hardware.opengl.enable; then"
+            " sudo nixos-rebuild switch",
+        )
     if not inside and _made_no_device(machine):
         devices = machine.read("/proc/devices") or ""
         told = re.search(r"^\s*(\d+) nvidia-uvm$", devices, re.MULTILINE)
@@ -68,6 +76,12 @@ def _made_no_device(machine: Machine) -> bool:
     names = machine.names("/dev")
     loaded = re.search(r"^nvidia_uvm ", machine.read("/proc/modules") or "", re.MULTILINE)
     return loaded is not None and "nvidiactl" in names and "nvidia-uvm" not in names
+
+
+def _without_libraries(machine: Machine) -> bool:
+    """Whether NixOS, which has libraries in no usual place, links to none of the driver's."""
+    run = machine.names("/run")
+    return "nixos" in distribution.names(machine) and bool(run) and "opengl-driver" not in run
 
 
 def _never_loaded(machine: Machine) -> bool:

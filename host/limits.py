@@ -15,6 +15,7 @@ from typing import Iterator, Mapping
 from host import launcher
 
 ROOT = Path("/")
+_ONLINE = "sys/devices/system/cpu/online"
 # Version 1 says "no limit" with the largest number of whole pages.
 _UNLIMITED = 1 << 60
 _FILES = {
@@ -40,11 +41,23 @@ def affinity(root: Path = ROOT) -> int:
     with suppress(OSError, StopIteration, ValueError, IndexError):
         rows = (root / "proc/self/status").read_text().splitlines()
         listed = next(row for row in rows if row.startswith("Cpus_allowed_list:"))
-        spans = [span.split("-") for span in listed.split(":")[1].strip().split(",")]
-        count = sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+        count = _counted(listed.split(":")[1])
         if count > 0:
             return count
     return os.cpu_count() or 1  # macOS has no affinity
+
+
+def online(root: Path = ROOT) -> int | None:
+    """CPUs that the machine runs on, whoever may use them; None where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        return _counted((root / _ONLINE).read_text()) or None
+    return None
+
+
+def _counted(listed: str) -> int:
+    """How many a list has, as in 0-3,8."""
+    spans = [span.split("-") for span in listed.strip().split(",")]
+    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
@@ -150,7 +163,8 @@ def processes(root: Path = ROOT) -> int | None:
 
 def sources(root: Path = ROOT) -> list[str]:
     """The files that are read here, as paths on the machine: what a record of it must hold."""
-    found = [root / "proc/self" / name for name in ("status", "cgroup")] + [root / "proc/meminfo"]
+    found = [root / "proc/self" / name for name in ("status", "cgroup")]
+    found += [root / "proc/meminfo", root / _ONLINE]
     for controller, names in _FILES.items():
         found += [folder / name for folder in _folders(root, controller) for name in names]
     return [f"/{path.relative_to(root)}" for path in found if path.exists()]

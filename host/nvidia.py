@@ -46,6 +46,8 @@ _HEALTH = (
     "gpu_recovery_action",
     "pstate",
     "utilization.gpu",
+    "power.draw",
+    "clocks.sm",
     "clocks_event_reasons.active",  # the same as clocks_throttle_reasons.active, since 535
 )
 _REMAPPED = ("gpu_bus_id", "remapped_rows.pending", "remapped_rows.failure")
@@ -59,6 +61,9 @@ _DESKTOP = re.compile(
 
 SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
 """Bits of clocks_throttle_reasons.active, from nvml.h; the other ones are harmless."""
+
+CAPPED = 0x4
+"""The bit of one whose driver holds it to its power limit, as any under load."""
 
 CONSUMER = re.compile("GeForce|TITAN|Quadro|NVIDIA RTX")
 """Names of cards for desks, which drive screens as well."""

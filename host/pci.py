@@ -133,14 +133,26 @@ def is_removable(machine: Machine, card: Card) -> bool:
     if len(above) > _BRIDGES:
         return boxes(machine) != []
     # A processor that has Thunderbolt itself has no switch of its own before the box's.
-    names = [machine.read(f"{THUNDERBOLT}/{box}/device_name") or "" for box in boxes(machine)]
-    return len(above) == _BRIDGES and any(GPU_BOX.search(name) for name in names)
+    return len(above) == _BRIDGES and gpu_boxes(machine) != []
 
 
 def boxes(machine: Machine) -> list[str]:
     """Devices on the Thunderbolt bus; those of the machine itself end in -0."""
     names = [n for n in machine.names(THUNDERBOLT) if "-" in n and "." not in n and ":" not in n]
     return [n for n in names if not n.endswith("-0")]
+
+
+def gpu_boxes(machine: Machine) -> list[str]:
+    """Those of them that are made for GPUs, by their names."""
+    return [box for box in boxes(machine) if GPU_BOX.search(box_name(machine, box))]
+
+
+def box_name(machine: Machine, box: str) -> str:
+    """Maker and model of a device on the Thunderbolt bus; empty where it does not say."""
+    words = [
+        machine.read(f"{THUNDERBOLT}/{box}/{part}_name") or "" for part in ("vendor", "device")
+    ]
+    return " ".join(word for word in words if word)
 
 
 def corrected_errors(machine: Machine, card: Card) -> int:
