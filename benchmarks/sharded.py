@@ -35,6 +35,7 @@ ROWS: tuple[tuple[str, int, dict[str, str], list[str]], ...] = (
         for row in (
             ("lanes", n, {}, []),
             ("sharded", n, FSDP, []),
+            ("sharded, fast", n, FSDP, ["--reproducibility", "fast"]),
             ("sharded, activations again", n, FSDP, AGAIN),
             ("stages", n, {"STAGES": str(n)}, []),
         )

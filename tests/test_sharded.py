@@ -12,7 +12,7 @@ import pytest
 import torch
 import torchvision
 from conftest import ROOT
-from fault.harness import FSDP, assert_same_run, start
+from fault.harness import FSDP, assert_same_run, processes, start
 from torch import nn
 
 from host.errors import UsageError
@@ -226,6 +226,50 @@ def test_a_model_that_one_process_has_no_memory_for(tmp_path, cgroups, way, lane
     assert result["weights_sha256"] == whole["weights_sha256"]
 
 
+FAST = ["--reproducibility", "fast", "--numerics", "native"]
+
+
+def trace(run: Path) -> torch.Tensor:
+    """Loss and the gradient's norm of each step."""
+    rows = (run / "trace.csv").read_text().splitlines()[1:]
+    return torch.tensor([[float.fromhex(word) for word in row.split(",")[1:3]] for row in rows])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["no batch norm, plain sgd", "vit", "some lanes without samples"])
+def test_at_fast_it_sums_as_one_process_but_for_rounding(tmp_path, name) -> None:
+    """The last step has samples for five lanes of eight, on one process more than on another."""
+    knobs = ["--model.name", "mlp", "--epochs", 0.342, "--optim.ema", 0.9, "--optim.clip", 1]
+    words = [*WORDS, *CASES.get(name, knobs), *FAST]
+    one, *others = (ended(tmp_path / str(n), words, n) for n in (1, 2, 4))
+    for other in others:
+        assert torch.allclose(trace(other), trace(one), rtol=1e-4)
+        result, usual = (json.loads((run / "result.json").read_text()) for run in (other, one))
+        assert result["metrics"]["loss"] == pytest.approx(usual["metrics"]["loss"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_at_deterministic_the_same_number_gives_the_same_bits(tmp_path) -> None:
+    words = [*WORDS, "--reproducibility", "deterministic", "--optim.clip", 0.3, "--optim.ema", 0.9]
+    usual = ended(tmp_path / "usual", words, 2)
+    again = [*words, "--run", tmp_path / "run", "--resume"]
+    strikes = {1: {"at": "lane", "count": 9 * 4, "signal": 9}}
+    broken = run(tmp_path / "0", again, 2, sharded=True, strikes=strikes)
+    assert -9 in broken.wait(120), broken.output()
+    for world, sharded, line in (
+        (4, True, "started on 2 processes, and this is 4"),
+        (2, False, "was started with ACCELERATE=fsdp, and this is without it"),
+    ):
+        other = run(tmp_path / f"other{world}", again, world, sharded=sharded)
+        assert set(other.wait(60)) <= {2, 6}
+        assert line in other.output()
+    rest = run(tmp_path / "1", again, 2, sharded=True)
+    assert rest.wait(120) == [0, 0], rest.output()
+    assert_same_run(tmp_path / "run", usual)
+    done = processes(1, "reproduce", usual)
+    assert "same bits: all" in done.out, done.err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("knobs", "variables", "line"),
@@ -237,11 +281,10 @@ def test_a_model_that_one_process_has_no_memory_for(tmp_path, cgroups, way, lane
         ),
         (["--optim.name", "adamw"], {}, "takes AdamW's fused form"),
         (["--model.channels_last", "true"], {}, "model.channels_last is not for sharded"),
-        (["--reproducibility", "deterministic"], {}, "use --reproducibility lockstep"),
         (
-            ["--reproducibility", "fast", "--numerics", "native"],
+            [*FAST, "--model.name", "maxnorm_renorm_weight_data_in_forward"],
             {},
-            "use --reproducibility lockstep",
+            "is changed by the model itself, and each process has a part",
         ),
         ([], {"SHARES": "5,3"}, "SHARES=5,3: where weights are sharded all processes have as"),
         ([], {"FSDP_VERSION": "1"}, "says fsdp_version: 1"),

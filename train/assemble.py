@@ -22,6 +22,7 @@ from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
 from train.lanes.sharding import Sharding
+from train.lanes.shardreduce import ShardReduce
 from train.lanes.shardsum import ShardSum
 from train.lanes.stagesum import StageSum
 from train.lanes.staging import Staging
@@ -97,6 +98,7 @@ def facts(config: Config, images: ImageData, runtime: Runtime) -> Facts:
         data_sha256=images.sha256,
         mixed_precision=runtime.accelerator.mixed_precision,
         world_size=runtime.world,
+        sharded=runtime.sharded,
     )
 
 
@@ -235,7 +237,7 @@ def wrap(
     """
     tree = config.lockstep
     # Accelerate's evaluation mode is precision and device, without DDP.
-    alone = tree or runtime.world == 1
+    alone = tree or runtime.world == 1 or sharding is not None
     # The model is on its device; of one in stages the rest is nowhere, and cannot be moved.
     model: Any = runtime.accelerator.prepare_model(
         unwrapped, device_placement=False, evaluation_mode=alone
@@ -244,8 +246,10 @@ def wrap(
     if isinstance(sharding, Staging):
         shares = runtime.shares[:: sharding.stages.count]  # of each copy of the model
         reducer = StageSum(unwrapped, runtime.team, shares, traits, device=runtime.device)
-    elif sharding is not None:
+    elif sharding is not None and tree:
         reducer = ShardSum(unwrapped, sharding, traits, some)
+    elif sharding is not None:
+        reducer = ShardReduce(unwrapped, sharding, len(runtime.lanes), some)
     elif tree:
         reducer = LaneTree(unwrapped, runtime.rank, runtime.shares, traits)
     else:

@@ -95,8 +95,11 @@ def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int 
     """Where to train: on so many processes, or as GPUS and CPUS say, or as recorded."""
     recorded = manifest["hardware"]
     precision = recorded["mixed_precision"]
-    fixed = dict.fromkeys(("ACCELERATE", "SHARES", "STAGES"), ("",))
-    for name, allowed in {"PRECISION": ("", precision), **fixed}.items():
+    # At lockstep whole weights give the same bits.
+    accelerate = "fsdp" if recorded.get("sharded") and not config.lockstep else ""
+    fixed = dict.fromkeys(("SHARES", "STAGES"), ("",))
+    said = {"PRECISION": ("", precision), "ACCELERATE": ("", accelerate), **fixed}
+    for name, allowed in said.items():
         if os.environ.get(name, "") not in allowed:
             raise UsageError(
                 f"{name}={os.environ[name]}, and a run is trained again as it was recorded",
@@ -107,7 +110,8 @@ def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int 
         where = {"CPUS": str(cpus or ""), "GPUS": str(gpus or "")}
     elif not any(where.values()):
         where["GPUS" if recorded["type"] == "cuda" else "CPUS"] = str(manifest["world_size"])
-    return plan.of(config, {**os.environ, **where, "PRECISION": precision}, config.lanes)
+    told = {"PRECISION": precision, "ACCELERATE": accelerate}
+    return plan.of(config, {**os.environ, **where, **told}, config.lanes)
 
 
 def _objections(

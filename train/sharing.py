@@ -40,13 +40,14 @@ def shared(
     # Of a model in stages, this one's blocks alone keep anything.
     learner.as_trained(model, config, traits)
     if runtime.sharded:
-        found = _sharding(model, optimizer, runtime, traits=traits)
+        found = _sharding(model, optimizer, config, runtime, traits=traits)
     return found
 
 
 def _sharding(
     model: nn.Module,
     optimizer: Optimizer,
+    config: Config,
     runtime: Runtime,
     *,
     traits: Traits,
@@ -64,6 +65,7 @@ def _sharding(
         rank=runtime.rank,
         world=runtime.world,
         control=runtime.control,
+        exact=config.lockstep,
         again=launched.gathers_again(),
     )
 

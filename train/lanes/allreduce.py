@@ -1,5 +1,6 @@
 """The sum over lanes that is left to DDP and the network library."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train.lanes.state import as_bytes, from_bytes, slots
+from train.lanes.state import Slot, as_bytes, from_bytes, slots
 from train.lanes.traits import USUAL, Traits
 
 
@@ -62,17 +63,8 @@ class AllReduce:
                         parameter.grad = torch.zeros_like(parameter)
                     dist.all_reduce(parameter.grad)
                     parameter.grad /= self.world
-            self._share()
+            share_state(self._shared)
         return report
-
-    def _share(self) -> None:
-        """Have the main process's buffers, and weights that passes change."""
-        places = (slot.first if slot.now is None else slot.now for slot in self._shared)
-        shared = [tensor.detach() for tensor in places]
-        if shared:
-            flat = torch.cat([as_bytes(tensor) for tensor in shared])
-            dist.broadcast(flat, src=0)
-            torch._foreach_copy_(shared, from_bytes(flat, shared))
 
     def undo(self) -> bool:
         """Nothing: a pass has changed the model's buffers, and nobody knows what they were."""
@@ -80,3 +72,13 @@ class AllReduce:
 
     def close(self) -> None:
         """Nothing to do."""
+
+
+def share_state(state: Sequence[Slot]) -> None:
+    """Have the main process's values of what passes change otherwise on each process."""
+    places = (slot.first if slot.now is None else slot.now for slot in state)
+    shared = [tensor.detach() for tensor in places]
+    if shared:
+        flat = torch.cat([as_bytes(tensor) for tensor in shared])
+        dist.broadcast(flat, src=0)
+        torch._foreach_copy_(shared, from_bytes(flat, shared))

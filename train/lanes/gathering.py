@@ -100,6 +100,29 @@ class Silence:
     on = False
 
 
+class PlainReduceScatter(_Memory):
+    """Each process's block of the sum over all, as the network library adds."""
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Fill `output_tensor` with this process's block of the sums of `input_tensor`."""
+        if through_host(input_tensor, group):
+            block = torch.empty_like(output_tensor, device="cpu")
+            dist.reduce_scatter_tensor(block, input_tensor.cpu(), op=op, group=group)
+            output_tensor.copy_(block)
+            return None
+        work: dist.Work | None = dist.reduce_scatter_tensor(
+            output_tensor, input_tensor, op=op, group=group, async_op=async_op
+        )
+        return work
+
+
 class TreeReduceScatter(_Memory):
     """Each process's block of the sum over all, in the additions of the lanes' tree.
 

@@ -148,12 +148,6 @@ def check_shardable(config: Config, precision: str) -> None:
             " processes have; that of CUDA=cuda13 can",
             f"CUDA=cuda13 on a machine whose driver takes it (make doctor), {without}",
         )
-    if not config.lockstep:
-        raise UsageError(
-            f"reproducibility: {config.reproducibility} is about DDP's sums, and sharded weights"
-            " have those of lockstep",
-            f"use --reproducibility lockstep, {without}",
-        )
     if precision == "fp16":
         raise UsageError("FP16's loss scaler is not for sharded weights", f"use bf16, {without}")
     if config.optim.name in ("lamb", "muon"):

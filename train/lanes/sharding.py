@@ -1,9 +1,9 @@
 """A model whose weights, gradients and optimizer state are spread over the processes.
 
 The engine is torch's `fully_shard` (FSDP2): each process holds a part of each tensor, and has a
-block's whole tensors only while it computes with them. What is ours is the sum: each block's
-gradients are halved and exchanged with neighbours, nearest first, which are the additions of the
-lanes' tree, so that a run ends in the bits of one process that holds everything.
+block's whole tensors only while it computes with them. What is ours is the sum at lockstep: each
+block's gradients are halved and exchanged with neighbours, nearest first, which are the additions
+of the lanes' tree, so that a run ends in the bits of one process that holds everything.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from train.lanes.blocks import check, units
-from train.lanes.gathering import Agreement, Gather, Silence, TreeReduceScatter, gather_into
+from train.lanes.gathering import (
+    Agreement,
+    Gather,
+    PlainReduceScatter,
+    Silence,
+    TreeReduceScatter,
+    gather_into,
+)
 from train.lanes.state import Slot, held
 
 
@@ -32,6 +39,7 @@ class Sharding:
         model, optimizer: whole, as they are to be; both are changed in place, and the optimizer
             moves shards from now on.
         control: a CPU process group for small decisions.
+        exact: whether sums are those of the lanes' tree, as against the network library's.
         again: whether a block's whole weights are given back after its forward pass, and gathered
             again for its backward pass.
 
@@ -52,13 +60,14 @@ class Sharding:
         rank: int,
         world: int,
         control: dist.ProcessGroup,
+        exact: bool = True,
         again: bool = True,
     ) -> None:
         # A second of imports.
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
-        self.rank, self.world = rank, world
+        self.rank, self.world, self._exact = rank, world, exact
         self._apart = False
         self.silence = Silence()
         whole = dict(model.named_parameters())
@@ -77,7 +86,9 @@ class Sharding:
                 module.set_force_sum_reduction_for_comms(True)
                 comm: Any = Gather(number, agreement)  # theirs by its methods
                 module.set_custom_all_gather(comm)
-                comm = TreeReduceScatter(rank, world, self.silence)
+                comm = PlainReduceScatter()
+                if exact:
+                    comm = TreeReduceScatter(rank, world, self.silence)
                 module.set_custom_reduce_scatter(comm)
         root: Any = model
         root.set_reduce_scatter_unused_params(True)
@@ -125,8 +136,11 @@ class Sharding:
         """Scale the shards' gradients, so that the norm of all is `limit` at most.
 
         Returns:
-            The norm that they had, to the bits of one process: of each whole tensor, then of these.
+            The norm that they had; at lockstep to the bits of one process: of each whole tensor,
+            then of these.
         """
+        if not self._exact:
+            return self._clip_parts(limit)
         shards = {name: shard for name, shard in self.shards.items() if shard.grad is not None}
         norms: list[Tensor] = []
         for name, shard in shards.items():
@@ -139,6 +153,19 @@ class Sharding:
         total: Tensor = torch.linalg.vector_norm(torch.stack(norms), 2.0)
         torch.nn.utils.clip_grads_with_norm_(shards.values(), limit, total)
         return total
+
+    def _clip_parts(self, limit: float) -> Tensor:
+        gradients = [shard.grad for shard in self.shards.values() if shard.grad is not None]
+        squares = torch.stack(torch._foreach_norm(gradients, 2.0)).square().sum()
+        dist.all_reduce(squares)
+        total: Tensor = squares.sqrt()
+        torch.nn.utils.clip_grads_with_norm_(self.shards.values(), limit, total)
+        return total
+
+    def trained(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
+        """What has gradients: each parameter as the model has it, and this process's part."""
+        pairs = ((self.parameters[name], shard) for name, shard in self.shards.items())
+        return [(whole, shard) for whole, shard in pairs if shard.requires_grad]
 
     def _move(self, optimizer: Optimizer, names: dict[Tensor, str]) -> None:
         """Have the optimizer move the shards, with its part of the state that it has."""

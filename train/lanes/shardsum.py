@@ -37,11 +37,7 @@ class ShardSum:
     ) -> None:
         self.model, self.sharding, self._images = model, sharding, images
         self.buffers = Buffers(model, traits.moving)
-        self._trained = [
-            (sharding.parameters[name], shard)
-            for name, shard in sharding.shards.items()
-            if shard.requires_grad
-        ]
+        self._trained = sharding.trained()
         self.exchanged: list[int] = []
         self._gradients = Counter()
         # Of each lane its averages and its report, as one tensor for each type among them.

@@ -49,10 +49,10 @@ def examine(tries: Tries) -> None:
         tries.evaluate()
         _check_memory(held_in_evaluation, model)
     _check_gradients(tries)
-    _disturb(tries)
+    disturb(tries)
 
 
-def _disturb(tries: Tries) -> None:
+def disturb(tries: Tries) -> None:
     """Leave it with other weights, and with the buffers that come of them."""
     for scale in (3.0, 1 / 3):
         tries.disturb(scale)

@@ -84,12 +84,20 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
 
     compiled = portable.compiled()
     try:
-        few = sizes.samples(config, images, runtime, tries.SAMPLES)
+        plainly = runtime.sharded and level == "fast"
+        count = config.micro_batch if plainly else tries.SAMPLES
+        few = sizes.samples(config, images, runtime, count)
         looked = another(one_of_many, few)
         _check_synchronised(looked.model, config, runtime, samples or 0)
         if level == "fast":
             sizes.try_all(looked, config, images, samples)
-            return USUAL
+            if not plainly:
+                return USUAL
+            # What it does to its own weights would be lost where a process has a part of them.
+            looked.train()
+            looked.evaluate()
+            examine.disturb(looked)
+            return looked.traits()
         # Before anything else: what a model does once shows in its first pass.
         begun = resumption.beginning(looked.model)
         if not _examined(looked, config, images, samples):

@@ -225,7 +225,7 @@ def ways(
         found.append(f"{known} (the same bits, slower)")
     if not (sharded or host or staged) and (spread := over_gpus()) is not None:
         # At FP16, whose loss scaler is for whole models, the bits would be others.
-        found.append(f"{spread} {'PRECISION=bf16' if half else '(the same bits)'}")
+        found.append(spread + (" PRECISION=bf16" if half else " (the same bits)" * config.lockstep))
     if not half and not config.portable and fits(config, half=True):
         found.append("PRECISION=bf16")
     if (count := lanes(config)) is not None:

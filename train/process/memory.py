@@ -141,7 +141,7 @@ def estimate(
     images = config.micro_batch * math.prod(shape) * 4
     activations = (kept // 2 + weights // 2 if half else kept) + images
     optimizer = weights * optim.copies(config.optim)
-    rest = before(weights, optimizer, config)
+    rest = before(weights, optimizer, config, sharded=sharded)
     if not sharded:
         copies = gradient_copies(config, world) + exchanged_copies(config, world)
         return Need(weights, weights * copies, optimizer, activations, **rest)
@@ -151,16 +151,23 @@ def estimate(
     whole = 2 * max(blocks, default=0) + max(0, weights - sum(blocks))
     sums = waiting(config.lanes // world) if world <= config.lanes else 1
     moments = math.ceil(optimizer / world)
+    if (
+        not config.lockstep
+    ):  # all gradients are added up before they are exchanged, of several lanes
+        summed = weights if config.lanes > world else part
+        return Need(part + whole, summed + whole, moments, activations, **rest)
     return Need(part + whole, sums * part + whole, moments, activations, **rest)
 
 
-def before(weights: int, optimizer: int, config: Config) -> dict[str, int]:
+def before(
+    weights: int, optimizer: int, config: Config, *, sharded: bool = False
+) -> dict[str, int]:
     """What a training needs besides a step, of `Need`: before the first one, and to be saved.
 
     Args:
         weights, optimizer: bytes of the whole model's.
     """
-    tried = config.reproducibility != "fast"
+    tried = config.reproducibility != "fast" or sharded
     start, others = (int(weights * copies * tried) for copies in (_TRIED, _COMPARED))
     if not config.lockstep:  # then all of them try it
         others = start

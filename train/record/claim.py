@@ -132,3 +132,10 @@ def check_facts(run: Path, before: Facts, now: Facts) -> None:
             f" {now.world_size}: at `deterministic` another number gives other bits",
             f"use {count}; a run at `lockstep` may go on with any number",
         )
+    if level == "deterministic" and before.sharded != now.sharded:
+        words = ("with", "without") if before.sharded else ("without", "with")
+        raise UsageError(
+            f"{run} was started {words[0]} ACCELERATE=fsdp, and this is {words[1]} it: at"
+            " `deterministic` that gives other bits",
+            f"go on {words[0]} it; a run at `lockstep` may go on either way",
+        )

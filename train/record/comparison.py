@@ -28,7 +28,7 @@ _PLACE = re.compile(
     "|.*_(DIR|HOME|PATH)$"
 )
 # Factors of some levels and numerics alone.
-_DEPENDING = ("processes", "device", "driver")
+_DEPENDING = ("processes", "sharded weights", "device", "driver")
 # GPUs and their libraries have no part in portable numerics.
 _GPU = re.compile("(package|variable) (cudnn|nccl|CUDA_|CUDNN_|CUBLAS|NCCL_|NVIDIA_|PYTORCH_CUDA)")
 
@@ -213,6 +213,7 @@ def _factors(manifest: Manifest) -> dict[str, Any]:
         factors = {name: value for name, value in factors.items() if not _GPU.match(name)}
     if manifest.get("reproducibility") != "lockstep":
         factors["processes"] = manifest.get("world_size")
+        factors["sharded weights"] = bool(hardware.get("sharded"))
     return factors
 
 

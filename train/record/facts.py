@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -25,6 +25,7 @@ class Facts:
         data_sha256: of the data; None where it was not hashed.
         mixed_precision: no, fp16 or bf16.
         world_size: processes.
+        sharded: whether the weights were spread over them.
     """
 
     config: dict[str, Any]
@@ -35,6 +36,7 @@ class Facts:
     data_sha256: str | None
     mixed_precision: str
     world_size: int
+    sharded: bool = False
 
     def written(self) -> dict[str, Any]:
         """The same for JSON."""
@@ -47,8 +49,9 @@ class Facts:
         Raises:
             CheckpointError: one is missing.
         """
-        names = [field.name for field in fields(Facts)]
-        missing = [name for name in names if name not in written]
+        names = [field.name for field in fields(Facts) if field.name in written]
+        needed = [field.name for field in fields(Facts) if field.default is MISSING]
+        missing = [name for name in needed if name not in written]
         if missing:
             raise CheckpointError(
                 f"{origin} does not say its {', '.join(missing)}",
