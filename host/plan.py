@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Mapping
 
-from host import hardware
+from host import hardware, stages
 from host.asked import Asked, ask, is_choice, too_few
 from host.errors import HostError, UsageError
 from host.lanes import sharing
 from host.machine import Machine
 from host.nodes import Nodes
+from host.stages import Stages
 from host.visible import seen
 
 PRECISIONS = ("no", "fp16", "bf16")
@@ -95,7 +96,9 @@ def make(
     plan = (
         _named(name, asked, precision, visible)
         if name
-        else _chosen(asked, precision, visible, _fit(lanes, nodes, visible, level))
+        else _chosen(
+            asked, precision, visible, _fit(lanes, nodes, visible, level, stages.asked(environ))
+        )
     )
     if plan.device == "cuda" and plan.processes > visible:
         raise too_few(asked.words or f"ACCELERATE={name}", plan.processes, visible)
@@ -123,13 +126,18 @@ def for_machine(
     return make(environ, visible, lanes, level=level, portable=portable, nodes=nodes)
 
 
-def _fit(lanes: int | None, nodes: Nodes | None, visible: int, level: str) -> int:
-    """How many of the visible GPUs of a machine can share its lanes."""
+def _fit(
+    lanes: int | None, nodes: Nodes | None, visible: int, level: str, staged: Stages | None
+) -> int:
+    """How many of the visible GPUs of a machine can share its lanes, each or so many at once."""
     if lanes is None or not visible:
         return visible
     if nodes is not None:
         lanes = max(1, lanes // nodes.count)
-    return max(n for n in sharing(lanes, level) if n <= visible)
+    each = staged.count if staged is not None else 1
+    if each > visible:  # of a model in stages: refused where that is known
+        return visible
+    return each * max(n for n in sharing(lanes, level) if n <= visible // each)
 
 
 def _on_each(nodes: Nodes, name: str, asked: Asked, visible: int) -> tuple[str, Asked]:

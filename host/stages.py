@@ -73,18 +73,19 @@ def check(
     """
     without = "or leave STAGES out"
     copies, left = divmod(world, staged.count)
+    most = max(1, min(copies, lanes)) * staged.count
+    fix = f"use {most} in all (CPUS={most} or GPUS={most} on one machine), {without}"
     if left or not copies:
-        fit = max(1, copies) * staged.count
         raise UsageError(
             f"{staged.words} with {world} process{'es' * (world > 1)}: {staged.count} stages are"
             f" {staged.count} processes, or twice as many with two copies of the model, and so on",
-            f"use CPUS={fit} or GPUS={fit}, {without}",
+            fix,
         )
     if copies > lanes:
         raise UsageError(
             f"{staged.words} with {world} processes are {copies} copies of the model, which cannot"
             f" share {lanes} lane{'s' * (lanes > 1)}",
-            f"use CPUS={staged.count * lanes} or GPUS={staged.count * lanes} at most, {without}",
+            fix,
         )
     if sharded:
         raise UsageError(

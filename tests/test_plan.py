@@ -140,6 +140,22 @@ def test_make_doctor_launcher_and_tuner_agree(row, tmp_path: Path, monkeypatch) 
     assert int(words.get("--num_processes", made.processes)) == made.processes
 
 
+@pytest.mark.parametrize(
+    ("visible", "lanes", "stages", "processes"),
+    [
+        (16, 8, "2", 16),
+        (6, 8, "2", 6),
+        (3, 8, "2", 2),
+        (4, 1, "2", 2),
+        (12, 4, "layer2,layer4", 12),
+        (1, 8, "2", 1),  # which the check of stages refuses
+    ],
+)
+def test_all_gpus_take_copies_of_a_model_in_stages(visible, lanes, stages, processes) -> None:
+    made = plan.make({"STAGES": stages}, visible, lanes, level="lockstep")
+    assert made.processes == processes
+
+
 # What matters in hardware configs of others, by their names in the accelerate and trl repositories
 # (November 2026), on two GPUs → the plan, or words of the refusal.
 FOREIGN = {

@@ -115,14 +115,23 @@ def test_what_is_no_number_is_refused(cli, finished, words, said) -> None:
     assert said in refused.err
 
 
-def test_ddp_is_not_its_business(cli, finished, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("hardware", "says"),
+    [
+        ({}, "the network's library sums"),
+        ({"stages": 2}, "its model was in stages"),
+        ({"sharded": True}, "its weights were sharded"),
+    ],
+)
+def test_other_sums_are_not_its_business(cli, finished, tmp_path, hardware, says) -> None:
     run = tmp_path / "run"
     run.mkdir()
     record = json.loads((finished / "run.json").read_text())
-    record["exchanged"] = []
-    record["config"]["reproducibility"] = "fast"
+    record["exchanged"] = [1000] if hardware else []
+    record["config"]["reproducibility"] = "lockstep" if hardware else "fast"
+    record["hardware"] |= hardware
     (run / "run.json").write_text(json.dumps(record))
     (run / "metrics.jsonl").write_text((finished / "metrics.jsonl").read_text())
     refused = cli("scaling", "--run", run)
     assert refused.code == 2
-    assert "the network's library sums" in one_line(refused.err)
+    assert says in one_line(refused.err)

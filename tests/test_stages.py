@@ -1,6 +1,7 @@
 """A model cut into stages, one on each process: the bits of one process that holds it all."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from test_sharded import BF16, CASES, PARTS, WORDS
 
 from host import stages as asked
 from host.errors import UsageError
+from train.config import Config
 
 
 def ended(home: Path, words: list[Any], told: str = "", copies: int = 1, **variables: str) -> Path:
@@ -54,8 +56,15 @@ def test_copies_of_a_model_in_stages_end_in_the_bits_of_one_process(
     words = [*WORDS, *CASES[name]]
     usual, run = ended(tmp_path / "one", words), ended(tmp_path / "all", words, told, copies)
     assert_same_run(run, usual)
-    said = json.loads((run / "run.json").read_text())
-    assert said["world_size"] == copies * said["hardware"]["stages"]
+    stages = json.loads((run / "run.json").read_text())["hardware"]["stages"]
+    # Each copy's first process has its lanes' data, and nobody another's.
+    one, every = (
+        {p.name: p for p in (run.parent / "log").glob("*.ledger")} for run in (usual, run)
+    )
+    read = {name for name, path in every.items() if path.read_text()}
+    assert read == {f"{copy * stages}.ledger" for copy in range(copies)}
+    lines = [line for name in read for line in every[name].read_text().splitlines()]
+    assert sorted(lines) == sorted(one["0.ledger"].read_text().splitlines())
 
 
 @pytest.mark.slow
@@ -74,14 +83,54 @@ def test_copies_that_are_moved_in_the_forward_pass_or_compute_again_or_in_bf16(t
 
 
 @pytest.mark.slow
-def test_a_copy_that_strays_is_found_by_those_that_hold_the_same_stage(tmp_path) -> None:
+@pytest.mark.parametrize("copies", [2, 3])
+def test_a_copy_that_strays_is_found_by_those_that_hold_the_same_stage(tmp_path, copies) -> None:
     """A bit of the second copy's first stage is flipped; no other stage can see it."""
     words = [*WORDS, "--tripwire", 2, "--run", tmp_path / "run"]
-    strikes = {2: {"flip": [3, 5, 20]}}
-    every = {rank: {"STAGES": "2"} for rank in range(4)}
-    attempt = start(tmp_path / "log", 4, words, strikes, every)
-    assert attempt.wait(120) == [6] * 4, attempt.output()
+    strikes, count = {2: {"flip": [3, 5, 20]}}, 2 * copies
+    every = {rank: {"STAGES": "2"} for rank in range(count)}
+    attempt = start(tmp_path / "log", count, words, strikes, every)
+    assert attempt.wait(120) == [6] * count, attempt.output()
     assert "process 2 strayed from the others by step 4, first in 0.weight" in attempt.output()
+    shared = {2: "2 × 4 × 12 (copies × lanes", 3: "(3+3+2) × 12 (lanes of each copy"}
+    assert f"batch 96 = {shared[copies]} × micro-batch)" in attempt.output()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [2, 3])
+def test_a_process_of_the_second_copy_is_killed(tmp_path, victim) -> None:
+    usual = ended(tmp_path / "one", WORDS)
+    run = tmp_path / "run"
+    words = [*WORDS, "--run", run, "--resume"]
+    every = {rank: {"STAGES": "2"} for rank in range(4)}
+    attempt = start(tmp_path / "0", 4, words, None, every)
+    deadline = time.monotonic() + 60
+    while not (run / "trace.csv").exists() or len((run / "trace.csv").read_text().split()) < 8:
+        assert time.monotonic() < deadline, attempt.output()
+        time.sleep(0.01)
+    attempt.ranks[victim].kill()
+    codes = attempt.wait(60)
+    assert codes == [-9 if rank == victim else 6 for rank in range(4)], attempt.output()
+    assert "Traceback" not in attempt.output()
+    again = start(tmp_path / "1", 4, words, None, every)
+    assert again.wait(120) == [0] * 4, again.output()
+    assert_same_run(run, usual)
+
+
+@pytest.mark.slow
+def test_a_stage_may_have_nothing_to_learn(tmp_path) -> None:
+    """The second one is a ReLU."""
+    words = [*WORDS, "--optim.ema", 0.9, "--optim.clip", 0.3, "--max_steps", 3]
+    usual = ended(tmp_path / "one", words)
+    assert_same_run(ended(tmp_path / "all", words, "2,3", 2), usual)
+
+
+@pytest.mark.slow
+def test_stages_that_only_some_processes_were_told_are_refused(tmp_path) -> None:
+    words = [*WORDS, "--run", tmp_path / "run"]
+    attempt = start(tmp_path / "log", 2, words, None, {0: {"STAGES": "2"}, 1: {}})
+    assert attempt.wait(60) == [2, 2], attempt.output()
+    assert "process 0 has STAGES=2, and process 1 has whole models" in attempt.output()
 
 
 @pytest.mark.slow
@@ -191,6 +240,31 @@ def test_copies_on_several_machines(tmp_path) -> None:
 def test_what_stages_says(said, count, names) -> None:
     found = asked.asked({"STAGES": said})
     assert (found.count, found.names) == (count, names) if found else count == 0
+
+
+@pytest.mark.parametrize(
+    ("world", "lanes", "problem", "fix"),
+    [
+        (1, 8, "STAGES=2 with 1 process: 2 stages are 2 processes", "use 2 in all"),
+        (7, 8, "STAGES=2 with 7 processes: 2 stages are 2 processes", "use 6 in all"),
+        (7, 2, "STAGES=2 with 7 processes: 2 stages are 2 processes", "use 4 in all"),
+        (8, 2, "8 processes are 4 copies of the model, which cannot share 2", "use 4 in all"),
+    ],
+)
+def test_a_number_of_processes_that_stages_cannot_be_on(world, lanes, problem, fix) -> None:
+    found = asked.asked({"STAGES": "2"})
+    assert found is not None
+    usual = {
+        "level": "lockstep",
+        "precision": "no",
+        "sharded": False,
+        "shares": "",
+        "elastic": False,
+    }
+    with pytest.raises(UsageError) as refused:
+        asked.check(found, world, lanes=lanes, model=Config().model, **usual)
+    assert problem in refused.value.problem
+    assert fix in refused.value.fix
 
 
 @pytest.mark.parametrize("said", ["0", "-2", "a,,b", "a,a", ","])

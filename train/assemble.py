@@ -251,7 +251,7 @@ def wrap(
     elif sharding is not None:
         reducer = ShardReduce(unwrapped, sharding, len(runtime.lanes), some)
     elif tree:
-        reducer = LaneTree(unwrapped, runtime.rank, runtime.shares, traits)
+        reducer = LaneTree(unwrapped, runtime.rank, runtime.shares, traits, team=runtime.team)
     else:
         reducer = AllReduce(model, runtime.world, traits)
     wrapped: Any = model

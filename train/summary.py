@@ -50,7 +50,7 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     which = "processes × accumulation" if even else "lanes of each process"
     if runtime.stages is not None:
         shares = shares[:: world // runtime.copies]
-        each, which = lanes.said(shares), "lanes of each copy"
+        each, which = f"({lanes.said(shares)})", "lanes of each copy"
         if even:
             each, which = f"{runtime.copies} × {len(shares[0])}", "copies × lanes"
         if runtime.copies == 1:

@@ -405,6 +405,12 @@ def test_the_estimate_of_sharded_weights(world, sums) -> None:
             8,
             "GPUS=3 STAGES=3 (the same bits)",
         ),
+        (
+            {"optim": {"name": "lamb"}, "numerics": "native"},
+            8,
+            8,
+            "GPUS=8 STAGES=4 (the same bits)",
+        ),
     ],
 )
 def test_sharding_is_named_where_it_would_fit(knobs, world, visible, names) -> None:
@@ -434,6 +440,14 @@ def test_each_stage_needs_its_part() -> None:
         assert (first.saved, first.start) == (whole.saved, whole.start)
         # Of eight lanes' sums three wait beside one that comes; two stages have them apart.
         assert last.gradients == 4 * last.weights
+        for copies, many in (
+            (2, 4),  # of four lanes two wait beside one that comes; and one is exchanged
+            (3, 5),  # of lanes 3, 4 and 5 two, and two are exchanged
+        ):
+            every = stagewise.needs(config, 10, (3, 64, 64), staged, half=False, copies=copies)
+            assert len(every) == 2 * copies
+            bucket = 25 * 2**20
+            assert every[1].gradients == pytest.approx(many * last.weights + bucket, rel=0.01)
     assert stagewise.needs(config, 10, (3, 64, 64), Stages(90, (), ""), half=False) is None
 
 

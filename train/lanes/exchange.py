@@ -45,15 +45,19 @@ class Exchange:
         self.plan = plan
         self.ranks = list(range(dist.get_world_size())) if team is None else team.ranks
         self.views: list[list[list[Tensor]]] = []
-        # What is summed for each subtree, and what arrives.
-        self._flat: list[tuple[list[Tensor], Tensor]] = []
+        # What is summed for each subtree; and what arrives, of one bucket after another.
+        self._flat: list[list[Tensor]] = []
+        self._arriving: dict[torch.dtype, Tensor] = {}
         for bucket in buckets:
             starts, size = [], 0
             for tensor in bucket:
                 starts.append(size)
                 size += -(-tensor.numel() // _ALIGN) * _ALIGN
             flats = [bucket[0].new_zeros(size) for _ in plan.subtrees]
-            self._flat.append((flats, torch.empty_like(flats[0])))
+            self._flat.append(flats)
+            kind = bucket[0].dtype
+            if kind not in self._arriving or len(self._arriving[kind]) < size:
+                self._arriving[kind] = torch.empty_like(flats[0])
             self.views.append(
                 [
                     [
@@ -66,7 +70,7 @@ class Exchange:
         # A group of its own: what else processes tell each other may go on at the same time.
         group: Any = dist.new_group() if team is None else team.group()
         self.group: dist.ProcessGroup | None = group
-        sample = self._flat[0][1]
+        sample = self._flat[0][0]
         self._staged = through_host(sample, group)
         # NCCL waits on a stream. gloo waits in the calling thread, so it gets one.
         self._stream = torch.cuda.Stream() if sample.is_cuda and not self._staged else None
@@ -121,14 +125,14 @@ class Exchange:
         return [tensor for bucket in self.views for tensor in bucket[self.plan.result]]
 
     def _join(self, number: int) -> None:
-        flats, other = self._flat[number]
+        flats = self._flat[number]
         if self._staged:
             staged = [flat.cpu() for flat in flats]
             self._sum(number, staged, torch.empty_like(staged[0]))
             flats[self.plan.result].copy_(staged[self.plan.result])
-            torch.cuda.current_stream(other.device).synchronize()
+            torch.cuda.current_stream(flats[0].device).synchronize()
         else:
-            self._sum(number, flats, other)
+            self._sum(number, flats, self._arriving[flats[0].dtype][: len(flats[0])])
 
     def _sum(self, number: int, flats: Sequence[Tensor], other: Tensor) -> None:
         """Make one of `flats` the sum over all processes; what arrives goes through `other`."""

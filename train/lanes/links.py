@@ -88,16 +88,17 @@ class Links:
         return flat.cpu() if through_host(flat, self.forward) else flat
 
 
-def linked(device: torch.device, patience: timedelta) -> Links:
+def linked(device: torch.device, patience: timedelta, stages: int) -> Links:
     """Links of this process. All processes ask for theirs together.
 
     Args:
         patience: how long it waits for another.
+        stages: of a model, whose first one is that many lanes before its last one.
     """
     groups: list[Any] = [
         dist.new_group(backend=backend, timeout=patience) for backend in ("gloo", None, None)
     ]
-    return Links(device, dist.get_world_size() + 1, *groups)
+    return Links(device, stages + 1, *groups)
 
 
 def _wait(works: list[tuple[Any, Tensor]]) -> None:

@@ -1,6 +1,7 @@
 """What sums over lanes: gradients, batch-norm statistics and what the lanes report."""
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from host.errors import UsageError
 from host.lanes import MEASURED, share
 from train.config import Config
+from train.lanes.exchange import BUCKET
 from train.lanes.joining import subtrees
 
 
@@ -48,18 +50,37 @@ def gradient_copies(config: Config, world: int = 1) -> int:
     return max(len(subtrees(range(mine.start, lane + 1))) for mine in shares for lane in mine)
 
 
+def apart_copies(config: Config, world: int) -> int:
+    """The same where a lane's gradients are apart from its neighbour's until they are added."""
+    shares = _shares(config, world)
+    return max(1 + len(subtrees(range(mine.start, lane))) for mine in shares for lane in mine)
+
+
 def waiting(rounds: int) -> int:
     """Sums that wait at most in a binary counter of so many: of two neighbours, of four, …"""
     return max(len(subtrees(range(last + 1))) for last in range(rounds))
 
 
 def exchanged_copies(config: Config, world: int) -> int:
-    """Copies of all gradients that a process holds for what is exchanged; or DDP's buckets."""
+    """Copies of all gradients that a process holds for what is exchanged, but for a bucket that
+    arrives; or DDP's buckets.
+    """
     if world == 1:
         return 0
     if not config.lockstep:
         return 2
-    return 1 + max(len(subtrees(mine)) for mine in _shares(config, world))
+    return max(len(subtrees(mine)) for mine in _shares(config, world))
+
+
+def arriving(config: Config, world: int, sizes: Sequence[int]) -> int:
+    """Bytes of the largest bucket, which is what arrives at once.
+
+    Args:
+        sizes: bytes of each tensor.
+    """
+    if world == 1 or not config.lockstep:
+        return 0
+    return min(sum(sizes), max([BUCKET, *sizes]))
 
 
 def _shares(config: Config, world: int) -> list[range]:

@@ -19,7 +19,7 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 from torch import Tensor
 
 from host import garbage, launcher, plan
-from host.errors import HostError, LockstepError
+from host.errors import HostError, LockstepError, UsageError
 from host.lanes import MEASURED, share
 from host.stages import Stages
 from train.config import Config
@@ -50,7 +50,7 @@ class Runtime:
         sharded: whether weights are spread over the processes.
         stages: into how many the model is to be cut, or where; None: each process has all of it.
         links: what the stages send to each other by.
-        team: the processes that hold the same weights as this one.
+        team: the processes that sum their gradients with this one.
         pulse: where it is in the training.
     """
 
@@ -207,7 +207,12 @@ def start(
         size, level = config.batch_size, config.reproducibility
         sharded = sharded and world > 1
         shares, asked = [range(0)] * world, os.environ.get("SHARES")
-        team = teams(world, staged.count if staged is not None else 1, rank)
+        # Small decisions must not wait for the GPU, as a group over NCCL would.
+        control: Any = None
+        if world > 1:
+            control = dist.new_group(backend="gloo", timeout=patience)
+            _agree(staged, sharded, control, world)
+        team = teams(world, staged.count if staged is not None else 1, rank, patience)
         if staged is not None:  # the stages of a copy run the same lanes
             copies = share(config.lanes, team.size, batch=size, level=level)
             shares = [lanes for lanes in copies for _ in team.every]
@@ -217,10 +222,6 @@ def start(
             shares = [range(each, config.lanes, world) for each in range(world)]
         # Accelerate takes the thread count from its own guess when it starts gloo.
         torch.set_num_threads(threads)
-        # Small decisions must not wait for the GPU, as a group over NCCL would.
-        control: Any = None
-        if world > 1:
-            control = dist.new_group(backend="gloo", timeout=patience)
         yield Runtime(
             accelerator,
             rank,
@@ -233,12 +234,30 @@ def start(
             training and staged is None and world > 1 and asked == MEASURED,
             sharded,
             staged,
-            linked(accelerator.device, patience) if staged is not None else None,
+            linked(accelerator.device, patience, staged.count) if staged is not None else None,
             team=team,
         )
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.
         accelerator.end_training()
+
+
+def _agree(staged: Stages | None, sharded: bool, control: dist.ProcessGroup, world: int) -> None:
+    """See that all processes are to have the model in the same way, before they wait for what only
+    some would do.
+
+    Raises:
+        UsageError: on every process.
+    """
+    mine = "ACCELERATE=fsdp" if sharded else staged.words if staged else "whole models"
+    every: list[Any] = [None] * world
+    dist.all_gather_object(every, mine, group=control)
+    other = next((rank for rank, words in enumerate(every) if words != every[0]), None)
+    if other is not None:
+        raise UsageError(
+            f"process 0 has {every[0]}, and process {other} has {every[other]}",
+            "start all of them with the same STAGES and ACCELERATE",
+        )
 
 
 def _buckets(config: Config) -> DistributedDataParallelKwargs:

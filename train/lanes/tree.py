@@ -18,6 +18,7 @@ from train.lanes.buffers import Buffers
 from train.lanes.exchange import BUCKET, Exchange, split
 from train.lanes.joining import Node, above, is_right, plan
 from train.lanes.state import laid_as
+from train.lanes.team import Team
 from train.lanes.traits import USUAL, Traits
 
 
@@ -30,6 +31,7 @@ class LaneTree:
     Args:
         shares: which of a step's lanes each process runs: neighbours, and of all a power of two.
         traits: what the model does that others do not.
+        team: who the processes are; None: all.
         bucket: bytes of gradients that are exchanged at once.
 
     Attributes:
@@ -45,8 +47,10 @@ class LaneTree:
         shares: Sequence[range],
         traits: Traits = USUAL,
         *,
+        team: Team | None = None,
         bucket: int = BUCKET,
     ) -> None:
+        self._team = team
         self._rank, self._world = rank, len(shares)
         # A gradient that comes in parts would be added to the other lane's part by part.
         self._pairs = not traits.late
@@ -87,7 +91,7 @@ class LaneTree:
             self.close()
             self._exchange = None  # or there would be memory for both
             held = [[self._like[n] for n in bucket] for bucket in self._buckets]
-            self._exchange = Exchange(held, plan(shares, self._rank))
+            self._exchange = Exchange(held, plan(shares, self._rank), self._team)
 
     def lane(self, *, sync: bool) -> AbstractContextManager[Any]:
         """Start the lane from the step's first buffers and from no gradient."""

@@ -51,7 +51,8 @@ class Average:
                 moved[1].append(now)
             else:
                 value.copy_(now)
-        torch._foreach_lerp_(*moved, weight)
+        if moved[0]:  # a stage may have nothing of that kind
+            torch._foreach_lerp_(*moved, weight)
 
     def shard(self, sharding: Sharding | Staging) -> None:
         """Keep this process's part of it, of a model that is spread by now."""

@@ -166,9 +166,15 @@ def ways(
         visible: GPUs that there are, used or not.
     """
 
-    def fits(other: Config, half: bool = half, over: int = 0, cut: Stages | None = staged) -> bool:
+    def fits(
+        other: Config,
+        half: bool = half,
+        over: int = 0,
+        cut: Stages | None = staged,
+        count: int = world,
+    ) -> bool:
         """Whether it does; sharded over so many processes, where any number is given."""
-        spread, count = bool(over) or sharded, over or world
+        spread, count = bool(over) or sharded, over or count
         needs = _needs(
             other,
             classes,
@@ -205,9 +211,12 @@ def ways(
             model = blank(config.model, classes, shape)
         if len({parameter.dtype for parameter in model.parameters()}) > 1:
             return None
-        every = (Stages(n, (), "") for n in range(max(2, world), visible + 1))
-        cut = next((each for each in every if fits(config, cut=each)), None)
-        return None if cut is None else f"GPUS={cut.count} STAGES={cut.count}"
+        for cut in (Stages(n, (), "") for n in range(2, visible + 1)):
+            # As many copies of the model as there are GPUs for, of those that were to be used.
+            count = max(1, min(world // cut.count, config.lanes)) * cut.count
+            if fits(config, cut=cut, count=count):
+                return f"GPUS={count} STAGES={cut.count}"
+        return None
 
     found: list[str] = []
     if host and config.checkpoint.background:

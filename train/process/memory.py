@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from train.config import Config, Model
 from train.lanes.blocks import units
-from train.lanes.reducer import exchanged_copies, gradient_copies, waiting
+from train.lanes.reducer import arriving, exchanged_copies, gradient_copies, waiting
 from train.learn import activations, models, optim
 from train.learn.alone import alone
 
@@ -137,14 +137,16 @@ def estimate(
         half: mixed precision: what is kept for the backward pass takes half as much.
         sharded: the weights are spread over the processes.
     """
-    weights = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
+    sizes = [t.nbytes for t in (*model.parameters(), *model.buffers())]
+    weights = sum(sizes)
     images = config.micro_batch * math.prod(shape) * 4
     activations = (kept // 2 + weights // 2 if half else kept) + images
     optimizer = weights * optim.copies(config.optim)
     rest = before(weights, optimizer, config, sharded=sharded)
     if not sharded:
         copies = gradient_copies(config, world) + exchanged_copies(config, world)
-        return Need(weights, weights * copies, optimizer, activations, **rest)
+        sums = weights * copies + arriving(config, world, sizes)
+        return Need(weights, sums, optimizer, activations, **rest)
     part = math.ceil(weights / world)
     # Two blocks are whole at a time, and their gradients on the way; the rest stays whole.
     blocks = [sum(p.nbytes for p in block.parameters()) for block in units(model)]

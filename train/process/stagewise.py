@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from host.stages import Stages
 from train.config import Config
 from train.lanes.blocks import units
-from train.lanes.reducer import exchanged_copies, waiting
+from train.lanes.reducer import apart_copies, arriving, exchanged_copies
 from train.learn import optim
 from train.learn.alone import alone
 from train.process.memory import Need, Shape, before, blank, kept
@@ -98,16 +98,19 @@ def _needs(
     among: int,
 ) -> list[Need]:
     count, lanes, inside = seen.last + 1, seen.lanes, seen.inside
-    weights, last, counted = [0] * count, 0, set[torch.Tensor]()
+    sizes: list[list[int]] = [[] for _ in range(count)]
+    last, counted = 0, set[torch.Tensor]()
     for module in model.modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             # What no module's pass uses stands by what is beside it, as where it is cut.
             last = seen.owners.get(tensor, last)
-            weights[last] += tensor.nbytes * (tensor not in counted)
+            if tensor not in counted:
+                sizes[last].append(tensor.nbytes)
             counted.add(tensor)
+    weights = [sum(each) for each in sizes]
     copies = optim.copies(config.optim)
     mine = -(-config.lanes // among)  # of a copy
-    sums = 1 + (waiting(mine - 1) if mine > 1 else 0) + exchanged_copies(config, among)
+    sums = apart_copies(config, among) + exchanged_copies(config, among)
     whole, images = sum(weights), config.micro_batch * math.prod(shape) * 4
     rest = before(whole, whole * copies, config)
     if host:  # a GPU that has no room for two lanes of the whole model tries fewer images
@@ -118,7 +121,8 @@ def _needs(
         flying = min(mine, count - number)
         lane = _halved(lanes[number], half=half) + (own // 2 if half else 0)
         held = flying * (lane + images * (number == 0)) + _halved(inside[number], half=half)
-        found.append(Need(own, own * sums, own * copies, held, **rest))
+        summed = own * sums + arriving(config, among, sizes[number])
+        found.append(Need(own, summed, own * copies, held, **rest))
     return found
 
 

@@ -124,6 +124,15 @@ def measured(path: Path) -> Run:
             f"{path} has no figures of its steps",
             "name a run of this version with 20 steps or more",
         )
+    hardware = record["hardware"]
+    if hardware.get("stages", 1) > 1 or hardware.get("sharded"):
+        spread = (
+            "its weights were sharded" if hardware.get("sharded") else "its model was in stages"
+        )
+        raise UsageError(
+            f"{path}: {spread}, and what is known here is how whole models are summed",
+            "name a run without STAGES and ACCELERATE=fsdp",
+        )
     if not record["exchanged"]:
         raise UsageError(
             f"{path}: at {record['config'].get('reproducibility')}, the network's library sums as"
