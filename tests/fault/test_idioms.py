@@ -71,3 +71,20 @@ def test_refused_in_one_line_on_any_number(tmp_path, name, world) -> None:
     assert REFUSED[name] in line
     assert "Traceback" not in said
     assert not (tmp_path / "refused" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("embedding_sparse_tokens", "the gradient of emb.weight is sparse"),
+        ("extra_state_python_history", "_extra_state, which is no tensor"),
+        ("built_on_first_forward", "fc.bias appears in a forward pass"),
+    ],
+)
+def test_what_cannot_be_trained_or_saved_is_refused_at_fast_too(tmp_path, name, says) -> None:
+    """Before the first step, and not after the last one."""
+    words = [*WORDS, "--reproducibility", "fast", "--model.name", name, "--run", tmp_path / "run"]
+    attempt = harness.start(tmp_path / "log", 1, words)
+    assert attempt.wait(60) == [2], attempt.output()
+    assert says in attempt.output()
+    assert len(attempt.said("err").splitlines()) == 1

@@ -60,18 +60,28 @@ def leave(tries: Tries) -> Left:
     tries.forget_gradients()
     tries.kept.put_back()
     try:
-        state = tries.model.state_dict()
-        strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
-        if strange:
-            raise UsageError(
-                f"the model's state_dict holds {strange[0]}, which is no tensor",
-                "keep it as a tensor: checkpoints hold nothing that could run code",
-            )
+        state = state_of(tries.model)
         return Left(
             weights.reread(state), of_model(tries.model), (training, evaluation), (seen, evaluated)
         )
     except _LOADING as error:
         raise _not_given_back(error) from error
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint would hold of a model.
+
+    Raises:
+        UsageError: it cannot hold that.
+    """
+    state: dict[str, Tensor] = model.state_dict()
+    strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise UsageError(
+            f"the model's state_dict holds {strange[0]}, which is no tensor",
+            "keep it as a tensor: checkpoints hold nothing that could run code",
+        )
+    return state
 
 
 def check_resume(left: Left, begun: Beginning, resumed: Tries) -> None:

@@ -228,7 +228,7 @@ class Tries:
         """Parameters and buffers are where they were, of the same shapes and types."""
         before = {slot.name: slot for slot in self.kept.slots}
         after = {slot.name: slot for slot in slots(self.model)}
-        for name in after.keys() - before.keys():
+        for name in sorted(after.keys() - before.keys()):
             raise UsageError(
                 f"{name} appears in a forward pass: neither the optimizer nor checkpoints would"
                 " know it",

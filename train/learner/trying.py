@@ -84,17 +84,17 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
 
     compiled = portable.compiled()
     try:
-        plainly = runtime.sharded and level == "fast"
-        count = config.micro_batch if plainly else tries.SAMPLES
+        count = config.micro_batch if level == "fast" else tries.SAMPLES
         few = sizes.samples(config, images, runtime, count)
         looked = another(one_of_many, few)
         _check_synchronised(looked.model, config, runtime, samples or 0)
         if level == "fast":
             sizes.try_all(looked, config, images, samples)
-            if not plainly:
+            looked.train()
+            resumption.state_of(looked.model)
+            if not runtime.sharded:
                 return USUAL
             # What it does to its own weights would be lost where a process has a part of them.
-            looked.train()
             looked.evaluate()
             examine.disturb(looked)
             return looked.traits()

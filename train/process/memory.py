@@ -142,7 +142,7 @@ def estimate(
     images = config.micro_batch * math.prod(shape) * 4
     activations = (kept // 2 + weights // 2 if half else kept) + images
     optimizer = weights * optim.copies(config.optim)
-    rest = before(weights, optimizer, config, sharded=sharded)
+    rest = before(weights, optimizer, config)
     if not sharded:
         copies = gradient_copies(config, world) + exchanged_copies(config, world)
         sums = weights * copies + arriving(config, world, sizes)
@@ -161,16 +161,13 @@ def estimate(
     return Need(part + whole, sums * part + whole, moments, activations, **rest)
 
 
-def before(
-    weights: int, optimizer: int, config: Config, *, sharded: bool = False
-) -> dict[str, int]:
+def before(weights: int, optimizer: int, config: Config) -> dict[str, int]:
     """What a training needs besides a step, of `Need`: before the first one, and to be saved.
 
     Args:
         weights, optimizer: bytes of the whole model's.
     """
-    tried = config.reproducibility != "fast" or sharded
-    start, others = (int(weights * copies * tried) for copies in (_TRIED, _COMPARED))
+    start, others = (int(weights * copies) for copies in (_TRIED, _COMPARED))
     if not config.lockstep:  # then all of them try it
         others = start
     saved = weights + optimizer
