@@ -286,6 +286,11 @@ def test_at_deterministic_the_same_number_gives_the_same_bits(tmp_path) -> None:
             {},
             "is changed by the model itself, and each process has a part",
         ),
+        (
+            [*FAST, "--model.name", "weight_norm_data_dependent_init"],
+            {},
+            "l1.bias is changed by the model itself, and each process has a part",
+        ),
         ([], {"SHARES": "5,3"}, "SHARES=5,3: where weights are sharded all processes have as"),
         ([], {"FSDP_VERSION": "1"}, "says fsdp_version: 1"),
         ([], {"FSDP_OFFLOAD_PARAMS": "true"}, "says fsdp_offload_params: true"),

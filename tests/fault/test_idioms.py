@@ -79,6 +79,7 @@ def test_refused_in_one_line_on_any_number(tmp_path, name, world) -> None:
         ("embedding_sparse_tokens", "the gradient of emb.weight is sparse"),
         ("extra_state_python_history", "_extra_state, which is no tensor"),
         ("built_on_first_forward", "fc.bias appears in a forward pass"),
+        ("squeeze_of_everything", "a tensor of (10,) for 1 images, and logits of (1, 10) are"),
     ],
 )
 def test_what_cannot_be_trained_or_saved_is_refused_at_fast_too(tmp_path, name, says) -> None:

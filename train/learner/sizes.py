@@ -103,7 +103,7 @@ def _counts(config: Config, images: ImageData, total: int) -> set[tuple[int, boo
     counts = {(stop - start, True) for start, stop in ends}
     counts |= {(min(each, validation), False), (validation % each, False)}
     small = {(count, training) for count, training in counts if 0 < count <= _LARGEST}
-    return small if small and config.reproducibility != "fast" else {(2, True)}
+    return small or {(2, True)}
 
 
 def _refused(config: Config, error: Exception, batch: Tensor, way_out: str) -> UsageError:

@@ -89,15 +89,7 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
         looked = another(one_of_many, few)
         _check_synchronised(looked.model, config, runtime, samples or 0)
         if level == "fast":
-            sizes.try_all(looked, config, images, samples)
-            looked.train()
-            resumption.state_of(looked.model)
-            if not runtime.sharded:
-                return USUAL
-            # What it does to its own weights would be lost where a process has a part of them.
-            looked.evaluate()
-            examine.disturb(looked)
-            return looked.traits()
+            return _seen(looked, config, images, samples, sharded=runtime.sharded)
         # Before anything else: what a model does once shows in its first pass.
         begun = resumption.beginning(looked.model)
         if not _examined(looked, config, images, samples):
@@ -136,6 +128,31 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
             "checkpoint activations with use_reentrant=False, or use lockstep",
         )
     return found
+
+
+def _seen(
+    looked: tries.Tries, config: Config, images: ImageData, samples: int | None, *, sharded: bool
+) -> Traits:
+    """What a model was seen to do that promises no bits; whatever fails does so here.
+
+    Raises:
+        UsageError: it cannot be trained, or saved.
+    """
+    try:
+        looked.train()
+        resumption.state_of(looked.model)
+    except LockstepError:
+        raise
+    except Exception:  # whatever a model raises; the sizes may say better what is in the way
+        sizes.try_all(looked, config, images, samples)
+        raise
+    sizes.try_all(looked, config, images, samples)
+    if not sharded:
+        return USUAL
+    # What it does to its own weights would be lost where a process has a part of them.
+    looked.evaluate()
+    examine.disturb(looked)
+    return looked.traits()
 
 
 def _examined(looked: tries.Tries, config: Config, images: ImageData, samples: int | None) -> bool:
