@@ -1,29 +1,22 @@
-"""Model and optimizer, new from the seed, and what the model does that others do not."""
+"""What an experiment's model does that others do not, and where it can be cut."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import NoReturn
 
 from torch import nn
-from torch.optim import Optimizer
 
-from host import dotted, lanes
-from host.errors import LockstepError, UsageError, first_line
+from host import lanes
+from host.errors import LockstepError, UsageError
 from train.config import Config
 from train.data import ImageData
-from train.lanes import seeds
 from train.lanes.runtime import Runtime
 from train.lanes.settings import settings
 from train.lanes.stages import Stages
-from train.lanes.state import move
 from train.lanes.traits import USUAL, Traits
 from train.learn import (
-    activations,
     examine,
     loss,
-    models,
-    optim,
     portable,
     resumption,
     staged,
@@ -31,29 +24,11 @@ from train.learn import (
 )
 from train.learn.alone import alone
 from train.learner import sizes
+from train.learner.building import as_trained, built, explain
 from train.process import memory
 from train.process.failures import out_of_memory
 
 Place = Callable[[], AbstractContextManager[None]]
-
-
-def new(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Module, Optimizer]:
-    """Model and optimizer, new from the seed.
-
-    Raises:
-        UsageError: there is no such model, or it cannot be built.
-    """
-    model = _built(config, images, runtime)
-    return model, optim.build(config, model)
-
-
-def _built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
-    dotted.load_all(config.own_code)  # an import may draw numbers, or seed: before we do
-    seeds.seed_start(config.seed)
-    # At lockstep a constructor that asks is told that this process is the only one.
-    with alone() if config.lockstep else nullcontext():
-        model = models.build(config.model, len(images.classes), images.train.shape)
-    return move(model, runtime.device)
 
 
 def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | None) -> Traits:
@@ -80,7 +55,7 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
     own = loss.tried(config.optim)
 
     def another(place: Place, like: tries.Samples) -> tries.Tries:
-        return tries.Tries(_built(config, images, runtime), like, runtime, place, own)
+        return tries.Tries(built(config, images, runtime), like, runtime, place, own)
 
     compiled = portable.compiled()
     try:
@@ -121,7 +96,7 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
             portable.check(new_one, pictures, config, compiled)
         _check_settings(runtime)
     except Exception as error:  # whatever a model raises
-        _explain(config, error)
+        explain(config, error)
     if found.late and level != "lockstep" and runtime.world > 1:
         raise UsageError(
             f"the gradient of {min(found.late)} comes in parts, which DDP cannot add up",
@@ -191,7 +166,7 @@ def stages(config: Config, images: ImageData, runtime: Runtime, found: Traits) -
     def chosen(count: int) -> Stages:
         few = sizes.samples(config, images, runtime, count)
         place = partial(alone, launched=True)
-        looked = tries.Tries(_built(config, images, runtime), few, runtime, place, own)
+        looked = tries.Tries(built(config, images, runtime), few, runtime, place, own)
         return staged.choose(looked, wanted, found)
 
     try:
@@ -204,22 +179,9 @@ def stages(config: Config, images: ImageData, runtime: Runtime, found: Traits) -
         memory.give_back(runtime.device)
         return chosen(tries.SAMPLES)  # it is in stages since the whole has no room
     except Exception as error:  # whatever a model raises
-        _explain(config, error)
+        explain(config, error)
     finally:
         memory.give_back(runtime.device)
-
-
-def as_trained(model: nn.Module, config: Config, traits: Traits) -> None:
-    """Have the model keep for its backward pass what the experiment says.
-
-    Raises:
-        UsageError: it has no blocks that could be computed again.
-    """
-    if config.model.activation_checkpointing:
-        # At fast nobody has looked what moves.
-        unknown = config.reproducibility == "fast"
-        buffers = [name for name, _ in model.named_buffers()]
-        activations.compute_again(model, buffers if unknown else traits.moving)
 
 
 def first_pass(config: Config, images: ImageData, runtime: Runtime) -> str:
@@ -231,7 +193,7 @@ def first_pass(config: Config, images: ImageData, runtime: Runtime) -> str:
     own = loss.tried(config.optim)
 
     def tried(count: int) -> str:
-        few, model = sizes.samples(config, images, runtime, count), _built(config, images, runtime)
+        few, model = sizes.samples(config, images, runtime, count), built(config, images, runtime)
         return tries.Tries(model, few, runtime, place, own).train().digest()
 
     try:
@@ -240,7 +202,7 @@ def first_pass(config: Config, images: ImageData, runtime: Runtime) -> str:
         except Exception:  # whatever a model raises that takes other sizes
             return tried(config.micro_batch)
     except Exception as error:  # whatever a model raises: at lockstep the main process tried alone
-        _explain(config, error)
+        explain(config, error)
 
 
 def _check_synchronised(model: nn.Module, config: Config, runtime: Runtime, samples: int) -> None:
@@ -267,21 +229,6 @@ def _check_synchronised(model: nn.Module, config: Config, runtime: Runtime, samp
             " lanes: some processes would have none, and the others would wait for them",
             f"--max_steps {max(1, samples // config.batch_size)} leaves that step out",
         )
-
-
-def _explain(config: Config, error: Exception) -> NoReturn:
-    if isinstance(error, LockstepError) or out_of_memory(error, config):
-        raise error
-    if "deterministic" in str(error):
-        said = str(error).strip().split(", but")[0].split(". ")[0]
-        raise UsageError(
-            f"{config.model.name}: {said}",
-            "use another layer there, or --reproducibility fast",
-        ) from error
-    raise UsageError(
-        f"{config.model.name} fails when it is tried, {type(error).__name__}: {first_line(error)}",
-        "mend the model; --debug shows where",
-    ) from error
 
 
 def _check_settings(runtime: Runtime) -> None:
