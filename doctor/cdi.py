@@ -44,6 +44,19 @@ def other_number(machine: Machine) -> tuple[str, str, str, str] | None:
     return None
 
 
+def missing_file(machine: Machine) -> tuple[str, str] | None:
+    """One that hands over a file of the driver's which is not there any more: both files."""
+    for file, text in _described(machine):
+        for path in re.findall(r"""hostPath["']?\s*:\s*["']?(/[^\s"',]+)""", text):
+            folder, _, name = path.rpartition("/")
+            beside = machine.names(folder)
+            # Where the driver has others, so that the folder is known to be its.
+            known = any(re.match(r"lib(nvidia|cuda)", other) for other in beside)
+            if known and re.match("lib", name) and name not in beside:
+                return file, path
+    return None
+
+
 def without_memory_device(machine: Machine) -> str | None:
     """The file of one that hands over GPUs, and not the device for their memory."""
     for file, text in _described(machine):

@@ -15,6 +15,7 @@ _GPU = re.compile(r"^GPU (\d+):(.*?)(?=^GPU |\Z)", re.MULTILINE | re.DOTALL)
 # (https://github.com/marin-community/marin/issues/9086).
 _TRAINED = re.compile(r"Link (\d+): (?:Recovery Errors|Total link recovery events): (\d+)")
 _REPEATED = re.compile(r"Link (\d+): (?:Replay|CRC|CRC Flit|CRC Data) Errors: (\d+)")
+_BRIDGED = 4  # links of a card that takes one bridge
 _MANY = 100  # packets sent again since the driver was loaded
 
 
@@ -43,6 +44,14 @@ def nvlink(machine: Machine) -> Finding:
                 "power the machine off and on, which trains the links anew; nvidia-smi nvlink -e;"
                 " where it comes back, the board is to be replaced",
             )
+    half = _half_bridged(machine, same)
+    if half is not None:
+        return warn(
+            "NVLink",
+            half,
+            "the GPUs tell each other half of what they could at a time, and NCCL may hang",
+            "power the machine off, and seat the bridge anew on both cards, all the way down",
+        )
     worn = _worn(machine, same)
     if worn is not None:
         return warn(
@@ -86,6 +95,18 @@ def _rates(machine: Machine) -> dict[str, list[float]]:
         index: [float(rate) for rate in re.findall(r"Link \d+: (\d+(?:\.\d+)?) GB/s", rows)]
         for index, rows in _GPU.findall(said)
     }
+
+
+def _half_bridged(machine: Machine, indices: list[str]) -> str | None:
+    """A card whose bridge carries some of its links; None where there is none. A bridge has up to
+    four, which are all that such a card has.
+    """
+    for index, rows in _GPU.findall(machine.run("nvidia-smi", "nvlink", "-s").out):
+        up = len(re.findall(r"Link \d+: \d+(?:\.\d+)? GB/s", rows))
+        down = len(re.findall(r"Link \d+: <inactive>", rows))
+        if index in indices and up and down and up + down <= _BRIDGED:
+            return f"GPU {index}: {up} of {up + down} links of its bridge are up"
+    return None
 
 
 def _worn(machine: Machine, indices: list[str]) -> str | None:

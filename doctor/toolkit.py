@@ -89,7 +89,8 @@ def toolkit(machine: Machine) -> Finding:
     if not gpus:
         return skip("toolkit", "no GPU")
     if not answers(machine):
-        return _uninstalled(machine) or skip("toolkit", "no engine")
+        stale = _stale(machine) if machine.has("podman") else None
+        return _uninstalled(machine) or stale or skip("toolkit", "no engine")
     way = docker.handover(machine)
     if way is None:
         return _no_toolkit(machine)
@@ -130,8 +131,25 @@ def _uninstalled(machine: Machine) -> Finding | None:
     )
 
 
+def _stale(machine: Machine) -> Finding | None:
+    """A description (CDI) of a driver that was there before."""
+    stale = cdi.missing_file(machine)
+    if stale is None:
+        return None
+    file, path = stale
+    return fail(
+        "toolkit",
+        f"{file} hands over {path}, which is not there",
+        "no container with GPUs starts: the driver was upgraded since",
+        f"sudo nvidia-ctk cdi generate --output={file}",
+    )
+
+
 def _described(machine: Machine, way: str) -> Finding | None:
     """What is wrong with the descriptions (CDI) of what containers get."""
+    stale = _stale(machine) if way == "cdi" else None
+    if stale is not None:
+        return stale
     lacking = cdi.without_memory_device(machine) if way == "cdi" else None
     if lacking is not None:
         return fail(
