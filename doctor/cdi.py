@@ -1,10 +1,11 @@
-"""What a CDI description of NVIDIA's GPUs hands over to a container."""
+"""What a CDI description of NVIDIA's GPUs hands over to a container, and what is wrong with it."""
 
 from __future__ import annotations
 
 import re
 from typing import Iterator
 
+from doctor.finding import Finding, fail
 from host.machine import Machine
 
 _FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
@@ -63,4 +64,45 @@ def without_memory_device(machine: Machine) -> str | None:
         gpus = "nvidia.com/gpu" in text and re.search(r"/dev/nvidia\d", text)
         if gpus and "nvidia-uvm" not in text and "/dev/dxg" not in text:
             return file
+    return None
+
+
+def stale(machine: Machine) -> Finding | None:
+    """A description (CDI) of a driver that was there before."""
+    found = missing_file(machine)
+    if found is None:
+        return None
+    file, path = found
+    return fail(
+        "toolkit",
+        f"{file} hands over {path}, which is not there",
+        "no container with GPUs starts: the driver was upgraded since",
+        f"sudo nvidia-ctk cdi generate --output={file}",
+    )
+
+
+def wrong(machine: Machine, way: str) -> Finding | None:
+    """What is wrong with the descriptions (CDI) of what containers get."""
+    outdated = stale(machine) if way == "cdi" else None
+    if outdated is not None:
+        return outdated
+    lacking = without_memory_device(machine) if way == "cdi" else None
+    if lacking is not None:
+        return fail(
+            "toolkit",
+            f"{lacking} hands over GPUs, and not /dev/nvidia-uvm",
+            "in containers nvidia-smi works, and CUDA does not start: it was made too early",
+            "sudo nvidia-modprobe -u -c=0 && sudo nvidia-ctk cdi generate"
+            " --output=/etc/cdi/nvidia.yaml",
+        )
+    other = other_number(machine)
+    if other is not None:
+        file, device, theirs, own = other
+        return fail(
+            "toolkit",
+            f"{file} hands over {device} as device {theirs}, and it is {own} since this boot",
+            "in containers nvidia-smi works, and CUDA does not start (999): numbers change",
+            f"sudo nvidia-ctk cdi generate --output={file}; where it stays so, at each boot"
+            " (nvidia-cdi-refresh)",
+        )
     return None

@@ -89,12 +89,13 @@ def toolkit(machine: Machine) -> Finding:
     if not gpus:
         return skip("toolkit", "no GPU")
     if not answers(machine):
-        stale = _stale(machine) if machine.has("podman") else None
+        # Podman takes descriptions as they are, without a toolkit that looks.
+        stale = cdi.stale(machine) if machine.has("podman") else None
         return _uninstalled(machine) or stale or skip("toolkit", "no engine")
     way = docker.handover(machine)
     if way is None:
         return _no_toolkit(machine)
-    return _uninstalled(machine) or _described(machine, way) or _known_holes(machine, way)
+    return _uninstalled(machine) or cdi.wrong(machine, way) or _known_holes(machine, way)
 
 
 def _known_holes(machine: Machine, way: str) -> Finding:
@@ -129,47 +130,6 @@ def _uninstalled(machine: Machine) -> Finding | None:
         "no container with GPUs starts: no such file",
         _configure(machine),
     )
-
-
-def _stale(machine: Machine) -> Finding | None:
-    """A description (CDI) of a driver that was there before."""
-    stale = cdi.missing_file(machine)
-    if stale is None:
-        return None
-    file, path = stale
-    return fail(
-        "toolkit",
-        f"{file} hands over {path}, which is not there",
-        "no container with GPUs starts: the driver was upgraded since",
-        f"sudo nvidia-ctk cdi generate --output={file}",
-    )
-
-
-def _described(machine: Machine, way: str) -> Finding | None:
-    """What is wrong with the descriptions (CDI) of what containers get."""
-    stale = _stale(machine) if way == "cdi" else None
-    if stale is not None:
-        return stale
-    lacking = cdi.without_memory_device(machine) if way == "cdi" else None
-    if lacking is not None:
-        return fail(
-            "toolkit",
-            f"{lacking} hands over GPUs, and not /dev/nvidia-uvm",
-            "in containers nvidia-smi works, and CUDA does not start: it was made too early",
-            "sudo nvidia-modprobe -u -c=0 && sudo nvidia-ctk cdi generate"
-            " --output=/etc/cdi/nvidia.yaml",
-        )
-    other = cdi.other_number(machine)
-    if other is not None:
-        file, device, theirs, own = other
-        return fail(
-            "toolkit",
-            f"{file} hands over {device} as device {theirs}, and it is {own} since this boot",
-            "in containers nvidia-smi works, and CUDA does not start (999): numbers change",
-            f"sudo nvidia-ctk cdi generate --output={file}; where it stays so, at each boot"
-            " (nvidia-cdi-refresh)",
-        )
-    return None
 
 
 def _no_toolkit(machine: Machine) -> Finding:

@@ -5,9 +5,11 @@ Accelerate's launcher, torchrun and plain Python each tell it in variables, and 
 
 import os
 from contextlib import suppress
+from typing import Any
 
 import psutil
 import torch
+import torch.distributed as dist
 
 from host import launcher, stages
 from host.errors import HostError, UsageError
@@ -215,3 +217,21 @@ def share_gpu() -> bool:
     those who want to see on one GPU that several processes end in the same bits.
     """
     return os.environ.get("LOCKSTEP_SHARE_GPU") == "1"
+
+
+def agree(staged: Stages | None, sharded: bool, control: dist.ProcessGroup, world: int) -> None:
+    """See that all processes are to have the model in the same way, before they wait for what only
+    some would do.
+
+    Raises:
+        UsageError: on every process.
+    """
+    mine = "ACCELERATE=fsdp" if sharded else staged.words if staged else "whole models"
+    every: list[Any] = [None] * world
+    dist.all_gather_object(every, mine, group=control)
+    other = next((rank for rank, words in enumerate(every) if words != every[0]), None)
+    if other is not None:
+        raise UsageError(
+            f"process 0 has {every[0]}, and process {other} has {every[other]}",
+            "start all of them with the same STAGES and ACCELERATE",
+        )

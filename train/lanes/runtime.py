@@ -19,7 +19,7 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 from torch import Tensor
 
 from host import garbage, launcher, plan
-from host.errors import HostError, LockstepError, UsageError
+from host.errors import HostError, LockstepError
 from host.lanes import MEASURED, share
 from host.stages import Stages
 from train.config import Config
@@ -211,7 +211,7 @@ def start(
         control: Any = None
         if world > 1:
             control = dist.new_group(backend="gloo", timeout=patience)
-            _agree(staged, sharded, control, world)
+            launched.agree(staged, sharded, control, world)
         team = teams(world, staged.count if staged is not None else 1, rank, patience)
         if staged is not None:  # the stages of a copy run the same lanes
             copies = share(config.lanes, team.size, batch=size, level=level)
@@ -240,24 +240,6 @@ def start(
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.
         accelerator.end_training()
-
-
-def _agree(staged: Stages | None, sharded: bool, control: dist.ProcessGroup, world: int) -> None:
-    """See that all processes are to have the model in the same way, before they wait for what only
-    some would do.
-
-    Raises:
-        UsageError: on every process.
-    """
-    mine = "ACCELERATE=fsdp" if sharded else staged.words if staged else "whole models"
-    every: list[Any] = [None] * world
-    dist.all_gather_object(every, mine, group=control)
-    other = next((rank for rank, words in enumerate(every) if words != every[0]), None)
-    if other is not None:
-        raise UsageError(
-            f"process 0 has {every[0]}, and process {other} has {every[other]}",
-            "start all of them with the same STAGES and ACCELERATE",
-        )
 
 
 def _buckets(config: Config) -> DistributedDataParallelKwargs:
