@@ -98,9 +98,17 @@ def count() -> int:
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def build(_machine: Machine) -> Finding:
-    """What torch is."""
+def build(machine: Machine) -> Finding:
+    """What torch is, and that it is one for the GPUs that are here."""
     python = platform.python_version()
+    if torch.version.cuda is None and visible.seen(machine):
+        return fail(
+            "torch",
+            f"{torch.__version__} is built without CUDA, Python {python}",
+            "it trains on the CPU, whatever the driver can do",
+            "rm -rf .venv, and make train installs that of the lock; in an environment of your own"
+            " a wheel with CUDA, from PyTorch's index",
+        )
     return ok("torch", f"{torch.__version__} for CUDA {torch.version.cuda}, Python {python}")
 
 

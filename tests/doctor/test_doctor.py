@@ -498,3 +498,16 @@ def test_an_experiment_that_does_not_fit(tmp_path, monkeypatch) -> None:
 )
 def test_which_interfaces_a_variable_means(variable, asked, meant) -> None:
     assert network._chosen(variable, asked, ["docker0", "eth0", "eth1", "lo"]) == meant
+
+
+def test_a_torch_without_cuda_beside_a_gpu(tmp_path, monkeypatch) -> None:
+    """As PyPI's of 2024 for aarch64: https://github.com/pytorch/pytorch/issues/123835"""
+    name = "field-sound-mint-two-3090-at-eight-lanes-each"
+    machine = build(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()), tmp_path)
+    assert devices.build(machine).status == "ok"
+    monkeypatch.setattr(torch.version, "cuda", None)
+    found = devices.build(machine)
+    assert found.status == "fail"
+    assert "is built without CUDA" in found.seen
+    (tmp_path / "bare").mkdir()
+    assert devices.build(Machine(tmp_path / "bare", {"PATH": ""})).status == "ok"

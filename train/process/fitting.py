@@ -169,12 +169,11 @@ def ways(
     def fits(
         other: Config,
         half: bool = half,
-        over: int = 0,
+        spread: bool = sharded,
         cut: Stages | None = staged,
         count: int = world,
     ) -> bool:
-        """Whether it does; sharded over so many processes, where any number is given."""
-        spread, count = bool(over) or sharded, over or count
+        """Whether it does, on so many processes; sharded over them, or cut into stages."""
         needs = _needs(
             other,
             classes,
@@ -190,7 +189,7 @@ def ways(
         every = [need.training for need in needs]
         # Stages are unlike, and on the host they share one room.
         training = sum(every) / len(every) if host else max(every)
-        copy = needs[0].copy / (world if spread or cut else 1)
+        copy = needs[0].copy / (count if spread or cut else 1)
         return max(training + host * copy, needs[0].start) <= room
 
     def lanes(other: Config, half: bool = half) -> int | None:
@@ -203,7 +202,7 @@ def ways(
     def over_gpus() -> str | None:
         if _shardable(config, classes, shape):
             many = (n for n in sharing(config.lanes, "fast") if max(2, world) <= n <= visible)
-            count = next((n for n in many if fits(config, over=n)), None)
+            count = next((n for n in many if fits(config, spread=True, count=n)), None)
             return None if count is None else f"GPUS={count} ACCELERATE=fsdp"
         if not config.lockstep or config.model.compile or config.model.channels_last:
             return None
