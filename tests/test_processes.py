@@ -136,7 +136,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path) -> None:
         "--model.stem", "small", "--lanes", "1", "--reproducibility", "fast", "--data.size", "64",
         "--numerics", "native", "--batch_size", "16",
     )  # fmt: skip
-    wait_for(run / "tensorboard", 200)  # a lane is trained once before
+    wait_for(run / "tensorboard", 200)  # a few images are tried before
     time.sleep(1)
     child.send_signal(signal.SIGINT)
     time.sleep(1)

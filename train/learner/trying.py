@@ -59,20 +59,21 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
 
     compiled = portable.compiled()
     try:
-        count = config.micro_batch if level == "fast" else tries.SAMPLES
-        few = sizes.samples(config, images, runtime, count)
+        few = sizes.samples(config, images, runtime, tries.SAMPLES)
         looked = another(one_of_many, few)
         _check_synchronised(looked.model, config, runtime, samples or 0)
-        if level == "fast":
-            return _seen(looked, config, images, samples, sharded=runtime.sharded)
         # Before anything else: what a model does once shows in its first pass.
         begun = resumption.beginning(looked.model)
-        if not _examined(looked, config, images, samples):
+        look = _see if level == "fast" else examine.examine
+        if not _looked_at(looked, look, config, images, samples):
             del looked
             memory.give_back(runtime.device)
             few = sizes.samples(config, images, runtime, config.micro_batch)
             looked = another(one_of_many, few)
-            examine.examine(looked)
+            look(looked)
+        if level == "fast":
+            sizes.try_all(looked, config, images, samples)
+            return looked.traits() if runtime.sharded else USUAL
         left = resumption.leave(looked)
         found = looked.traits()  # of all its passes
         del looked
@@ -105,39 +106,34 @@ def traits(config: Config, images: ImageData, runtime: Runtime, samples: int | N
     return found
 
 
-def _seen(
-    looked: tries.Tries, config: Config, images: ImageData, samples: int | None, *, sharded: bool
-) -> Traits:
-    """What a model was seen to do that promises no bits; whatever fails does so here.
+def _see(looked: tries.Tries) -> None:
+    """What fails in a training that promises no bits fails here.
 
     Raises:
         UsageError: it cannot be trained, or saved.
     """
-    try:
-        looked.train()
-        resumption.state_of(looked.model)
-    except LockstepError:
-        raise
-    except Exception:  # whatever a model raises; the sizes may say better what is in the way
-        sizes.try_all(looked, config, images, samples)
-        raise
-    sizes.try_all(looked, config, images, samples)
-    if not sharded:
-        return USUAL
-    # What it does to its own weights would be lost where a process has a part of them.
-    looked.evaluate()
-    examine.disturb(looked)
-    return looked.traits()
+    looked.train()
+    resumption.state_of(looked.model)
+    if looked.runtime.sharded:
+        # What it does to its own weights would be lost where a process has a part of them.
+        looked.evaluate()
+        examine.disturb(looked)
 
 
-def _examined(looked: tries.Tries, config: Config, images: ImageData, samples: int | None) -> bool:
-    """Examine a model; whether it takes as few images as that.
+def _looked_at(
+    looked: tries.Tries,
+    look: Callable[[tries.Tries], None],
+    config: Config,
+    images: ImageData,
+    samples: int | None,
+) -> bool:
+    """Look at a model; whether it takes as few images as that.
 
     Raises:
         UsageError: it cannot be trained to the same bits, or does not fit the data.
     """
     try:
-        examine.examine(looked)
+        look(looked)
     except LockstepError:
         raise
     except Exception:  # whatever a model raises; the sizes may say better what is in the way
