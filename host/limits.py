@@ -18,6 +18,13 @@ ROOT = Path("/")
 _ONLINE = "sys/devices/system/cpu/online"
 # Version 1 says "no limit" with the largest number of whole pages.
 _UNLIMITED = 1 << 60
+# Of a container: Docker's, Podman's, and what Kubernetes mounts into a pod.
+_SIGNS = (
+    ".dockerenv",
+    "run/.containerenv",
+    "run/secrets/kubernetes.io",
+    "var/run/secrets/kubernetes.io",
+)
 _FILES = {
     "cpu": ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
     "memory": ("memory.max", "memory.limit_in_bytes"),
@@ -104,8 +111,7 @@ def memory_used(root: Path = ROOT) -> int | None:
 
 def in_container(root: Path = ROOT) -> bool:
     """Whether this is a container of Docker, Podman or Kubernetes."""
-    signs = ".dockerenv", "run/.containerenv", "run/secrets/kubernetes.io"
-    if any((root / name).exists() for name in (*signs, f"var/{signs[-1]}")):
+    if any((root / name).exists() for name in _SIGNS):
         return True
     with suppress(OSError, ValueError):
         return "kubepods" in (root / "proc/self/cgroup").read_text()
@@ -162,8 +168,9 @@ def processes(root: Path = ROOT) -> int | None:
 
 
 def sources(root: Path = ROOT) -> list[str]:
-    """The files that are read here, as paths on the machine: what a record of it must hold."""
+    """The files and folders that are looked at here: what a record of a machine must hold."""
     found = [root / "proc/self" / name for name in ("status", "cgroup")]
+    found += [root / name for name in _SIGNS]
     found += [root / "proc/meminfo", root / _ONLINE]
     for controller, names in _FILES.items():
         found += [folder / name for folder in _folders(root, controller) for name in names]

@@ -180,7 +180,8 @@ class Machine:
             line: {"code": a.code, "out": a.out, "err": a.err} for line, a in self._answers.items()
         }
         for path in limits.sources(self.root):
-            self.read(path)
+            look = self.names if self._place(path).is_dir() else self.read
+            look(path)
         told = {name: self.environ[name] for name in _TOLD if name in self.environ}
         seen = {
             "home": self.home,

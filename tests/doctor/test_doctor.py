@@ -112,6 +112,21 @@ def test_what_is_recorded_is_the_same_machine_again(tmp_path) -> None:
     assert checks.examine(build(json.loads(file.read_text()), tmp_path / "again")) == found
 
 
+@pytest.mark.parametrize("sign", [".dockerenv", "run/secrets/kubernetes.io/serviceaccount/token"])
+def test_what_is_recorded_in_a_container_is_a_container_again(tmp_path, sign) -> None:
+    """The kernel's log is the host's there."""
+    killed = "[   9.1] Out of memory: Killed process 7 (python) total-vm:9kB, anon-rss:9437184kB,\n"
+    told = {"source": "one of our own", "dmesg": killed}
+    inside = build({**told, "files": {f"/{sign}": ""}}, tmp_path / "first")
+    file = tmp_path / "here.json"
+    found = checks.examine(inside)
+    file.write_text(inside.record())
+    assert checks.examine(build(json.loads(file.read_text()), tmp_path / "again")) == found
+    assert {f.name: f.status for f in found}["memory"] == "ok"
+    outside = checks.examine(build(told, tmp_path / "outside"))
+    assert {f.name: f.status for f in outside}["memory"] == "warn"
+
+
 @pytest.mark.parametrize(
     ("words", "env", "code", "said"),
     [
