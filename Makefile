@@ -388,7 +388,7 @@ help:  ## this list
 	@echo
 	@echo 'variables:'
 	@echo '  CONFIG=FILE      the experiment                    ['$(call quoted,CONFIG)']'
-	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [all; configs/digits.yaml takes none]'
+	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [as many as share its lanes; digits: none]'
 	@echo '  CPUS=N           N processes on the CPU instead'
 	@echo '  SHARES=auto      fewer lanes for a slow process; SHARES=5,3 tells how many  [as many for each]'
 	@echo '  STAGES=N|A,B     cut the model into N stages, one on each process, or where modules A and B begin'

@@ -62,7 +62,7 @@ def test_what_a_page_names_is_there(page: str) -> None:
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
     assert len(README.splitlines()) <= 120
-    named = set(re.findall(r"\]\((docs/[\w.]+\.md)", README))
+    named = set(re.findall(r"\]\((docs/[\w.-]+\.md)", README))
     assert named == {page for page in EVERY if page != "README.md"}
 
 

@@ -160,7 +160,7 @@ def weights(folder: Path, name: str) -> str:
 def test_the_page_has_every_pair_and_launcher() -> None:
     assert len(LAUNCHERS) == 6
     found = re.findall(r"```python\n# (\w+)\.py", PAGE)
-    assert found == [*PAIRS, "search", "weights"]
+    assert found == ["start", *PAIRS, "search", "weights"]
 
 
 @pytest.mark.parametrize(
