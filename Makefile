@@ -80,7 +80,7 @@ endif
 endif
 
 # What nobody said may stand in .env. What is wrong with that file is said by those that read all of it.
-filed := $(if $(wildcard .env),CONFIG ENGINE DOCTOR TENSORBOARD_PORT)
+filed := $(if $(wildcard .env),CONFIG ENGINE DOCTOR TENSORBOARD_PORT DATA)
 $(foreach v,$(filter-out $(set),$(filed)),$(eval \
   $(v) := $$(or $$(shell $(PYTHON) -m host.settings $(v) 2>/dev/null),$$($(v)))))
 
@@ -134,11 +134,33 @@ ifneq ($(and $(filter local,$(engine)),$(runs),$(idle)),)
 $(error $(firstword $(idle)) is about containers, and this is ENGINE=local → take it away$(elsewhere))
 endif
 
+# Not refused, since what serves the containers may stand in .env for good.
+ifneq ($(and $(filter local,$(engine)),$(runs),$(DATA),$(if $(inside)$(filter DATA,$(told)),,yes)),)
+$(shell printf '%s\n' 'warning: DATA='$(call quoted,DATA)' is about containers, and does nothing here: ENGINE=local → ARGS="--data.root DIR" names a folder' >&2)
+endif
+
 # A run has an experiment of its own.
 past   := eval predict export reproduce report runs compare scaling
 ifneq ($(and $(filter CONFIG,$(told)),$(filter $(past),$(goals))),)
 ifeq ($(filter-out $(past),$(goals)),)
 $(error CONFIG does nothing with make $(firstword $(goals)), since a run has an experiment of its own → take it away)
+endif
+endif
+
+# Neither trains nor measures anything on several processes, on GPUs or in another precision.
+still  := data export runs compare report scaling knobs tensorboard
+where  := $(firstword $(filter GPUS CPUS PRECISION ACCELERATE,$(told)))
+ifneq ($(and $(where),$(filter $(still),$(goals))),)
+ifeq ($(filter-out $(still),$(goals)),)
+$(error $(where) does nothing with make $(firstword $(goals)), which works in one process on the CPU, in FP32 → take it away)
+endif
+endif
+
+# They look at an experiment, or at none.
+anyrun := data tune knobs tensorboard
+ifneq ($(and $(filter RUN,$(told)),$(filter $(anyrun),$(goals))),)
+ifeq ($(filter-out $(anyrun),$(goals)),)
+$(error RUN does nothing with make $(firstword $(goals)) → take it away; CONFIG=RUN/config.yaml is the experiment of a run)
 endif
 endif
 
@@ -161,7 +183,7 @@ ifneq ($(goals),seeds)
 $(error N is the number of seeds of make seeds, and does nothing with make $(firstword $(filter-out seeds,$(goals))) → take it away)
 endif
 endif
-ifneq ($(and $(filter seeds,$(goals)),$(filter N,$(told)),$(or $(filter 0,$(value N)),$(filter-out $(shell printf %s $(call quoted,N) | tr -cd 0-9),$(value N)),$(if $(value N),,empty))),)
+ifneq ($(and $(filter seeds,$(goals)),$(filter N,$(set)),$(or $(filter 0,$(value N)),$(filter-out $(shell printf %s $(call quoted,N) | tr -cd 0-9),$(value N)),$(if $(value N),,empty))),)
 $(error N=$(value N) is no number from 1 → make seeds N=5)
 endif
 ifneq ($(and $(filter seeds,$(goals)),$(findstring --seeds,$(value ARGS))),)
@@ -209,7 +231,7 @@ sweep: checked $(ENV)  ##2 train CONFIG with other knobs: ARGS="--over optim.lr=
 	$(VERB) sweep $(if $(older),,--config $(call quoted,CONFIG)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 seeds: checked $(ENV)  ##2 train CONFIG with N seeds: mean, standard deviation and each one's weights
-	$(VERB) sweep $(if $(older),,--config $(call quoted,CONFIG)) $(if $(filter N,$(told)),--seeds $(call quoted,N),$(if $(older),,--seeds 3)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
+	$(VERB) sweep $(if $(older),,--config $(call quoted,CONFIG)) $(if $(filter N,$(set)),--seeds $(call quoted,N),$(if $(older),,--seeds 3)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 reproduce: named $(ENV)  ##1 train RUN again from its record and compare the bits; on any CPUS= or GPUS=
 	$(VERB) reproduce $(call quoted,RUN) $(args)

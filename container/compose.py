@@ -37,7 +37,7 @@ _TELLING = ("evaluate", "predict", "runs", "compare", "scaling")
 def variables(environ: Mapping[str, str], line: table.Line) -> dict[str, str]:
     """What Compose is to know beyond its defaults."""
     # What is empty was overruled: .env must not say it again.
-    overruled = {name: "" for name in settings.WHERE if environ.get(name) == ""}
+    overruled = {name: "" for name in (*settings.WHERE, "SHARES") if environ.get(name) == ""}
     given = {name: environ[name] for name in settings.PASSED if environ.get(name)}
     for name in ("DATA", "CACHE"):
         if name in given:  # Compose takes a bare name for a volume's, and makes what is not there
@@ -106,7 +106,9 @@ def run(words: list[str]) -> int:
         extra = {**extra, **machines.variables, "NETWORK": "host"}
         files = [*files, *overlay.infiniband()]
     known = {**variables(environ, line), **extra}
-    labels = image.labels(line, service, known.get("BASE_IMAGE", ""))
+    labels = image.labels(
+        line, service, known.get("BASE_IMAGE", ""), snapshot=known.get("APT_SNAPSHOT", "")
+    )
     wanted = words[0] == "build"
     if wanted or not image.is_current(image.name(service, line.name), labels["INPUTS"]):
         target = "dev" if service == "dev" else "train"
@@ -121,6 +123,7 @@ def run(words: list[str]) -> int:
     name = foreground.name(service)
     how = ["--name", name, "--env", f"{CONTAINER}={name}"]
     how += ["--env", TOLD] if os.environ.get(TOLD) else []
+    how += [word for name in settings.libraries(os.environ) for word in ("--env", name)]
     how += [] if foreground.terminal() else ["-T"]
     # The checkout itself is mounted for `dev`: what is put into it would stay there.
     how += packages.mounts(environ.get("CODE", ""), words) if computes else []

@@ -8,6 +8,7 @@ from pathlib import Path
 from host import plan
 from host.cuda import Driver
 from host.docker import no_toolkit
+from host.errors import UsageError
 
 
 def choose(
@@ -34,6 +35,12 @@ def choose(
         if environ.get("GPUS"):
             raise refusal
         return [], {}, f"training on the CPU: {refusal}"
+    one = environ.get("CDI_GPU", "all")
+    if one not in ("", "all"):
+        raise UsageError(
+            f"CDI_GPU={one} is for Compose without make",
+            "take it away; GPUS=1,3 or CUDA_VISIBLE_DEVICES chooses GPUs here",
+        )
     chosen = [gpu.index for gpu in gpus]
     if environ.get("GPUS", "").isdigit():
         chosen = chosen[: planned.processes]

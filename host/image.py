@@ -22,8 +22,12 @@ def name(service: str, line: str) -> str:
     return f"{'lockstep-dev' if service == 'dev' else 'lockstep'}:{line}"
 
 
-def labels(line: Line, service: str, base: str) -> dict[str, str]:
+def labels(line: Line, service: str, base: str, *, snapshot: str = "") -> dict[str, str]:
     """Build arguments that become the image's labels, INPUTS among them: a digest of its inputs.
+
+    Args:
+        base: another base image than the line's.
+        snapshot: the date of Ubuntu's packages, where one is named.
 
     Raises:
         UsageError: the line has no lock yet.
@@ -34,7 +38,8 @@ def labels(line: Line, service: str, base: str) -> dict[str, str]:
             f"there is no lock requirements/{line.lock.name}", f"make it: make lock CUDA={made}"
         )
     locks = [line.lock] + ([HOME / "requirements" / "dev.txt"] if service == "dev" else [])
-    digest = hashlib.sha256(f"{line.name} {base or line.image}".encode())
+    of = [line.name, base or line.image, *([snapshot] if snapshot else [])]
+    digest = hashlib.sha256(" ".join(of).encode())
     for path in [*sorted(p for pattern in _INPUTS for p in HOME.glob(pattern)), *locks]:
         digest.update(path.name.encode() + path.read_bytes())
     torch = re.search(r"^torch==(\S+)", line.lock.read_text(), re.MULTILINE)

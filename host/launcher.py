@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Mapping
 
 from host import nodes
 from host.errors import UsageError
@@ -50,6 +51,31 @@ def world() -> int | None:
     """Processes of this launch that were asked for; None where nobody says."""
     told = os.environ.get("WORLD_SIZE")
     return int(told) if told else None
+
+
+def check_unheard(told: Mapping[str, str]) -> None:
+    """Refuse what is said to make, where another launcher started this process.
+
+    Args:
+        told: the environment, without what .env says of it: that is for make.
+
+    Raises:
+        UsageError: nobody here would do it.
+    """
+    here = {
+        "PRECISION": os.environ.get("ACCELERATE_MIXED_PRECISION", "no"),
+        "GPUS": str(local_world()),
+        "CPUS": str(local_world()),
+        "ACCELERATE": None,
+    }
+    for name, done in here.items():
+        said = (os.environ if name == "PRECISION" else told).get(name)
+        if said and said != done:
+            raise UsageError(
+                f"{name}={said} is for make, and did not start this process",
+                "python -m train.launch takes it too; or say it to your launcher, as accelerate"
+                " launch --mixed_precision bf16 --num_processes 2; or take it away",
+            )
 
 
 def elastic() -> str | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
+from typing import Mapping
 
 from host import HOME, dotenv, keys, nodes
 from host.errors import LockstepError, UsageError
@@ -36,7 +38,20 @@ PASSED = (
 """What a container is to know as well."""
 # make itself reads the first four, Compose the others.
 _OTHERS = ("CONFIG", "ENGINE", "CUDA", "DOCTOR", "SHM_SIZE", "READ_ONLY", "MEMLOCK", "CDI_GPU")
+_READ = ("CUDA", "MEMLOCK", "CDI_GPU")  # by us as well
 _ONCE = ("RUN", "ARGS", "PYTHON")
+
+
+# What PyTorch and its libraries read; places are the host's, and a key has a way of its own.
+_LIBRARY = re.compile(
+    "(NCCL|TORCH|TORCHINDUCTOR|PYTORCH|CUBLAS|CUDNN|GLOO|MKL|DNNL|ONEDNN|ATEN|TIMM|HF)_"
+    "(?!.*(HOME|DIR|PATH|FILE|CACHE|TOKEN)$)|NVIDIA_TF32_OVERRIDE$"
+)
+
+
+def libraries(environ: Mapping[str, str]) -> list[str]:
+    """The variables that libraries read, and that a container would not know by itself."""
+    return sorted(name for name in environ if _LIBRARY.match(name))
 
 
 def read() -> dict[str, str]:
@@ -46,7 +61,7 @@ def read() -> dict[str, str]:
         UsageError: .env cannot be read, or sets what would do nothing there.
     """
     filed = _filed()
-    own = {n: v for n, v in filed.items() if n in (*PASSED, "CUDA") and n not in os.environ}
+    own = {n: v for n, v in filed.items() if n in (*PASSED, *_READ) and n not in os.environ}
     if any(os.environ.get(name) for name in WHERE):
         own.update({name: "" for name in (*WHERE, "SHARES") if name in own})
     return {**os.environ, **own}

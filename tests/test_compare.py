@@ -11,6 +11,8 @@ import pytest
 from conftest import DIGITS, ROOT, one_line
 from PIL import Image
 
+from train.config import Config
+from train.record import comparison
 from train.runs import seeds
 from train.runs.seeds import Group
 
@@ -254,3 +256,20 @@ def test_what_cannot_be_drawn_is_refused(finished, cli, words, says) -> None:
     done = cli("compare", *[finished] * 9, *words)
     assert done.code == 2
     assert says in one_line(done.err)
+
+
+def test_other_starting_weights_are_a_difference() -> None:
+    """Else the machine would be blamed for them."""
+    one, other = ({"first_weights_sha256": letter * 64} for letter in "ab")
+    assert comparison.unlike(one, other) == [("starting weights", "a" * 12, "b" * 12)]
+    assert comparison.unlike(one, one) == []
+
+
+def test_processes_agree_on_when_they_meet() -> None:
+    """These knobs change no bit; a process that saves at other steps would wait for the others."""
+    often = Config.model_validate({"checkpoint": {"every": 5}, "log": {"every": 3}})
+    said = comparison.other_knobs(Config(), often)
+    assert said == (
+        "checkpoint.every is 5, and None on the first; log.every is 3, and 10 on the first"
+    )
+    assert comparison.other_knobs(Config(), Config.model_validate({"watchdog": 60})) == ""

@@ -251,6 +251,7 @@ def test_gpus_asked_for_become_compose_files(case) -> None:
         ({"GPUS": "1"}, 0, None, "error: GPUS=1, and no GPUs can be seen here → use CPUS=1"),
         ({"GPUS": "all"}, 0, None, "error: GPUS=all, and no GPUs can be seen here → use CPUS=1"),
         ({"GPUS": "some"}, 2, "nvidia", "error: GPUS=some is no number of processes"),
+        ({"CDI_GPU": "1"}, 2, "cdi", "error: CDI_GPU=1 is for Compose without make → take it away"),
         ({"GPUS": "1"}, 1, None, "error: 1 GPU is here, and Docker has no NVIDIA Container Toolkit → install it"),
     ],
 )  # fmt: skip
@@ -385,6 +386,8 @@ def test_an_edit_of_the_code_needs_no_build_and_one_of_the_lock_does(tmp_path, m
 
     before, dev = inputs(), inputs("dev")
     assert inputs("train", "mirror/cuda:13") != before
+    dated = image.labels(table.lines()[0], "train", "", snapshot="20261101T000000Z")["INPUTS"]
+    assert dated != before
     (tmp_path / "train.py").write_text("")
     assert inputs() == before
     (tmp_path / "requirements" / "dev.txt").write_text("")
@@ -488,6 +491,33 @@ def test_where_to_train_is_said_by_the_environment_or_by_the_env_file(
     monkeypatch.setenv("ACCELERATE", "")  # make train ACCELERATE=
     found = settings.read()
     assert [found.get(n) for n in ("GPUS", "CPUS", "ACCELERATE")] == [None, "2", ""]
+
+
+def test_what_the_env_file_says_of_shares_and_memory_reaches_a_container_or_is_overruled(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("host.settings.HOME", tmp_path)
+    (tmp_path / ".env").write_text("GPUS=2\nSHARES=5,3\nMEMLOCK=1024\n")
+    for name in ("GPUS", "SHARES", "MEMLOCK", "ACCELERATE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CPUS", "2")
+    monkeypatch.setattr("host.docker.rootless", lambda: True)
+    told = compose.variables(settings.read(), table.lines()[0])
+    assert (told["GPUS"], told["SHARES"], told["MEMLOCK"]) == ("", "", "1024")
+
+
+def test_variables_of_libraries_reach_a_container() -> None:
+    there = {
+        "NCCL_ALGO": "Ring", "NVIDIA_TF32_OVERRIDE": "0", "HF_ENDPOINT": "https://mirror",
+        "CUBLAS_WORKSPACE_CONFIG": ":16:8", "PYTORCH_ALLOC_CONF": "x",
+    }  # fmt: skip
+    places = {
+        "HF_HOME": "/a",
+        "TORCH_HOME": "/b",
+        "HF_TOKEN": "secret",
+        "NVIDIA_VISIBLE_DEVICES": "0",
+    }
+    assert settings.libraries({**there, **places, "HOME": "/root"}) == sorted(there)
 
 
 def test_data_that_is_not_there_is_refused(monkeypatch, tmp_path) -> None:

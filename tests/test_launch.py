@@ -12,7 +12,7 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from conftest import ROOT
 
-from host import errors, hardware, plan
+from host import errors, hardware, launcher, plan
 from host.errors import CheckpointError, HostError, LockstepError, LostPeers, UsageError
 from train.process import outcome, supervisor
 
@@ -223,3 +223,28 @@ def test_an_error_is_the_same_error_in_another_process(kind) -> None:
 
 def test_codes_of_others_are_the_environments() -> None:
     assert errors.of(1) is errors.of(139) is HostError
+
+
+@pytest.mark.parametrize(
+    ("told", "there", "refused"),
+    [
+        ({"PRECISION": "bf16"}, {}, "PRECISION=bf16"),
+        ({"PRECISION": "bf16"}, {"ACCELERATE_MIXED_PRECISION": "bf16"}, None),
+        ({"PRECISION": "no"}, {}, None),
+        ({"CPUS": "2"}, {"LOCAL_WORLD_SIZE": "2"}, None),
+        ({"GPUS": "4"}, {}, "GPUS=4"),
+        ({"ACCELERATE": "fsdp"}, {}, "ACCELERATE=fsdp"),
+        ({"CPUS": ""}, {}, None),
+    ],
+)
+def test_what_is_said_to_make_is_not_unheard_elsewhere(monkeypatch, told, there, refused) -> None:
+    """`PRECISION=bf16 torchrun …` would train in FP32, and say so nowhere."""
+    for name in ("PRECISION", "ACCELERATE_MIXED_PRECISION", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**told, **there}.items():
+        monkeypatch.setenv(name, value)
+    if refused is None:
+        launcher.check_unheard(told)
+        return
+    with pytest.raises(UsageError, match=f"{refused} is for make, and did not start this process"):
+        launcher.check_unheard(told)

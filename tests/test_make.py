@@ -201,6 +201,35 @@ def test_what_is_about_containers_does_nothing_without_one(place, name) -> None:
     assert f"{name} is about containers, and this is ENGINE=local" in said
 
 
+@pytest.mark.parametrize(
+    ("target", "word"),
+    [
+        ("export", "PRECISION=bf16"),
+        ("runs", "GPUS=2"),
+        ("compare", "CPUS=2"),
+        ("report", "ACCELERATE=fsdp"),
+        ("tune", "RUN=runs/a"),
+        ("data", "RUN=runs/a"),
+    ],
+)
+def test_what_does_nothing_with_a_target_is_refused(place, target, word) -> None:
+    code, said, told = make(place, target, word)
+    assert (code, told) == (2, [])
+    assert f"{word.split('=')[0]} does nothing with make {target}" in said
+
+
+def test_data_of_the_environment_is_not_left_out_without_a_word(place) -> None:
+    """In `.env` for the containers, it would be forgotten where no engine answers."""
+    _, said, _ = make(place, "train", DATA="/mnt/pictures")
+    assert "warning: DATA=/mnt/pictures is about containers, and does nothing here" in said
+
+
+def test_the_number_of_seeds_may_stand_before_make(place) -> None:
+    for words, given, wanted in ((["N=4"], {"N": "5"}, "4"), ([], {"N": "5"}, "5"), ([], {}, "3")):
+        _, _, told = make(place, "seeds", *words, **given)
+        assert told[told.index("--seeds") + 1] == wanted
+
+
 @pytest.mark.parametrize("value", ["no", "false", "off", "2"])
 def test_the_doctor_is_asked_or_not(place, value) -> None:
     words = ["make", "train", "ENGINE=local", f"DOCTOR={value}", f"PYTHON={sys.executable}"]

@@ -3,9 +3,11 @@ import safetensors.torch
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torchvision import models as registry
 
 from host.errors import UsageError
 from train.config import Config, Model, Optim
+from train.learn import models
 from train.learn.models import build
 from train.learn.nets import OURS
 from train.learn.optim import build as build_optimizer
@@ -48,6 +50,31 @@ def test_the_small_stem_keeps_the_size() -> None:
     model = build(Model(name="resnet18", stem="small"), 10, (3, 32, 32))
     assert model.conv1.kernel_size == (3, 3)
     assert model.layer1(model.maxpool(model.conv1(torch.rand(1, 3, 32, 32)))).shape[2:] == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "anew"),
+    [
+        ({"stem": "small"}, (3, 32, 32), "conv1 (model.stem: small), fc (10 classes)"),
+        ({}, (1, 64, 64), "conv1 (1 channel), fc (10 classes)"),
+        ({}, (3, 64, 64), "fc (10 classes)"),
+    ],
+)
+def test_what_published_weights_do_not_reach_is_said(monkeypatch, options, shape, anew) -> None:
+    """Without the weights themselves, which nobody may fetch here."""
+    made = registry.get_model
+    monkeypatch.setattr(registry, "get_model", lambda name, weights, **k: made(name, **k))
+    config = Model(name="resnet18", weights="DEFAULT", **options)
+    model = build(config, 10, shape)
+    assert [*models.published(config, model)] == [
+        f"weights: DEFAULT of resnet18; begun anew: {anew}"
+    ]
+    frozen = config.model_copy(update={"freeze": ["conv1"]})
+    if "conv1" not in anew:
+        assert not build(frozen, 10, shape).conv1.weight.requires_grad
+        return
+    with pytest.raises(UsageError, match="names conv1, which begins with random"):
+        build(frozen, 10, shape)
 
 
 def test_the_same_seed_makes_the_same_weights() -> None:

@@ -188,6 +188,24 @@ def test_engines_that_shard_are_refused_by_name(monkeypatch, engine) -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("GRADIENT_ACCUMULATION_STEPS", "4", "--lanes N cuts a batch"),
+        ("DYNAMO_BACKEND", "INDUCTOR", "--model.compile true"),
+        ("GRADIENT_CLIPPING", "1.0", "--optim.clip"),
+        ("MIXED_PRECISION", "fp8", "one of no, fp16 and bf16"),
+    ],
+)
+def test_what_accelerate_would_do_by_itself_is_refused(monkeypatch, name, value, instead) -> None:
+    """It would divide every gradient, compile the model, and so on: other bits, without a word."""
+    monkeypatch.setenv(f"ACCELERATE_{name}", value)
+    with pytest.raises(HostError) as refused, runtimes.start(Config()):
+        pass
+    assert f"ACCELERATE_{name} is {value}" in refused.value.problem
+    assert instead in refused.value.fix
+
+
 def test_fp16_on_the_cpu_is_an_error(monkeypatch) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")

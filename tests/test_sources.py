@@ -603,6 +603,7 @@ def test_cifar(tmp_path, name) -> None:
         assert np.array_equal(split.resident.permute(0, 2, 3, 1).numpy(), there.data)
         assert split.labels.tolist() == there.targets
     assert found.classes == there.classes
+    assert not found.held_out  # what evaluate --all asks
     assert load(Data(source=name, root=str(next(root.iterdir())))).sha256 == found.sha256
 
 

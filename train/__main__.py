@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     words = [word for word in words if word != "--"]
     if words and re.fullmatch("--local[-_]rank=[0-9]+", words[0]) and "LOCAL_RANK" in os.environ:
         del words[0]
+    told = dict(os.environ)
     try:
         # Before anything reads HF_HOME or WANDB_API_KEY; what the environment sets already stays.
         dotenv.load(Path(".env"))
@@ -47,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         # Our own supervisor has said all that is to be said.
         if started and command.verb.LAUNCHED and parent.SUPERVISOR not in os.environ:
             launcher.adopt()
+            launcher.check_unheard(told)
         parent.end_with_launcher()
         command.run()
     except LockstepError as error:

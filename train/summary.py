@@ -17,7 +17,7 @@ from train.data.pictures import some
 from train.lanes import order
 from train.lanes.sharding import Sharding
 from train.lanes.staging import Staging
-from train.learn import optim, pretrained
+from train.learn import models, optim, pretrained
 from train.learn.layers import depths
 from train.measure import Metrics
 from train.parts import Parts
@@ -69,6 +69,7 @@ def opening(parts: Parts, path: Path, step: int) -> str:
         f"{config.model.name}: {size} parameters{frozen}, {kind}",
         *_shards(parts),
         *pretrained.taken(config.model, parts.unwrapped),
+        *models.published(config.model, parts.unwrapped),
         *_losses(config),
         *_rates(config, parts),
         *_length(config, parts),

@@ -40,6 +40,12 @@ class Model(Section):
     @model_validator(mode="after")
     def _known_weights(self) -> "Model":
         said = self.weights
+        if self.prefix is not None and said and self.file is None and self.hub_id is None:
+            raise UsageError(
+                f"model.prefix does nothing with model.weights: {said}: it is about the names in a"
+                " file",
+                "take it away",
+            )
         if said is None or self.file is not None or self.hub_id is not None:
             return self
         if said.endswith(_UNSAFE) and (not _HUB_ID.fullmatch(said) or Path(said).exists()):

@@ -42,12 +42,7 @@ def sharded() -> bool:
     Raises:
         HostError: it asks for another engine, or for what this trainer does not do with FSDP.
     """
-    for engine in ("DEEPSPEED", "MEGATRON_LM"):
-        if _is_set(f"ACCELERATE_USE_{engine}"):
-            raise HostError(
-                f"the hardware config asks for {engine}, which this trainer does not do",
-                "use one of configs/accelerate",
-            )
+    _check_accelerate()
     if not _is_set("ACCELERATE_USE_FSDP"):
         return False
     del os.environ["ACCELERATE_USE_FSDP"]
@@ -63,6 +58,33 @@ def sharded() -> bool:
             + ", and --model.activation_checkpointing true" * ("activation" in wrong[0]),
         )
     return True
+
+
+def _check_accelerate() -> None:
+    """Refuse what Accelerate would do by itself, beside what the experiment says.
+
+    Raises:
+        HostError: a hardware config or a variable asks for it.
+    """
+    for engine in ("DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"):
+        if _is_set(f"ACCELERATE_USE_{engine}"):
+            raise HostError(
+                f"the hardware config asks for {engine}, which this trainer does not do",
+                "use one of configs/accelerate",
+            )
+    for name, usual, instead in (
+        ("GRADIENT_ACCUMULATION_STEPS", ("1",), "--lanes N cuts a batch into N parts"),
+        ("GRADIENT_CLIPPING", ("none",), "--optim.clip does it"),
+        ("DYNAMO_BACKEND", ("no", "none"), "--model.compile true does it"),
+        ("MIXED_PRECISION", ("no", "fp16", "bf16"), "use one of no, fp16 and bf16"),
+    ):
+        said = os.environ.get(f"ACCELERATE_{name}", "")
+        if said and said.lower() not in usual:
+            raise HostError(
+                f"ACCELERATE_{name} is {said}, by a hardware config or a variable, which this"
+                " trainer does not do",
+                f"take it away; {instead}",
+            )
 
 
 # What a hardware config can say of FSDP and would be left undone; what else it can say has no

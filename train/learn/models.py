@@ -1,7 +1,7 @@
 """From a model's name to a module: small nets of our own, a library's, or the user's."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -33,11 +33,33 @@ def build(config: Model, classes: int, shape: Shape) -> nn.Module:
                 "take it away",
             )
         model = model.to(memory_format=torch.channels_last)
+    begun = dict(registry.made_anew(model, config)) if _published(config) else {}
+    for name in config.freeze:
+        layer = name if name in begun else name.rpartition(".")[0]
+        if layer in begun:
+            raise UsageError(
+                f"model.freeze names {name}, which begins with random weights ({begun[layer]})",
+                "leave it out of model.freeze, or take the published form of that layer",
+            )
     freeze(model, config.freeze)
     # All of it, as after an evaluation: what a constructor left in another mode would come out of
     # the first one in this.
     model.train()
     return model
+
+
+def published(config: Model, model: nn.Module) -> Iterator[str]:
+    """What a model of torchvision has of its published weights, and what began anew."""
+    if _published(config):
+        begun = [f"{name} ({why})" for name, why in registry.made_anew(model, config)]
+        anew = f"; begun anew: {', '.join(begun)}" if begun else ""
+        yield f"weights: {config.weights} of {config.name}{anew}"
+
+
+def _published(config: Model) -> bool:
+    """Whether torchvision's own weights are asked for."""
+    named = config.weights is not None and config.file is None and config.hub_id is None
+    return named and config.in_timm is None
 
 
 def has_small_stem(config: Model, model: nn.Module) -> bool:

@@ -96,6 +96,29 @@ def exact_pooling(model: nn.Module) -> None:
             model.set_submodule(name, AveragePool((height, width)))
 
 
+def made_anew(model: nn.Module, config: Model) -> list[tuple[str, str]]:
+    """What of published weights a model does without, and why; all of torchvision's know 1,000
+    classes and three channels.
+    """
+    where, first = _first_convolution(model)
+    head = next((n, m) for n, m in reversed([*model.named_modules()]) if _outputs(m))
+    found = []
+    if config.stem == "small":
+        found.append((where, "model.stem: small"))
+    elif first.in_channels != 3:
+        found.append((where, f"{first.in_channels} channel{'s' * (first.in_channels > 1)}"))
+    if _outputs(head[1]) != 1000:
+        found.append((head[0], f"{_outputs(head[1])} classes"))
+    return found
+
+
+def _outputs(module: nn.Module) -> int | None:
+    """How many outputs a layer has that may be a head."""
+    if isinstance(module, nn.Linear):
+        return module.out_features
+    return module.out_channels if isinstance(module, nn.Conv2d) else None
+
+
 def _first_convolution(model: nn.Module) -> tuple[str, nn.Conv2d]:
     return next((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d))
 

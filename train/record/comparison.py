@@ -10,7 +10,7 @@ import torch.distributed as dist
 from host import lanes
 from host.errors import DataError, HostError, UsageError
 from train.config import Config
-from train.experiment import differences as differences_of
+from train.experiment.comparing import every_difference
 from train.lanes.runtime import Runtime
 from train.learn import optim
 from train.record.provenance import describe
@@ -27,6 +27,8 @@ _PLACE = re.compile(
     "|NCCL_(SOCKET|IB|NET|HCA|DEBUG|HOSTID|TOPO)"
     "|.*_(DIR|HOME|PATH)$"
 )
+# Knobs that change no bit, and say in which steps all processes exchange something.
+_TOGETHER = ("checkpoint.every", "checkpoint.background", "log.every", "tripwire")
 # Factors of some levels and numerics alone.
 _DEPENDING = ("processes", "sharded weights", "device", "driver")
 # GPUs and their libraries have no part in portable numerics.
@@ -126,8 +128,12 @@ def agree(config: Config, runtime: Runtime) -> None:
 
 
 def other_knobs(first: Config, other: Config) -> str:
-    """Which knobs that decide the result are others, for people; empty: none."""
-    unlike = differences_of(first, other)
+    """Which knobs are others that decide the result, or when processes meet; empty: none."""
+    unlike = [
+        (name, here, there)
+        for name, here, there, free in every_difference(first, other)
+        if not free or name in _TOGETHER
+    ]
     said = [f"{name} is {there}, and {here} on the first" for name, here, there in unlike[:SHOWN]]
     return "; ".join(said)
 
@@ -206,6 +212,7 @@ def _factors(manifest: Manifest) -> dict[str, Any]:
     kind = () if portable else ("device", "driver")
     for name in (*kind, "mixed_precision", "threads", "cpu_capability"):
         factors[name] = hardware.get(name)
+    factors["starting weights"] = manifest.get("first_weights_sha256")
     factors["optimizer kernel"] = manifest.get("optimizer_kernel", optim.OWN)
     variables = manifest.get("environment", {})
     factors |= {f"variable {n}": v for n, v in variables.items() if not _PLACE.match(n)}

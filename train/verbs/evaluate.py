@@ -73,7 +73,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
 
 def _check_others(root: str | None, before: str | None) -> None:
     """See that all of a folder are not those that the weights were trained on."""
-    if root is None or (before and Path(root).resolve() == Path(before).resolve()):
+    if root is None or Path(root).resolve() == Path(before or "data").resolve():
         raise UsageError(
             "--all would measure pictures that the weights were trained on",
             f"name others: {root_flag()}",

@@ -71,7 +71,10 @@ def splits(config: Data) -> Found:
     ]
     classes, numbers = labels.number(said[0], said[1], classes)
     return Found(
-        Labelled(Arrays(pixels), numbers[0]), Labelled(Arrays(held[0]), numbers[1]), classes
+        Labelled(Arrays(pixels), numbers[0]),
+        Labelled(Arrays(held[0]), numbers[1]),
+        classes,
+        both=True,
     )
 
 
