@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, limits
 from host.machine import Machine
+from host.text import whole
 
 _RUN = 1e9  # bytes: checkpoints of a middling model
 _FILES = 1000  # that a run and its caches make
@@ -22,16 +25,9 @@ def disk(machine: Machine) -> Finding:
     place, least = min(known, key=lambda pair: pair[1])
     seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
     fix = "make room, or put runs/ on another disk: ln -s /big/runs runs"
-    files = [machine.files(p if machine.exists(p) else machine.home) for p, _ in known]
-    fewest = min((count for count in files if count is not None), default=_FILES)
-    if fewest < _FILES:
-        return fail(
-            "disk",
-            f"{seen}, but {fewest:,} more files at most (inodes)",
-            "`No space left on device` would end the run, whatever df says",
-            "du --inodes -x -d3 / 2>/dev/null | sort -n | tail   # where they are; or put runs/ on"
-            " another disk: ln -s /big/runs runs",
-        )
+    short = _short(machine, [p for p, _ in known], seen, least)
+    if short is not None:
+        return short
     if least < _RUN:
         return fail("disk", seen, "a checkpoint would not fit, and the run would end there", fix)
     place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
@@ -47,6 +43,30 @@ def disk(machine: Machine) -> Finding:
     if least < 5e9:
         return warn("disk", seen, "a few checkpoints or a data set fill it", fix)
     return ok("disk", seen)
+
+
+def _short(machine: Machine, places: list[str], seen: str, least: int) -> Finding | None:
+    """What runs out before the disk is full: a user's quota, or inodes."""
+    allowed = [room for room in (_allowed(machine, place) for place in places) if room is not None]
+    if allowed and min(allowed) < min(_RUN, least):
+        return fail(
+            "disk",
+            f"{seen}, and this user's quota there has {max(0, min(allowed)) / 1e9:.1f} GB left",
+            "`Disk quota exceeded` would end the run, whatever df says",
+            "quota -s; du -h -d1 ~ | sort -h   # what takes it; or put runs/ on another disk: ln -s"
+            " /big/runs runs",
+        )
+    files = [machine.files(p if machine.exists(p) else machine.home) for p in places]
+    fewest = min((count for count in files if count is not None), default=_FILES)
+    if fewest >= _FILES:
+        return None
+    return fail(
+        "disk",
+        f"{seen}, but {fewest:,} more files at most (inodes)",
+        "`No space left on device` would end the run, whatever df says",
+        "du --inodes -x -d3 / 2>/dev/null | sort -n | tail   # where they are; or put runs/ on"
+        " another disk: ln -s /big/runs runs",
+    )
 
 
 def owner(machine: Machine) -> Finding:
@@ -80,10 +100,30 @@ def _written(machine: Machine) -> list[str]:
     return [f"{machine.home}/runs", cache]
 
 
+def _allowed(machine: Machine, path: str) -> int | None:
+    """Bytes that this user's quota leaves on a folder's file system; None without one."""
+    if not any(re.match("(u|usr)(j)?quota|quota$", word) for word in _options(machine, path)):
+        return None
+    device = _mount(machine, path)[0]
+    for row in machine.run("quota", "-w").out.splitlines():
+        words = row.split()
+        if len(words) < 4 or words[0] != device:
+            continue
+        used, soft, hard = (whole(word.rstrip("*")) for word in words[1:4])
+        if used is not None and (hard or soft):
+            return 1024 * ((hard or soft or 0) - used)
+    return None
+
+
 def _options(machine: Machine, path: str) -> list[str]:
     """What the file system that a folder is on is mounted with."""
+    return _mount(machine, path)[1]
+
+
+def _mount(machine: Machine, path: str) -> tuple[str, list[str]]:
+    """The device that a folder is on, and what it is mounted with."""
     text = machine.read("/proc/self/mounts") or machine.read("/proc/mounts") or ""
     rows = [row.split() for row in text.splitlines()]
-    mounts = [(row[1], row[3].split(",")) for row in rows if len(row) > 3]
+    mounts = [(row[1], row[0], row[3].split(",")) for row in rows if len(row) > 3]
     above = [m for m in mounts if f"{path}/".startswith(f"{m[0].rstrip('/')}/")]
-    return max(above, key=lambda mount: len(mount[0]))[1] if above else []
+    return max(above, key=lambda mount: len(mount[0]))[1:] if above else ("", [])

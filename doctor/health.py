@@ -212,6 +212,15 @@ def _switches(machine: Machine) -> Finding | None:
     said = machine.run("systemctl", "is-active", "nvidia-fabricmanager").out.strip()
     if said not in ("inactive", "failed"):  # what cannot be asked is not said
         return None
+    states = [gpu.text("fabric.state") or "" for gpu in nvidia.health(machine)]
+    if said == "failed" and states and all(state == "Completed" for state in states):
+        return fail(
+            "GPU health",
+            f"there are NVSwitches, and nvidia-fabricmanager is {said}, after it had set them up",
+            "what wants more of the switches ends with error 802: NVLink SHARP, new links",
+            "end what uses the GPUs; sudo nvidia-smi -r; sudo systemctl restart"
+            " nvidia-fabricmanager; until then NCCL_NVLS_ENABLE=0",
+        )
     return fail(
         "GPU health",
         f"there are NVSwitches, and nvidia-fabricmanager is {said}",

@@ -37,6 +37,7 @@ _MEANING = {
     154: ("the driver asks for a reset or a reboot", _RESET),
 }
 _LOST, _ASKED = 79, 154
+_OF_MEMORY = (48, 63, 94, 95)  # which the next reset mends
 ASLEEP = (
     "it sleeps, and does not wake (D3cold)",
     "what switches it off (bbswitch, power management) does not switch it on again",
@@ -83,7 +84,7 @@ def errors(machine: Machine) -> Finding:
     if other is not None:
         return other
     places = {each.group(1) for each in found}
-    faults = [each for place in sorted(places) for each in _since_reset(found, place)]
+    faults = [each for place in sorted(places) for each in _since_reset(machine, found, place)]
     off = kernel.OFF.search("\n".join(said))
     if (
         off
@@ -187,12 +188,26 @@ def _faulted(said: list[str]) -> Finding | None:
     return None
 
 
-def _since_reset(found: list[re.Match[str]], place: str) -> list[re.Match[str]]:
+def _since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> list[re.Match[str]]:
     """A GPU's faults since the driver had nothing more to ask for."""
     own = [each for each in found if each.group(1) == place]
     mended = [n for n, x in enumerate(own) if x.group(2) == "154" and "to 0x0" in x.group(3)]
     after = own[mended[-1] + 1 :] if mended else own
-    return [each for each in after if int(each.group(2)) in _MEANING]
+    known = [each for each in after if int(each.group(2)) in _MEANING]
+    settled = _is_settled(machine, place)
+    return [each for each in known if not (settled and int(each.group(2)) in _OF_MEMORY)]
+
+
+def _is_settled(machine: Machine, place: str) -> bool:
+    """Whether a GPU counts no error of its memory since its last reset, and waits for nothing."""
+    health = {gpu.index: gpu for gpu in nvidia.health(machine)}
+    for gpu in nvidia.ask(machine)[1]:
+        if gpu.place.startswith(place.lower()) and gpu.index in health:
+            said = health[gpu.index]
+            rows = [said.text(f"remapped_rows.{name}") or "" for name in ("pending", "failure")]
+            errors = gpu.number("ecc.errors.uncorrected.volatile.total")
+            return errors == 0 and all(row.lower() in ("no", "0") for row in rows)
+    return False
 
 
 def _is_ours(machine: Machine, place: str) -> bool:

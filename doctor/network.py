@@ -76,6 +76,16 @@ def fabric(machine: Machine) -> Finding:
     if not up:
         device, path = ports[0]
         state = machine.read(f"{path}/state") or "not known"
+        linked = "LinkUp" in (machine.read(f"{path}/phys_state") or "")
+        if linked and "InfiniBand" in (machine.read(f"{path}/link_layer") or ""):
+            return warn(
+                "InfiniBand",
+                f"{device}: {state}, and its link is up",
+                "no subnet manager has brought the port up: several machines talk over TCP",
+                "start one (opensm, UFM). A virtual function (SR-IOV) also needs GUIDs (ip link set"
+                " PF vf N node_guid … port_guid …), linkState: enable, and a manager that serves"
+                " virtual ports",
+            )
         return warn(
             "InfiniBand",
             f"{device}: {state}",

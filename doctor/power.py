@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
+from doctor import kind
 from doctor.finding import Finding, ok, skip, warn
 from host import limits, nvidia, pci, visible
 from host.machine import Machine
 
 _HOT = 87
 _COOL = 70
+_BUSY = 80  # per cent
 _REASONS = "clocks_event_reasons.active"
 _IMPOSSIBLE = 3  # times the limit; short peaks reach twice
 _CAPPED = 0.5  # of the usual power; more is a choice that many make
@@ -99,6 +101,15 @@ def _held_back(machine: Machine) -> Finding | None:
             "under load it would be given more by that service (Dynamic Boost)",
             "sudo systemctl enable --now nvidia-powerd",
         )
+    kept = _kept_low(machine)
+    if kept is not None:
+        return warn(
+            "heat and power",
+            kept,
+            "nvidia-powerd, or the firmware that it asks, gives this laptop's GPU no more power",
+            "sudo systemctl disable --now nvidia-powerd, and look whether it goes to P0; then the"
+            " newest BIOS",
+        )
     mains = [n for n in machine.names(_SUPPLY) if machine.read(f"{_SUPPLY}/{n}/type") == "Mains"]
     if mains and all(machine.read(f"{_SUPPLY}/{name}/online") == "0" for name in mains):
         return warn(
@@ -107,6 +118,25 @@ def _held_back(machine: Machine) -> Finding | None:
             "firmware and driver hold the GPU at a part of its clocks",
             "plug in the charger",
         )
+    return None
+
+
+def _kept_low(machine: Machine) -> str | None:
+    """A laptop's GPU that is busy and cool, and not let out of a state of little power.
+
+    https://github.com/ublue-os/bazzite/issues/4384,
+    https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1344
+    """
+    for gpu in nvidia.health(machine) if kind.is_laptop(machine) else []:
+        load, state = gpu.number("utilization.gpu") or 0, gpu.text("pstate") or ""
+        capped = gpu.bits(_REASONS) & nvidia.CAPPED
+        # P2 is what the driver computes in by choice.
+        if load < _BUSY or not capped or not re.fullmatch("P([3-9]|1[0-5])", state):
+            continue
+        if machine.run("systemctl", "is-active", "nvidia-powerd").out.strip() == "active":
+            drawn = gpu.number("power.draw")
+            watts = f", at {drawn:.0f} W" if drawn is not None else ""
+            return f"{gpu.label} stays in {state} under load{watts}, and nvidia-powerd runs"
     return None
 
 

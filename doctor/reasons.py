@@ -117,6 +117,15 @@ _LOG = (
         ),
     ),
     (
+        r"Guest driver is incompatible with host driver",
+        "this virtual GPU's driver does not fit the host's (Xid 78)",
+        "the host runs another release of vGPU, which takes guest drivers (GRID) of its own branch",
+        (
+            "install the guest driver of the host's vGPU release, which whoever runs the host knows"
+            " (a cloud: its page on GRID drivers), and reboot; no data-centre driver"
+        ),
+    ),
+    (
         r"RmInitAdapter failed|rm_init_adapter failed",
         "the driver could not start it (RmInitAdapter failed)",
         "power plug, riser, address space, or a driver that is not for this card",

@@ -35,6 +35,15 @@ def processors(machine: Machine) -> Finding:
             + ("; else --numerics native" if "avx" in known else "; else another machine"),
         )
     there, quota = limits.affinity(machine.root), limits.cpu_quota(machine.root)
+    bound = _bound(machine)
+    if bound is not None and there > 1:
+        return warn(
+            "CPUs",
+            f"{there}, and {bound} in the environment",
+            "as torch is loaded, OpenMP binds the trainer to one core, and its loader processes"
+            " with it",
+            f"unset {bound.split('=')[0]}, or export OMP_PROC_BIND=false",
+        )
     if quota is None or quota >= there:
         return _few(machine, there) or ok("CPUs", f"{there}")
     return warn(
@@ -43,6 +52,15 @@ def processors(machine: Machine) -> Finding:
         "loaders and CPU training get no more; nproc and os.cpu_count say otherwise",
         f"docker run --cpus {there}, or resources.limits.cpu, or --cpus-per-task",
     )
+
+
+def _bound(machine: Machine) -> str | None:
+    """A variable that has GNU's OpenMP bind threads to cores: torch's begins with the first one."""
+    said = machine.environ.get("OMP_PROC_BIND", "").lower()
+    if said == "false":
+        return None
+    names = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
+    return next((f"{n}={machine.environ[n]}" for n in names if machine.environ.get(n)), None)
 
 
 def _few(machine: Machine, there: int) -> Finding | None:
@@ -148,7 +166,8 @@ def user_limits(machine: Machine) -> Finding:
             f"{most:,} processes and threads at most (pids.max), on {cpus} CPUs",
             "each CPU gets threads of trainers, loaders and BLAS: Resource temporarily unavailable",
             "podman run --pids-limit -1 (or pids_limit = 0 in containers.conf); docker run"
-            " --pids-limit -1; in Kubernetes podPidsLimit of the kubelet",
+            " --pids-limit -1; in Kubernetes podPidsLimit of the kubelet. Where others decide that:"
+            " export OMP_NUM_THREADS=1, and fewer --data.workers",
         )
     words = [
         "not known" if b is None else "unlimited" if b == math.inf else f"{b:.0f}" for b in told

@@ -78,12 +78,31 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
         return fail("driver", f"No devices were found; {seen}", why, f"{fix}; {_CPU}")
     if not nvidia.devices(machine):
         return skip("driver", "this job or container was given no GPU")
+    closed = _closed(machine)
+    if closed is not None:
+        return fail(
+            "driver",
+            f"No devices were found; systemd opens only some devices to {closed} (DevicePolicy)",
+            "the driver has the cards, and whoever runs in that unit may not open them",
+            f"sudo systemctl edit {closed}: [Slice] or [Service], DeviceAllow=char-nvidia rw; sudo"
+            f" systemctl daemon-reload; log in again; {_CPU}",
+        )
     return fail(
         "driver",
         "No devices were found",
         "a card did not start: power plug, address space (BIOS: Above 4G decoding), or too old",
         "sudo dmesg | grep -iE 'nvrm|xid'",
     )
+
+
+def _closed(machine: Machine) -> str | None:
+    """The unit of systemd that this process is in and that may open named devices alone."""
+    text = machine.read("/proc/self/cgroup") or ""
+    for unit in re.findall(r"/([\w@:.\\-]+\.(?:slice|service|scope))", text):
+        said = machine.run("systemctl", "show", unit, "-p", "DevicePolicy").out.strip()
+        if said.partition("=")[2] in ("closed", "strict"):
+            return str(unit)
+    return None
 
 
 def _not_held(

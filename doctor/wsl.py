@@ -81,4 +81,19 @@ def wsl(machine: Machine) -> Finding:
             "each file takes ten times as long there, and permissions are not kept",
             "git clone it again under ~",
         )
-    return ok("WSL", "version 2: the driver is Windows'; install none inside")
+    return _device(machine)
+
+
+def _device(machine: Machine) -> Finding:
+    """Windows hands a GPU over, of whichever maker; without CUDA here nobody may want one."""
+    if machine.exists(_DEVICE):
+        return ok("WSL", "version 2: the driver is Windows'; install none inside")
+    if not any(name.startswith("cuda") for name in machine.names("/usr/local")):
+        return ok("WSL", f"version 2, without a GPU ({_DEVICE})")
+    return warn(
+        "WSL",
+        f"version 2, with CUDA and without {_DEVICE}: Windows hands over no GPU",
+        "Windows 10 does so from 21H2 on; its driver or WSL may be too old as well",
+        "in Windows: update it, install NVIDIA's newest driver, wsl --update, wsl --shutdown;"
+        " no driver inside",
+    )
