@@ -105,7 +105,7 @@ def _allowed(machine: Machine, path: str) -> int | None:
     if not any(re.match("(u|usr)(j)?quota|quota$", word) for word in _options(machine, path)):
         return None
     device = _mount(machine, path)[0]
-    for row in machine.run("quota", "-w").out.splitlines():
+    for row in machine.run("quota", "-w", "-l").out.splitlines():
         words = row.split()
         if len(words) < 4 or words[0] != device:
             continue
