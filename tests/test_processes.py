@@ -42,15 +42,15 @@ def test_evaluation_is_exact_on_one_two_and_three_processes(tmp_path) -> None:
         assert {name: found[name] for name in figures} == figures
 
 
-def start(*words: str, **variables: str) -> subprocess.Popen[str]:
+def start(*words: str, cwd: Path = ROOT, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, env={**os.environ, **variables},
     )  # fmt: skip
 
 
-def wait_for(path: Path, seconds: int = 60) -> None:
-    for _ in range(10 * seconds):
+def wait_for(path: Path) -> None:
+    for _ in range(600):
         if path.exists():
             return
         time.sleep(0.1)
@@ -128,15 +128,40 @@ def test_a_command_that_does_not_train_has_nothing_to_save(finished, number, cod
     assert child.returncode in (code, -number)
 
 
+SLOW = """
+import torch
+from torch import nn
+
+
+class Slow(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.last = nn.Linear(64, classes)
+
+    def forward(self, images):
+        if self.training and len(images) > 100:  # a step, and not the few of the trial
+            some = torch.rand(1024, 1024)
+            for _ in range(600):
+                some = (some @ some).clamp(0, 1)
+        return self.last(images.flatten(1))
+
+
+def build(classes, shape):
+    return Slow(classes)
+"""
+
+
 def test_a_second_ctrl_c_does_not_wait(tmp_path) -> None:
     run = tmp_path / "run"
+    (tmp_path / "slow.py").write_text(SLOW)
     # A step that takes long: the flag alone would not end it soon.
     child = start(
-        "-m", "train", "fit", *DIGITS, "--run", str(run), "--model.name", "resnet152",
-        "--model.stem", "small", "--lanes", "1", "--reproducibility", "fast", "--data.size", "64",
-        "--numerics", "native", "--batch_size", "16",
+        "-m", "train", "fit", "--config", str(ROOT / "configs/digits.yaml"), "--run", str(run),
+        "--model.name", "slow:build", "--lanes", "1", "--reproducibility", "fast",
+        "--numerics", "native", "--checkpoint.every", "1", "--optim.lr", "0.01",
+        cwd=tmp_path, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1",
     )  # fmt: skip
-    wait_for(run / "tensorboard", 200)  # a few images are tried before
+    wait_for(run / "tensorboard")
     time.sleep(1)
     child.send_signal(signal.SIGINT)
     time.sleep(1)
@@ -150,6 +175,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path) -> None:
             continue
         break
     assert finish(child)[0] == 130
+    assert not (run / "checkpoints").exists()
 
 
 def test_accelerate_launch_as_people_call_it(tmp_path) -> None:
