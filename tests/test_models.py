@@ -69,12 +69,23 @@ def test_what_published_weights_do_not_reach_is_said(monkeypatch, options, shape
     assert [*models.published(config, model)] == [
         f"weights: DEFAULT of resnet18; begun anew: {anew}"
     ]
-    frozen = config.model_copy(update={"freeze": ["conv1"]})
-    if "conv1" not in anew:
-        assert not build(frozen, 10, shape).conv1.weight.requires_grad
-        return
-    with pytest.raises(UsageError, match="names conv1, which begins with random"):
-        build(frozen, 10, shape)
+    for name in ("conv1", "conv1.weight", "fc", "layer1"):
+        frozen = config.model_copy(update={"freeze": [name]})
+        layer = name.partition(".")[0]
+        if layer not in anew:
+            part = build(frozen, 10, shape).get_submodule(layer)
+            assert not any(p.requires_grad for p in part.parameters())
+            continue
+        with pytest.raises(UsageError, match=f"names {name}, and {layer} begins with random"):
+            build(frozen, 10, shape)
+
+
+def test_a_frozen_part_has_no_layer_that_begins_anew(monkeypatch) -> None:
+    made = registry.get_model
+    monkeypatch.setattr(registry, "get_model", lambda name, weights, **k: made(name, **k))
+    config = Model(name="mobilenet_v3_small", weights="DEFAULT", freeze=["features"])
+    with pytest.raises(UsageError, match=r"names features, and features\.0\.0 begins with random"):
+        build(config, 10, (1, 32, 32))
 
 
 def test_the_same_seed_makes_the_same_weights() -> None:

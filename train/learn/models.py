@@ -34,12 +34,12 @@ def build(config: Model, classes: int, shape: Shape) -> nn.Module:
             )
         model = model.to(memory_format=torch.channels_last)
     begun = dict(registry.made_anew(model, config)) if _published(config) else {}
-    for name in config.freeze:
-        layer = name if name in begun else name.rpartition(".")[0]
-        if layer in begun:
+    for name, layer in itertools.product(config.freeze, begun):
+        if f"{layer}.".startswith(f"{name}.") or name.startswith(f"{layer}."):
             raise UsageError(
-                f"model.freeze names {name}, which begins with random weights ({begun[layer]})",
-                "leave it out of model.freeze, or take the published form of that layer",
+                f"model.freeze names {name}, and {layer} begins with random weights"
+                f" ({begun[layer]})",
+                "freeze other parts, or take the published form of that layer",
             )
     freeze(model, config.freeze)
     # All of it, as after an evaluation: what a constructor left in another mode would come out of
