@@ -143,7 +143,11 @@ def user_limits(machine: Machine) -> Finding:
             "limits",
             f"memlock {locked / 1024:.0f} KiB, with InfiniBand here",
             "NCCL cannot register memory: it fails, or takes the slow way",
-            "docker run --ulimit memlock=-1; in /etc/security/limits.conf: * - memlock unlimited",
+            "ulimit -l unlimited in the job; for good LimitMEMLOCK=infinity in slurmd.service, and"
+            " PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+            if "SLURM_JOB_ID" in machine.environ
+            else "docker run --ulimit memlock=-1; in /etc/security/limits.conf: * - memlock"
+            " unlimited",
         )
     if stack < 8 << 20:
         return warn(

@@ -28,6 +28,15 @@ _CONFIGURE_ROOTLESS = (
 )
 # What a container says that does not see the GPUs, what it means, and what helps.
 _UNSEEN = (
+    (
+        r"file creation failed: .*file exists",
+        "the image itself holds files of the driver, where the toolkit puts the host's",
+        (
+            "make the image anew without them: RUN rm -f /usr/lib/*-linux-gnu/libcuda.so.1"
+            " /usr/lib/*-linux-gnu/libnvidia-ml.so.1; build with runc, not with the nvidia runtime,"
+            " and not by docker commit"
+        ),
+    ),
     ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
     (
         "unresolvable CDI|failed to stat CDI|CDI device injection failed",

@@ -44,6 +44,9 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
         )
     open_one = next((name for name in _OPEN if name in by), None)
     if open_one is not None:
+        # A fallback loads it where the kernel has refused NVIDIA's.
+        if _secure_boot(machine) and _installed(machine) and log.last(machine, _UNSIGNED):
+            return _not_signed(machine, f"{on_bus}, held by {open_one}")
         return unwell(
             "driver",
             f"{on_bus}, held by {open_one}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution
+from doctor import distribution, kind
 from doctor.finding import Finding, fail, warn
 from host import limits, nvidia
 from host.machine import Machine
@@ -12,23 +12,16 @@ from host.machine import Machine
 
 def missing(machine: Machine, version: str) -> Finding | None:
     """It is not there, and no program will bring it."""
-    inside = limits.in_container(machine.root)
-    if _no_memory_device(machine):
-        return fail(
-            "driver",
-            f"{version}; /dev/nvidia-uvm is not in this container",
-            "nvidia-smi does without it, and CUDA does not start (unknown error, 999)",
-            "start the container with --gpus all, or hand over /dev/nvidia-uvm and"
-            " /dev/nvidia-uvm-tools too; where the host lacks them: sudo nvidia-modprobe -u -c=0",
-        )
-    if not inside and _never_loaded(machine):
+    if limits.in_container(machine.root) or kind.is_lxc(machine):
+        return _not_handed_over(machine, version)
+    if _never_loaded(machine):
         return warn(
             "driver",
             f"{version}; the module nvidia_uvm is not loaded",
             "elsewhere the first program loads it; on NixOS CUDA does not start (unknown error)",
             'sudo modprobe nvidia-uvm; for good boot.kernelModules = [ "nvidia-uvm" ];',
         )
-    if not inside and _without_libraries(machine):
+    if _without_libraries(machine):
         return fail(
             "driver",
             f"{version}; there is no /run/opengl-driver, where programs look for libcuda.so.1",
@@ -36,7 +29,7 @@ def missing(machine: Machine, version: str) -> Finding | None:
             "hardware.graphics.enable = true;   # before NixOS 24.11 hardware.opengl.enable; then"
             " sudo nixos-rebuild switch",
         )
-    if not inside and _made_no_device(machine):
+    if _made_no_device(machine):
         devices = machine.read("/proc/devices") or ""
         told = re.search(r"^\s*(\d+) nvidia-uvm$", devices, re.MULTILINE)
         number = told.group(1) if told else "N"
@@ -47,7 +40,7 @@ def missing(machine: Machine, version: str) -> Finding | None:
             "sudo nvidia-modprobe -u -c=0, at each boot; where there is none: sudo mknod -m 666"
             f" /dev/nvidia-uvm c {number} 0 and nvidia-uvm-tools c {number} 1",
         )
-    if not inside and _hmm_fails(machine, version):
+    if _hmm_fails(machine, version):
         return warn(
             "driver",
             f"{version}; nvidia_uvm with HMM, on a kernel of Enterprise Linux 9.6",
@@ -95,11 +88,29 @@ def _never_loaded(machine: Machine) -> bool:
     )
 
 
-def _no_memory_device(machine: Machine) -> bool:
-    """Whether a container was given GPUs, and not the device for their memory."""
-    given = limits.in_container(machine.root) and nvidia.devices(machine)
+def _not_handed_over(machine: Machine, version: str) -> Finding | None:
+    """A container that was given GPUs, and not the device for their memory."""
+    if not _lacks_device(machine):
+        return None
+    lxc = kind.is_lxc(machine) and not limits.in_container(machine.root)
+    return fail(
+        "driver",
+        f"{version}; /dev/nvidia-uvm is not in this container{' (LXC)' * lxc}",
+        "nvidia-smi does without it, and CUDA does not start (unknown error, 999)",
+        "on the host: sudo nvidia-modprobe -u -c=0, in a unit that runs before containers start;"
+        " hand over /dev/nvidia-uvm and nvidia-uvm-tools (devN, or lxc.mount.entry and"
+        " lxc.cgroup2.devices.allow with their number in /proc/devices); start it anew"
+        if lxc
+        else "start the container with --gpus all, or hand over /dev/nvidia-uvm and"
+        " /dev/nvidia-uvm-tools too; where the host lacks them: sudo nvidia-modprobe -u -c=0",
+    )
+
+
+def _lacks_device(machine: Machine) -> bool:
+    """Whether there are devices of GPUs, and not that for their memory."""
+    names = machine.names("/dev")
     return (
-        bool(given)
-        and "nvidiactl" in machine.names("/dev")
+        bool(nvidia.devices(machine))
+        and "nvidiactl" in names
         and not machine.exists("/dev/nvidia-uvm")
     )
