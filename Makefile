@@ -80,7 +80,7 @@ endif
 endif
 
 # What nobody said may stand in .env. What is wrong with that file is said by those that read all of it.
-filed := $(if $(wildcard .env),CONFIG ENGINE DOCTOR TENSORBOARD_PORT DATA)
+filed := $(if $(wildcard .env),CONFIG ENGINE DOCTOR TENSORBOARD_PORT DATA NODES)
 $(foreach v,$(filter-out $(set),$(filed)),$(eval \
   $(v) := $$(or $$(shell $(PYTHON) -m host.settings $(v) 2>/dev/null),$$($(v)))))
 
@@ -148,8 +148,9 @@ endif
 endif
 
 # Neither trains nor measures anything on several processes, on GPUs or in another precision.
+# (CPUS=1 keeps GPUs out of a container.)
 still  := data export runs compare report scaling knobs tensorboard
-where  := $(firstword $(filter GPUS CPUS PRECISION ACCELERATE,$(told)))
+where  := $(firstword $(filter GPUS $(if $(filter docker,$(engine)),,CPUS) PRECISION ACCELERATE,$(told)))
 ifneq ($(and $(where),$(filter $(still),$(goals))),)
 ifeq ($(filter-out $(still),$(goals)),)
 $(error $(where) does nothing with make $(firstword $(goals)), which works in one process on the CPU, in FP32 → take it away)
@@ -162,6 +163,16 @@ ifneq ($(and $(filter RUN,$(told)),$(filter $(anyrun),$(goals))),)
 ifeq ($(filter-out $(anyrun),$(goals)),)
 $(error RUN does nothing with make $(firstword $(goals)) → take it away; CONFIG=RUN/config.yaml is the experiment of a run)
 endif
+endif
+
+# What serves all of a cluster's jobs may stand in the environment of those on one machine.
+waits  := $(firstword $(filter NODE_WAIT NODE_SILENCE,$(told)))
+ifneq ($(and $(waits),$(filter train,$(goals)),$(if $(NODES)$(SLURM_JOB_ID)$(PET_NNODES)$(SKYPILOT_NODE_RANK)$(OMPI_COMM_WORLD_SIZE)$(PMI_SIZE),,alone)),)
+$(error $(waits) does nothing where one machine trains alone → say how many there are, NODES=2, or take it away)
+endif
+
+ifneq ($(and $(filter CDI_GPU,$(told)),$(goals)),)
+$(error CDI_GPU is for Compose without make → GPUS=1,3 or CUDA_VISIBLE_DEVICES chooses GPUs)
 endif
 
 many   := $(firstword $(filter NODES NODE_RANK MASTER_ADDR MASTER_PORT NODE_WAIT NODE_SILENCE,$(told)))
@@ -183,7 +194,9 @@ ifneq ($(goals),seeds)
 $(error N is the number of seeds of make seeds, and does nothing with make $(firstword $(filter-out seeds,$(goals))) → take it away)
 endif
 endif
-ifneq ($(and $(filter seeds,$(goals)),$(filter N,$(set)),$(or $(filter 0,$(value N)),$(filter-out $(shell printf %s $(call quoted,N) | tr -cd 0-9),$(value N)),$(if $(value N),,empty))),)
+# An empty one of the environment is none.
+counts  := $(or $(filter N,$(told)),$(and $(filter N,$(set)),$(value N)))
+ifneq ($(and $(filter seeds,$(goals)),$(counts),$(or $(filter 0,$(value N)),$(filter-out $(shell printf %s $(call quoted,N) | tr -cd 0-9),$(value N)),$(if $(value N),,empty))),)
 $(error N=$(value N) is no number from 1 → make seeds N=5)
 endif
 ifneq ($(and $(filter seeds,$(goals)),$(findstring --seeds,$(value ARGS))),)
@@ -231,7 +244,7 @@ sweep: checked $(ENV)  ##2 train CONFIG with other knobs: ARGS="--over optim.lr=
 	$(VERB) sweep $(if $(older),,--config $(call quoted,CONFIG)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 seeds: checked $(ENV)  ##2 train CONFIG with N seeds: mean, standard deviation and each one's weights
-	$(VERB) sweep $(if $(older),,--config $(call quoted,CONFIG)) $(if $(filter N,$(set)),--seeds $(call quoted,N),$(if $(older),,--seeds 3)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
+	$(VERB) sweep $(if $(older),,--config $(call quoted,CONFIG)) $(if $(counts),--seeds $(call quoted,N),$(if $(older),,--seeds 3)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 reproduce: named $(ENV)  ##1 train RUN again from its record and compare the bits; on any CPUS= or GPUS=
 	$(VERB) reproduce $(call quoted,RUN) $(args)

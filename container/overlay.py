@@ -8,7 +8,6 @@ from pathlib import Path
 from host import plan
 from host.cuda import Driver
 from host.docker import no_toolkit
-from host.errors import UsageError
 
 
 def choose(
@@ -35,19 +34,15 @@ def choose(
         if environ.get("GPUS"):
             raise refusal
         return [], {}, f"training on the CPU: {refusal}"
-    one = environ.get("CDI_GPU", "all")
-    if one not in ("", "all"):
-        raise UsageError(
-            f"CDI_GPU={one} is for Compose without make",
-            "take it away; GPUS=1,3 or CUDA_VISIBLE_DEVICES chooses GPUs here",
-        )
     chosen = [gpu.index for gpu in gpus]
     if environ.get("GPUS", "").isdigit():
         chosen = chosen[: planned.processes]
     if handover == "cdi":
         # By name: CUDA counts the fastest first.
         names = [gpu.uuid for gpu in gpus][: len(chosen)]
-        return ["docker-compose.cdi.yml"], {"CUDA_VISIBLE_DEVICES": ",".join(names)}, ""
+        # What .env says of CDI_GPU is for Compose without make.
+        which = {"CUDA_VISIBLE_DEVICES": ",".join(names), "CDI_GPU": "all"}
+        return ["docker-compose.cdi.yml"], which, ""
     if environ.get("CUDA_VISIBLE_DEVICES") is not None:
         return ["docker-compose.gpu-ids.yml"], {"GPU_IDS": ",".join(chosen)}, ""
     return ["docker-compose.gpu.yml"], {}, ""

@@ -53,7 +53,12 @@ def examine(
         where, _ = docker.choose(machine.environ.get("ENGINE") or "auto")
         if where == "docker":
             line = cuda.fitting_line(machine.environ, cuda.look(machine), any_host=True)
-            labels = image.labels(line, "train", machine.environ.get("BASE_IMAGE", ""))
+            labels = image.labels(
+                line,
+                "train",
+                machine.environ.get("BASE_IMAGE", ""),
+                snapshot=machine.environ.get("APT_SNAPSHOT", ""),
+            )
             if not image.is_current(image.name("train", line.name), labels["INPUTS"]):
                 return _nothing("the image is not built yet: make image builds it", asked)
             command = [

@@ -47,15 +47,17 @@ def disk(machine: Machine) -> Finding:
 
 def _short(machine: Machine, places: list[str], seen: str, least: int) -> Finding | None:
     """What runs out before the disk is full: a user's quota, or inodes."""
-    allowed = [room for room in (_allowed(machine, place) for place in places) if room is not None]
-    if allowed and min(allowed) < min(_RUN, least):
-        return fail(
-            "disk",
-            f"{seen}, and this user's quota there has {max(0, min(allowed)) / 1e9:.1f} GB left",
-            "`Disk quota exceeded` would end the run, whatever df says",
-            "quota -s; du -h -d1 ~ | sort -h   # what takes it; or put runs/ on another disk: ln -s"
-            " /big/runs runs",
-        )
+    for place in places:
+        room = _allowed(machine, place)
+        if room is not None and room < min(_RUN, least):
+            name = place.rsplit("/", 1)[1]
+            return fail(
+                "disk",
+                f"{seen}, and this user's quota has {max(0, room) / 1e9:.1f} GB left for {name}",
+                "`Disk quota exceeded` would end the run, whatever df says",
+                f"quota -s; du -h -d1 ~ | sort -h   # what takes it; or put {name} on another disk:"
+                f" ln -s /big/{name} {name}",
+            )
     files = [machine.files(p if machine.exists(p) else machine.home) for p in places]
     fewest = min((count for count in files if count is not None), default=_FILES)
     if fewest >= _FILES:
@@ -104,7 +106,7 @@ def _allowed(machine: Machine, path: str) -> int | None:
     """Bytes that this user's quota leaves on a folder's file system; None without one."""
     if not any(re.match("(u|usr)(j)?quota|quota$", word) for word in _options(machine, path)):
         return None
-    device = _mount(machine, path)[0]
+    device = _mount(machine, path)[0]  # nfs and its like are not asked
     for row in machine.run("quota", "-w", "-l").out.splitlines():
         words = row.split()
         if len(words) < 4 or words[0] != device:
@@ -125,5 +127,6 @@ def _mount(machine: Machine, path: str) -> tuple[str, list[str]]:
     text = machine.read("/proc/self/mounts") or machine.read("/proc/mounts") or ""
     rows = [row.split() for row in text.splitlines()]
     mounts = [(row[1], row[0], row[3].split(",")) for row in rows if len(row) > 3]
-    above = [m for m in mounts if f"{path}/".startswith(f"{m[0].rstrip('/')}/")]
+    real = machine.real(path)
+    above = [m for m in mounts if f"{real}/".startswith(f"{m[0].rstrip('/')}/")]
     return max(above, key=lambda mount: len(mount[0]))[1:] if above else ("", [])

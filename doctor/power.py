@@ -101,6 +101,14 @@ def _held_back(machine: Machine) -> Finding | None:
             "under load it would be given more by that service (Dynamic Boost)",
             "sudo systemctl enable --now nvidia-powerd",
         )
+    mains = [n for n in machine.names(_SUPPLY) if machine.read(f"{_SUPPLY}/{n}/type") == "Mains"]
+    if mains and all(machine.read(f"{_SUPPLY}/{name}/online") == "0" for name in mains):
+        return warn(
+            "heat and power",
+            "this laptop runs on its battery",
+            "firmware and driver hold the GPU at a part of its clocks",
+            "plug in the charger",
+        )
     kept = _kept_low(machine)
     if kept is not None:
         return warn(
@@ -109,14 +117,6 @@ def _held_back(machine: Machine) -> Finding | None:
             "nvidia-powerd, or the firmware that it asks, gives this laptop's GPU no more power",
             "sudo systemctl disable --now nvidia-powerd, and look whether it goes to P0; then the"
             " newest BIOS",
-        )
-    mains = [n for n in machine.names(_SUPPLY) if machine.read(f"{_SUPPLY}/{n}/type") == "Mains"]
-    if mains and all(machine.read(f"{_SUPPLY}/{name}/online") == "0" for name in mains):
-        return warn(
-            "heat and power",
-            "this laptop runs on its battery",
-            "firmware and driver hold the GPU at a part of its clocks",
-            "plug in the charger",
         )
     return None
 

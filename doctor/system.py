@@ -56,8 +56,11 @@ def processors(machine: Machine) -> Finding:
 
 def _bound(machine: Machine) -> str | None:
     """A variable that has GNU's OpenMP bind threads to cores: torch's begins with the first one."""
-    said = machine.environ.get("OMP_PROC_BIND", "").lower()
-    if said == "false":
+    contained = machine.has("docker") and machine.environ.get("ENGINE") != "local"
+    if machine.environ.get("OMP_PROC_BIND", "").lower() == "false" or contained:
+        return None  # a container is not told of them
+    # One of whole sockets, or that names sets of cores, leaves the trainer more than one.
+    if not re.match("(cores|threads)?$", machine.environ.get("OMP_PLACES", "").split("(")[0]):
         return None
     names = ("GOMP_CPU_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
     return next((f"{n}={machine.environ[n]}" for n in names if machine.environ.get(n)), None)

@@ -102,8 +102,13 @@ def _closed(machine: Machine) -> str | None:
     """The unit of systemd that this process is in and that may open named devices alone."""
     text = machine.read("/proc/self/cgroup") or ""
     for unit in re.findall(r"/([\w@:.\\-]+\.(?:slice|service|scope))", text):
-        said = machine.run("systemctl", "show", unit, "-p", "DevicePolicy").out.strip()
-        if said.partition("=")[2] in ("closed", "strict"):
+        policy, allowed = (
+            machine.run("systemctl", "show", unit, "-p", name).out
+            for name in ("DevicePolicy", "DeviceAllow")
+        )
+        # Control and memory are opened to all sooner than a card.
+        cards = re.search(r"/dev/nvidia\d|char-nvidia(\*| |-frontend)", allowed)
+        if policy.strip().partition("=")[2] in ("closed", "strict") and cards is None:
             return str(unit)
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
+from host import limits, plan
 from host.machine import Answer, Machine
 
 _DEVICE = "/dev/dxg"
@@ -88,7 +89,8 @@ def _device(machine: Machine) -> Finding:
     """Windows hands a GPU over, of whichever maker; without CUDA here nobody may want one."""
     if machine.exists(_DEVICE):
         return ok("WSL", "version 2: the driver is Windows'; install none inside")
-    if not any(name.startswith("cuda") for name in machine.names("/usr/local")):
+    wanted = any(name.startswith("cuda") for name in machine.names("/usr/local"))
+    if not wanted or limits.in_container(machine.root) or plan.on_cpu(machine.environ):
         return ok("WSL", f"version 2, without a GPU ({_DEVICE})")
     return warn(
         "WSL",

@@ -62,19 +62,21 @@ def check_unheard(told: Mapping[str, str]) -> None:
     Raises:
         UsageError: nobody here would do it.
     """
+    count = str(local_world())
     here = {
-        "PRECISION": os.environ.get("ACCELERATE_MIXED_PRECISION", "no"),
-        "GPUS": str(local_world()),
-        "CPUS": str(local_world()),
-        "ACCELERATE": None,
+        "PRECISION": (os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower(),),
+        "GPUS": (count, "0"),
+        "CPUS": (count,),
+        "ACCELERATE": (),
     }
     for name, done in here.items():
         said = (os.environ if name == "PRECISION" else told).get(name)
-        if said and said != done:
+        if said and said.lower() not in done:
+            where = "" if name in told else " of .env"
             raise UsageError(
-                f"{name}={said} is for make, and did not start this process",
+                f"{name}={said}{where} is for make, and did not start this process",
                 "python -m train.launch takes it too; or say it to your launcher, as accelerate"
-                " launch --mixed_precision bf16 --num_processes 2; or take it away",
+                f" launch --mixed_precision bf16 --num_processes 2; or take it away{where}",
             )
 
 

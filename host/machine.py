@@ -30,6 +30,7 @@ _TOLD = (
         "ACCELERATE",
     ),
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
+    *("OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY"),
 )
 # Kubernetes' plugins, WSL and driver containers put nvidia-smi there, and not on everybody's PATH.
 _NVIDIA = (

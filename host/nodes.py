@@ -24,9 +24,6 @@ _SLURM_PORTS = range(15000, 30000)
 WAIT, SILENCE = 600, 60
 
 
-_CLUSTERS = ("SLURM_", "PET_", "SKYPILOT_", "OMPI_", "PMI_")
-
-
 @dataclass(frozen=True)
 class Nodes:
     """The machines of one training, as one of them sees them.
@@ -82,13 +79,6 @@ def told(environ: Mapping[str, str]) -> Nodes | None:
     for found in (_kubeflow(environ), _skypilot(environ), _slurm(environ), _mpi(environ)):
         if found is not None:
             return _checked(found, environ)
-    idle = next((name for name in ("NODE_WAIT", "NODE_SILENCE") if environ.get(name)), None)
-    # What serves all jobs of a cluster may be there in those of one machine too.
-    cluster = any(name.startswith(_CLUSTERS) for name in environ)
-    if idle is not None and not cluster:
-        raise UsageError(
-            f"{idle} is set, and this machine trains alone", "say how many: NODES=2; or unset it"
-        )
     return None
 
 

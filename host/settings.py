@@ -38,14 +38,14 @@ PASSED = (
 """What a container is to know as well."""
 # make itself reads the first four, Compose the others.
 _OTHERS = ("CONFIG", "ENGINE", "CUDA", "DOCTOR", "SHM_SIZE", "READ_ONLY", "MEMLOCK", "CDI_GPU")
-_READ = ("CUDA", "MEMLOCK", "CDI_GPU")  # by us as well
+_READ = ("CUDA", "MEMLOCK")  # by us as well
 _ONCE = ("RUN", "ARGS", "PYTHON")
 
 
 # What PyTorch and its libraries read; places are the host's, and a key has a way of its own.
 _LIBRARY = re.compile(
     "(NCCL|TORCH|TORCHINDUCTOR|PYTORCH|CUBLAS|CUDNN|GLOO|MKL|DNNL|ONEDNN|ATEN|TIMM|HF)_"
-    "(?!.*(HOME|DIR|PATH|FILE|CACHE|TOKEN)$)|NVIDIA_TF32_OVERRIDE$"
+    "(?!NET$|.*(HOME|DIR|PATH|FILE|CACHE|TOKEN|KEY|OUT|TRACE|PLUGIN|ROOT)$)|NVIDIA_TF32_OVERRIDE$"
 )
 
 

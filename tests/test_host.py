@@ -227,7 +227,7 @@ GPUS = {
     "a config for the CPU": ({"ACCELERATE": "multi_cpu"}, 2, "nvidia", [], {}),
     "ids": ({"CUDA_VISIBLE_DEVICES": "0,1"}, 2, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0,1"}),
     "one of the ids": ({"GPUS": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, 2, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0"}),
-    "cdi": ({"GPUS": "1"}, 2, "cdi", ["docker-compose.cdi.yml"], {"CUDA_VISIBLE_DEVICES": "GPU-0"}),
+    "cdi": ({"GPUS": "1"}, 2, "cdi", ["docker-compose.cdi.yml"], {"CUDA_VISIBLE_DEVICES": "GPU-0", "CDI_GPU": "all"}),
     "a part of a GPU": ({"CUDA_VISIBLE_DEVICES": "MIG-1"}, 1, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0"}),
     "none here": ({"CUDA_VISIBLE_DEVICES": ""}, 0, "nvidia", [], {}),
     "all hidden": ({"CUDA_VISIBLE_DEVICES": "7"}, 0, "nvidia", [], {}),
@@ -251,7 +251,6 @@ def test_gpus_asked_for_become_compose_files(case) -> None:
         ({"GPUS": "1"}, 0, None, "error: GPUS=1, and no GPUs can be seen here → use CPUS=1"),
         ({"GPUS": "all"}, 0, None, "error: GPUS=all, and no GPUs can be seen here → use CPUS=1"),
         ({"GPUS": "some"}, 2, "nvidia", "error: GPUS=some is no number of processes"),
-        ({"CDI_GPU": "1"}, 2, "cdi", "error: CDI_GPU=1 is for Compose without make → take it away"),
         ({"GPUS": "1"}, 1, None, "error: 1 GPU is here, and Docker has no NVIDIA Container Toolkit → install it"),
     ],
 )  # fmt: skip
@@ -515,6 +514,9 @@ def test_variables_of_libraries_reach_a_container() -> None:
         "HF_HOME": "/a",
         "TORCH_HOME": "/b",
         "HF_TOKEN": "secret",
+        "TORCH_LOGS_OUT": "/c",
+        "NCCL_NET_PLUGIN": "ofi",
+        "NCCL_NET": "OFI",
         "NVIDIA_VISIBLE_DEVICES": "0",
     }
     assert settings.libraries({**there, **places, "HOME": "/root"}) == sorted(there)

@@ -235,6 +235,8 @@ def test_codes_of_others_are_the_environments() -> None:
         ({"GPUS": "4"}, {}, "GPUS=4"),
         ({"ACCELERATE": "fsdp"}, {}, "ACCELERATE=fsdp"),
         ({"CPUS": ""}, {}, None),
+        ({"GPUS": "0"}, {}, None),
+        ({"PRECISION": "bf16"}, {"ACCELERATE_MIXED_PRECISION": "BF16"}, None),
     ],
 )
 def test_what_is_said_to_make_is_not_unheard_elsewhere(monkeypatch, told, there, refused) -> None:

@@ -208,6 +208,7 @@ def test_what_is_about_containers_does_nothing_without_one(place, name) -> None:
         ("runs", "GPUS=2"),
         ("compare", "CPUS=2"),
         ("report", "ACCELERATE=fsdp"),
+        ("train", "NODE_SILENCE=5"),
         ("tune", "RUN=runs/a"),
         ("data", "RUN=runs/a"),
     ],
@@ -215,7 +216,14 @@ def test_what_is_about_containers_does_nothing_without_one(place, name) -> None:
 def test_what_does_nothing_with_a_target_is_refused(place, target, word) -> None:
     code, said, told = make(place, target, word)
     assert (code, told) == (2, [])
-    assert f"{word.split('=')[0]} does nothing with make {target}" in said
+    assert f"{word.split('=')[0]} does nothing" in said
+
+
+def test_what_serves_all_jobs_of_a_cluster_may_be_there_for_one_machine(place) -> None:
+    for given in ({"NODE_SILENCE": "5"}, {"SLURM_JOB_ID": "7"}, {"NODES": "2"}):
+        words = [] if "NODE_SILENCE" in given else ["NODE_SILENCE=5"]
+        _, said, _ = make(place, "train", *words, **given)
+        assert "does nothing" not in said
 
 
 def test_data_of_the_environment_is_not_left_out_without_a_word(place) -> None:
@@ -225,7 +233,8 @@ def test_data_of_the_environment_is_not_left_out_without_a_word(place) -> None:
 
 
 def test_the_number_of_seeds_may_stand_before_make(place) -> None:
-    for words, given, wanted in ((["N=4"], {"N": "5"}, "4"), ([], {"N": "5"}, "5"), ([], {}, "3")):
+    cases = ((["N=4"], {"N": "5"}, "4"), ([], {"N": "5"}, "5"), ([], {"N": ""}, "3"), ([], {}, "3"))
+    for words, given, wanted in cases:
         _, _, told = make(place, "seeds", *words, **given)
         assert told[told.index("--seeds") + 1] == wanted
 

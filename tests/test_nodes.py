@@ -107,7 +107,6 @@ def test_one_machine_alone(environ) -> None:
         ({**OURS, "NODE_WAIT": "long"}, "NODE_WAIT=long is no number from 1"),
         ({**OURS, "NODE_SILENCE": "1"}, "NODE_SILENCE=1 is no number from 5"),
         ({"NODE_RANK": "1"}, "NODE_RANK is set, and NODES is not"),
-        ({"NODE_SILENCE": "5"}, "NODE_SILENCE is set, and this machine trains alone"),
         ({"NODES": "1", "NODE_RANK": "1"}, "NODE_RANK=1 of NODES=1"),
         (
             {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "16"},
@@ -210,10 +209,6 @@ def test_bare_processes_must_know_where_they_meet(monkeypatch) -> None:
     launcher.adopt()
     assert (launcher.rank(), launcher.local_rank(), launcher.local_world()) == (2, 0, 2)
     assert launcher.world() == 4
-
-
-def test_what_serves_all_jobs_of_a_cluster_may_be_there_for_one_machine() -> None:
-    assert nodes.told({"NODE_WAIT": "900", "SLURM_JOB_ID": "7"}) is None
 
 
 def test_make_refuses_them_where_they_do_nothing(tmp_path) -> None:

@@ -48,7 +48,8 @@ def main(argv: list[str] | None = None) -> int:
         # Our own supervisor has said all that is to be said.
         if started and command.verb.LAUNCHED and parent.SUPERVISOR not in os.environ:
             launcher.adopt()
-            launcher.check_unheard(told)
+            if command.verb.KNOBS:  # of a run that is there, its precision is known
+                launcher.check_unheard(told)
         parent.end_with_launcher()
         command.run()
     except LockstepError as error:

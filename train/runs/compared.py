@@ -69,7 +69,8 @@ def compare(one: Path, other: Path) -> Compared:
     # Probes of other numerics, and a first pass of another experiment, say nothing of a machine.
     computing = []
     if "numerics" not in deciding:
-        same = not deciding and not any(name.split()[0] in ("data", "code") for name in factors)
+        task = ("data", "code", "starting")
+        same = not deciding and not any(name.split()[0] in task for name in factors)
         computing = comparison.computing(first, second, same=same)
     traces = _trace(one), _trace(other)
     both = traces[0].keys() & traces[1].keys()

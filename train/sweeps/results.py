@@ -168,7 +168,11 @@ def strangers(folder: Path, rows: Sequence[Row], planned: Points) -> list[str]:
 
     found, first = [], None
     moved = any(axis.knob in _MOVING for axis in planned.axes)
-    varied = any(axis.knob.startswith("data.") for axis in planned.axes)
+    meant = [
+        name
+        for knob, name in (("data.", "data"), ("model.", "starting weights"))
+        if any(axis.knob.startswith(knob) for axis in planned.axes)
+    ]
     for row in rows:
         record = documents.record(run_of(folder, row.trial.number)) if row.result else None
         if record is None:
@@ -177,8 +181,7 @@ def strangers(folder: Path, rows: Sequence[Row], planned: Points) -> list[str]:
         other = [name for name, _, _ in comparison.unlike(first[1], record)]
         if moved:
             other = [name for name in other if name.split()[0] in _FIXED]
-        if varied:
-            other = [name for name in other if name != "data"]
+        other = [name for name in other if name not in meant]
         if other:
             more = f" and {len(other) - 1} more" if len(other) > 1 else ""
             found.append(f"trial {row.trial.number} has another {other[0]}{more} than {first[0]}")
