@@ -106,7 +106,7 @@ def _allowed(machine: Machine, path: str) -> int | None:
     """Bytes that this user's quota leaves on a folder's file system; None without one."""
     if not any(re.match("(u|usr)(j)?quota|quota$", word) for word in _options(machine, path)):
         return None
-    device = _mount(machine, path)[0]  # nfs and its like are not asked
+    device = _mount(machine, path)[0]
     for row in machine.run("quota", "-w", "-l").out.splitlines():
         words = row.split()
         if len(words) < 4 or words[0] != device:

@@ -16,6 +16,7 @@ from host.errors import HostError, UsageError
 from host.lanes import share
 from host.stages import Stages
 from train.config import Config
+from train.lanes import unasked
 
 
 def compare(came: int) -> None:
@@ -42,8 +43,8 @@ def sharded() -> bool:
     Raises:
         HostError: it asks for another engine, or for what this trainer does not do with FSDP.
     """
-    _check_accelerate()
-    if not _is_set("ACCELERATE_USE_FSDP"):
+    unasked.check()
+    if not unasked.is_set("ACCELERATE_USE_FSDP"):
         return False
     del os.environ["ACCELERATE_USE_FSDP"]
     wrong = [
@@ -58,33 +59,6 @@ def sharded() -> bool:
             + ", and --model.activation_checkpointing true" * ("activation" in wrong[0]),
         )
     return True
-
-
-def _check_accelerate() -> None:
-    """Refuse what Accelerate would do by itself, beside what the experiment says.
-
-    Raises:
-        HostError: a hardware config or a variable asks for it.
-    """
-    for engine in ("DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"):
-        if _is_set(f"ACCELERATE_USE_{engine}"):
-            raise HostError(
-                f"the hardware config asks for {engine}, which this trainer does not do",
-                "use one of configs/accelerate",
-            )
-    for name, usual, instead in (
-        ("GRADIENT_ACCUMULATION_STEPS", ("1",), "--lanes N cuts a batch into N parts"),
-        ("GRADIENT_CLIPPING", ("none",), "--optim.clip does it"),
-        ("DYNAMO_BACKEND", ("no", "none"), "--model.compile true does it"),
-        ("MIXED_PRECISION", ("no", "fp16", "bf16"), "use one of no, fp16 and bf16"),
-    ):
-        said = os.environ.get(f"ACCELERATE_{name}", "")
-        if said and said.lower() not in usual:
-            raise HostError(
-                f"ACCELERATE_{name} is {said}, by a hardware config or a variable, which this"
-                " trainer does not do",
-                f"take it away; {instead}",
-            )
 
 
 # What a hardware config can say of FSDP and would be left undone; what else it can say has no
@@ -187,10 +161,6 @@ def check_shardable(config: Config, precision: str) -> None:
     for knob in ("compile", "channels_last"):
         if getattr(config.model, knob):
             raise UsageError(f"model.{knob} is not for sharded weights", f"drop it, {without}")
-
-
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "").lower() in ("true", "1")
 
 
 def check_meeting() -> None:
