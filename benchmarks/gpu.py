@@ -142,6 +142,8 @@ def bits(dry: bool, names: list[str] | None = None) -> Iterator[Row]:
             }
             if not dry:
                 tries[f"{name} images on the GPU"] = (["--data.cache_on", "gpu"], 1)
+                away = ["--optim.offload", "true"]
+                tries[f"{name} offload"], tries[f"{name} offload killed"] = (away, 1), (away, 1)
             # Side by side: each leaves most of the machine idle.
             with ThreadPoolExecutor(1 if dry else len(tries)) as pool:
                 jobs = {

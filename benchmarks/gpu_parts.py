@@ -204,6 +204,28 @@ def settings(dry: bool) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **options)
         say(f"SGD, {kind}", f"{1e3 * timed(optimizer):.3f} ms a step", "…gpu_parts.py settings")
 
+    for title, more, own in (
+        ("plain", {}, {}),
+        ("activations computed again", {"activation_checkpointing": True}, {}),
+        ("optimizer offloaded", {}, {"offload": True}),
+    ):  # fmt: skip
+        say(f"ViT-B/16, AdamW, {title}", weighed(more, own, dry), "…gpu_parts.py settings")
+
+
+def weighed(more: dict[str, Any], own: dict[str, Any], dry: bool) -> str:
+    """What a step takes of time and, at the most, of memory."""
+    usual = experiment("lockstep", 4, 32, {"name": "vit_b_16", **more})
+    moved = usual.optim.model_copy(update={"name": "adamw", **own})
+    config = usual.model_copy(update={"optim": moved})
+    data = images(128, 224, 10)
+    with started(config, "no", dry) as runtime, tempfile.TemporaryDirectory() as folder:
+        ours = Ours(config, runtime, data, Path(folder))
+        torch.cuda.reset_peak_memory_stats()
+        times = compared({"ours": ours}, runtime.device, 6, 0.5)["ours"]
+        held = torch.cuda.max_memory_allocated() / 2**30
+        ours.close()
+    return f"{1e3 * statistics.median(times):.1f} ms a step, {held:.2f} GiB"
+
 
 def timed(optimizer: torch.optim.Optimizer) -> float:
     """Seconds of an optimizer's step, by the device's clock."""

@@ -54,7 +54,7 @@ class Disk:
 
 
 sys.addaudithook(
-    lambda event, arguments: [disk.seen(event, arguments) for disk in _watched] and None
+    lambda event, arguments: [disk.seen(event, arguments) for disk in _watched or ()] and None
 )
 
 

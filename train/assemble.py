@@ -54,6 +54,7 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
     """
     with runtime.together():
         check_place(config.data, runtime.device)
+        optim.check_place(config.optim, runtime.device)
     if runtime.main and "/" in config.data.source:
         source = printable(config.data.source)
         print(f"looking for {source}, in the cache and on the hub", flush=True)

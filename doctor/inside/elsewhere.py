@@ -25,8 +25,9 @@ from train.config import Config
 from train.data import ImageData
 from train.data import load as load_data
 from train.learn.alone import alone
-from train.process import fitting, memory
+from train.process import memory
 from train.process.memory import CONTEXT, Need
+from train.process.ways import ways
 
 _LISTED = 0.96  # GiB that the driver lists for a GB of the datasheet: ECC, and what it keeps
 LEAVE = 0.9
@@ -110,7 +111,7 @@ def _memory(config: Config, data: ImageData, need: Need, cards: Cards, half: boo
         seen += "; the most before the first step, where the model is tried"
     if wanted <= LEAVE * cards.size:
         return ok("fits on it", seen)
-    fix = fitting.ways(
+    fix = ways(
         config,
         len(data.classes),
         data.train.shape,
@@ -145,9 +146,12 @@ def _largest(config: Config, data: ImageData, cards: Cards, half: bool) -> int:
         for count in kept
     )
     each = (large.activations - small.activations) / 2
-    fixed = small.training - 2 * each
     room = LEAVE * cards.size - CONTEXT
-    return max(0, math.floor((room - fixed) / max(1, each))) if small.start <= room else 0
+    left = room - small.weights - small.gradients - small.optimizer
+    if left < 0 or small.start > room:
+        return 0
+    left += small.away - (small.activations - 2 * each)
+    return max(0, math.floor(left / max(1, each)))
 
 
 def _time(config: Config, data: ImageData, cards: Cards) -> Finding:

@@ -23,7 +23,7 @@ from train import experiment
 from train.config import Config
 from train.data import ImageData, check_place
 from train.data import load as load_data
-from train.learn import models
+from train.learn import models, optim
 from train.process import fitting, memory
 from train.process.fitting import Fit
 from train.process.memory import Need
@@ -46,6 +46,7 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
         found.append(_lanes(config, planned, machine.environ))
         device = torch.device(planned.device)
         check_place(config.data, device)
+        optim.check_place(config.optim, device)
         data = load_data(config.data, config.augment)
         on_gpu = config.data.cache_on == "gpu"
         found.append(_data(data))

@@ -24,7 +24,8 @@ from host.machine import Machine
 from host.stages import Stages
 from train.config import Config
 from train.learn.models import build as build_model
-from train.process import fitting, memory, stagewise
+from train.process import memory, stagewise
+from train.process.ways import ways
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES = Path(__file__).parent / "machines"
@@ -433,11 +434,9 @@ def test_sharding_is_named_where_it_would_fit(knobs, world, visible, names) -> N
     usual = {"model": {"name": "vit_b_16"}, "optim": {"name": "adamw"}, "numerics": "native"}
     config = Config(**{"batch_size": 32, "lanes": 8, **usual, **knobs})
     room = 1.45e9  # as much as the trial before the first step takes
-    ways = fitting.ways(
-        config, 10, (3, 224, 224), world=world, half=False, room=room, visible=visible
-    )
-    assert ("GPUS=" in ways) == (names is not None), ways
-    assert names is None or names in ways
+    found = ways(config, 10, (3, 224, 224), world=world, half=False, room=room, visible=visible)
+    assert ("GPUS=" in found) == (names is not None), found
+    assert names is None or names in found
 
 
 def test_each_stage_needs_its_part() -> None:

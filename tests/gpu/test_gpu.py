@@ -26,7 +26,7 @@ def _on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("precision", gpu.PRECISIONS)
 def test_the_same_bits_twice_after_a_kill_with_loaders_and_on_two_processes(precision) -> None:
     rows = list(gpu.bits(dry=False, names=[precision]))
-    assert len(rows) == 6
+    assert len(rows) == 8
     assert {row.question: row.found for row in rows if row.good is False} == {}
 
 

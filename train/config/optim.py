@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from host.dotted import is_path
 from host.errors import UsageError
 from train.config.types import Fraction, Natural
-from train.knobs import Section, idle
+from train.knobs import FREE, Section, idle
 
 Schedule = Literal["cosine", "linear", "constant", "step", "poly", "onecycle"]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -35,6 +35,8 @@ class Optim(Section):
     """Weight decay; biases and norm layers (tensors of one dimension) have none."""
     ema: Decay = 0.0
     """Average the weights over steps with this decay, such as 0.999; it is measured. 0: no."""
+    offload: bool = Field(False, json_schema_extra=FREE)
+    """On GPUs, keep the optimizer's state in the host's memory between updates: the same bits."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Each layer learns at the rate of the next one, nearer to the output, times this."""
     clip: Annotated[float, Field(gt=0)] | None = None
@@ -64,6 +66,15 @@ class Optim(Section):
     def _warmup(self) -> "Optim":
         if self.warmup and self.warmup_epochs:
             raise UsageError("optim.warmup and optim.warmup_epochs are both set", "set one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _offload(self) -> "Optim":
+        if self.offload and self.name == "sgd" and not self.momentum:
+            raise UsageError(
+                "optim.offload does nothing for SGD without momentum, which keeps nothing",
+                "take it away, or add --optim.offload false",
+            )
         return self
 
     @model_validator(mode="after")

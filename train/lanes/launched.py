@@ -56,7 +56,8 @@ def sharded() -> bool:
         raise HostError(
             f"the hardware config says {wrong[0]}, which this trainer does not do",
             "use configs/accelerate/fsdp.yaml"
-            + ", and --model.activation_checkpointing true" * ("activation" in wrong[0]),
+            + ", and --model.activation_checkpointing true" * ("activation" in wrong[0])
+            + ", and --optim.offload true" * ("offload_params" in wrong[0]),
         )
     return True
 

@@ -86,7 +86,7 @@ class Tripwire:
         self.before_update(step)
         tensors = self._tensors()
         # A stage may have nothing at all.
-        held = [digests(tensors.values())] if tensors else []
+        held = [digests(tensors.values(), self.runtime.device)] if tensors else []
         mine = torch.cat([*held, self._changed[None]]).cpu()
         every = [torch.empty_like(mine) for _ in ranks]
         with self.runtime.pulse.together("the comparison of weights"):
@@ -130,13 +130,18 @@ class Tripwire:
         for parameter, held in self.optimizer.state.items():
             for kind, value in held.items():
                 if isinstance(value, Tensor):
-                    tensors[f"{names[parameter]}'s {kind}"] = value.to(self.runtime.device)
+                    tensors[f"{names[parameter]}'s {kind}"] = value
         tensors |= self.others
         # An optimizer's state stands in the order in which it was made or loaded.
         return {name: tensors[name].detach() for name in sorted(tensors) if tensors[name].numel()}
 
 
-def digests(tensors: Iterable[Tensor]) -> Tensor:
-    """The exclusive or of each tensor's elements' bits, int64: one flipped bit changes it."""
+def digests(tensors: Iterable[Tensor], device: torch.device | None = None) -> Tensor:
+    """The exclusive or of each tensor's elements' bits, int64: one flipped bit changes it.
+
+    Args:
+        device: where those are looked at that are elsewhere, one after another.
+    """
     plain = (torch.view_as_real(t) if t.is_complex() else t for t in tensors)
-    return torch.stack([torch.hash_tensor(t).view(torch.int64) for t in plain])
+    near = (t if device is None else t.to(device) for t in plain)
+    return torch.stack([torch.hash_tensor(t).view(torch.int64) for t in near])

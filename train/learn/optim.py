@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -9,6 +10,7 @@ from host.errors import UsageError
 from train.config import Config, Optim
 from train.learn import schedule
 from train.learn.layers import depths
+from train.learn.offload import offload
 
 OWN = "torch's choice"
 SHARE = "lr_share"  # of a group of parameters: the share of the learning rate that it learns at
@@ -23,18 +25,25 @@ def build(experiment: Config, model: nn.Module) -> Optimizer:
     Raises:
         UsageError: there is nothing to train.
     """
-    config = experiment.optim
-    groups = _groups(config, model)
+    groups = _groups(experiment.optim, model)
     if not groups:
         raise UsageError(
             "no parameter of the model can be trained: all are frozen",
             "leave some of them unfrozen (requires_grad)",
         )
+    if kernel(experiment) == "fused":
+        _check_fused(model)
+    made = _made(experiment, groups)
+    if experiment.optim.offload:
+        offload(made)
+    return made
+
+
+def _made(experiment: Config, groups: list[dict[str, Any]]) -> Optimizer:
+    config = experiment.optim
     if config.name == "adamw":
-        fused = kernel(experiment) == "fused"
-        if fused:
-            _check_fused(model)
-        return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused or None)
+        fused = kernel(experiment) == "fused" or None
+        return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
     if config.name in ("lamb", "muon"):
         return _timm(config, groups)
     # Nesterov's form without momentum is an error in torch, and means plain SGD.
@@ -73,6 +82,20 @@ def _timm(config: Optim, groups: list[dict[str, Any]]) -> Optimizer:
         momentum=config.momentum,
         nesterov=config.nesterov,
     )
+
+
+def check_place(config: Optim, device: torch.device) -> None:
+    """See, before anything is read, that what the optimizer keeps could be anywhere else.
+
+    Raises:
+        UsageError: the weights are in the host's memory as well.
+    """
+    if config.offload and device.type != "cuda":
+        raise UsageError(
+            f"optim.offload: true, and this training is on the {device.type.upper()}, in whose"
+            " memory the optimizer's state is anyway",
+            "--optim.offload false gives the same bits",
+        )
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
@@ -127,8 +150,13 @@ def slots(config: Optim) -> list[set[str]]:
 
 def copies(config: Optim) -> int:
     """Tensors of each weight's size that are kept beside it: the optimizer's, and the average."""
+    return kept(config) + (config.ema > 0)
+
+
+def kept(config: Optim) -> int:
+    """The optimizer's alone."""
     # Of Muon's, most weights have the first.
-    return len(slots(config)[0] - {"step"}) + (config.ema > 0)
+    return len(slots(config)[0] - {"step"})
 
 
 def warmup(config: Optim, epoch: int) -> int:

@@ -14,6 +14,7 @@ from host import kernel, launcher
 from host.errors import HostError, LockstepError, LostPeers, OutOfMemory, UsageError
 from train.config import Config
 from train.lanes.pulse import Pulse
+from train.learn import optim
 
 # How gloo and NCCL say that a process is gone.
 _GONE = ("closed by peer", "Connection reset", "Broken pipe", "Timed out waiting")
@@ -148,6 +149,8 @@ def out_of_memory(
     more = f"--lanes {2 * config.lanes} (other bits), PRECISION=bf16, or a smaller --batch_size"
     if not (config.model.compile or config.model.activation_checkpointing):
         more = f"--model.activation_checkpointing true (the same bits, slower), {more}"
+    if gpu and optim.kept(config.optim) and not config.optim.offload:
+        more += ", or --optim.offload true (the same bits, slower)"
     if config.checkpoint.background and not gpu:
         more += ", or --checkpoint.background false"
     pieces = _in_pieces(text)

@@ -41,6 +41,7 @@ class Need:
     Attributes:
         start: before the first step, where a process tries the model on a few images.
         others: before the first step, of a process that only compares how it computes it.
+        away: of the optimizer's, what is in the host's memory but for updates.
         copy: what is written in the background, in the host's memory, by all processes together.
         saved: in a checkpoint.
     """
@@ -49,6 +50,7 @@ class Need:
     gradients: int
     optimizer: int
     activations: int
+    away: int = 0
     start: int = 0
     others: int = 0
     copy: int = 0
@@ -57,7 +59,9 @@ class Need:
     @property
     def training(self) -> int:
         """In a step."""
-        return self.weights + self.gradients + self.optimizer + self.activations
+        # At an update the activations are gone.
+        passing = max(0, self.activations - self.away)
+        return self.weights + self.gradients + self.optimizer + passing
 
     @property
     def total(self) -> int:
@@ -142,23 +146,24 @@ def estimate(
     images = config.micro_batch * math.prod(shape) * 4
     activations = (kept // 2 + weights // 2 if half else kept) + images
     optimizer = weights * optim.copies(config.optim)
+    away = weights * optim.kept(config.optim) * config.optim.offload
     rest = before(weights, optimizer, config)
     if not sharded:
         copies = gradient_copies(config, world) + exchanged_copies(config, world)
         sums = weights * copies + arriving(config, world, sizes)
-        return Need(weights, sums, optimizer, activations, **rest)
+        return Need(weights, sums, optimizer, activations, away, **rest)
     part = math.ceil(weights / world)
     # Two blocks are whole at a time, and their gradients on the way; the rest stays whole.
     blocks = [sum(p.nbytes for p in block.parameters()) for block in units(model)]
     whole = 2 * max(blocks, default=0) + max(0, weights - sum(blocks))
     sums = waiting(config.lanes // world) if world <= config.lanes else 1
-    moments = math.ceil(optimizer / world)
+    moments, away = math.ceil(optimizer / world), math.ceil(away / world)
     if (
         not config.lockstep
     ):  # all gradients are added up before they are exchanged, of several lanes
         summed = weights if config.lanes > world else part
-        return Need(part + whole, summed + whole, moments, activations, **rest)
-    return Need(part + whole, sums * part + whole, moments, activations, **rest)
+        return Need(part + whole, summed + whole, moments, activations, away, **rest)
+    return Need(part + whole, sums * part + whole, moments, activations, away, **rest)
 
 
 def before(weights: int, optimizer: int, config: Config) -> dict[str, int]:

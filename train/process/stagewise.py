@@ -108,7 +108,7 @@ def _needs(
                 sizes[last].append(tensor.nbytes)
             counted.add(tensor)
     weights = [sum(each) for each in sizes]
-    copies = optim.copies(config.optim)
+    copies, away = optim.copies(config.optim), optim.kept(config.optim) * config.optim.offload
     mine = -(-config.lanes // among)  # of a copy
     sums = apart_copies(config, among) + exchanged_copies(config, among)
     whole, images = sum(weights), config.micro_batch * math.prod(shape) * 4
@@ -122,7 +122,7 @@ def _needs(
         lane = _halved(lanes[number], half=half) + (own // 2 if half else 0)
         held = flying * (lane + images * (number == 0)) + _halved(inside[number], half=half)
         summed = own * sums + arriving(config, among, sizes[number])
-        found.append(Need(own, summed, own * copies, held, **rest))
+        found.append(Need(own, summed, own * copies, held, own * away, **rest))
     return found
 
 
