@@ -301,17 +301,20 @@ tensorboard: $(ENV)  ##2 show all runs at http://127.0.0.1:6006
 shell: $(DEV)  ##3 a shell in the environment
 	@PATH="$(if $(inside),,$$PWD/)$(BIN):$$PATH" VIRTUAL_ENV="$(if $(inside),,$$PWD/)$(VENV)" $${SHELL:-sh}
 
+# Compiled once, for each of the processes that share the tests.
+pytest = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+
 test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
-	@$(BIN)/python -m pytest -m 'not slow and not container and not gpu and not portable' -n 3 --dist worksteal $(args)
+	@$(pytest) -m 'not slow and not container and not gpu and not portable' -n 3 --dist worksteal $(args)
 
 test-slow: test-crowd test-alone  ## run the tests that take minutes
 
 # Side by side, since they wait more than they compute; and those that need a quiet machine after them.
 test-crowd: $(DEV)
-	@$(BIN)/python -m pytest -m 'slow and not container and not alone' -n 4 --dist worksteal $(args)
+	@$(pytest) -m 'slow and not container and not alone' -n 4 --dist worksteal $(args)
 
 test-alone: $(DEV)
-	@$(BIN)/python -m pytest -m 'slow and not container and alone' $(args)
+	@$(pytest) -m 'slow and not container and alone' $(args)
 
 # A machine with a GPU may have a torch of its own and no network: that one will do.
 has_torch = $(if $(filter test-gpu,$(goals)),$(shell $(PYTHON) -c 'import torch, pytest; print("yes")' 2>/dev/null))
@@ -322,13 +325,13 @@ test-gpu: $(if $(has_torch),,$(DEV))  ## test on a GPU; benchmarks/gpu.py writes
 # Half an hour; ARGS='-k quick' takes five minutes.
 test-portable: $(DEV)  ## train as a dozen other CPUs and on two emulated ones, and compare the bits; half an hour
 	@command -v qemu-x86_64 >/dev/null || { echo 'error: no qemu-x86_64 → apt-get install qemu-user' >&2; exit 6; }
-	@$(BIN)/python -m pytest -m portable tests/portable -n 2 --dist worksteal -rP -k 'cpus or quick' $(args)
+	@$(pytest) -m portable tests/portable -n 2 --dist worksteal -rP -k 'cpus or quick' $(args)
 
 test-nodes: $(DEV)  ## harm machines of a network that train together, 60 times; half an hour, needs root
-	@FAULTS=60 $(BIN)/python -m pytest tests/nodes -n 2 --dist worksteal -rP $(args)
+	@FAULTS=60 $(pytest) tests/nodes -n 2 --dist worksteal -rP $(args)
 
 test-fault: $(DEV)  ## kill and resume hundreds of times; half an hour
-	@FAULT_KILLS=200 FAULT_SCHEDULES=50 FAULT_FLIPS=20 SWEEP_SEEDS=2 $(BIN)/python -m pytest -s tests/fault tests/test_sweep.py $(args)
+	@FAULT_KILLS=200 FAULT_SCHEDULES=50 FAULT_FLIPS=20 SWEEP_SEEDS=2 $(pytest) -s tests/fault tests/test_sweep.py $(args)
 
 bench: $(ENV)  ## what the levels of reproducibility cost, side by side
 	@$(BIN)/python benchmarks/lockstep.py $(args)
@@ -345,7 +348,7 @@ conformance: $(PEERS)  ## kill and resume this trainer and others alike; who rep
 	@$(OTHERS)/bin/python benchmarks/conformance.py
 
 coverage: $(DEV)  ## run all tests and say which lines of train/ they do not reach
-	@$(BIN)/python -m pytest -m 'not container and not gpu and not portable' --cov --cov-report=term-missing $(args)
+	@$(pytest) -m 'not container and not gpu and not portable' --cov --cov-report=term-missing $(args)
 
 ready: $(DEV)
 
@@ -395,7 +398,7 @@ named:
 test-container:  ## build the images and test them; needs a Docker engine
 	@$(MAKE) ENGINE=local ready
 	@folder=$$(mktemp -d -t pytest-container-XXXXXX) && trap 'rm -rf "$$folder"' EXIT && \
-	  BASE_IMAGE=$(call quoted,BASE_IMAGE) $(BIN)/python -m pytest -m container -n 2 --dist loadfile --basetemp "$$folder/checkouts" $(args)
+	  BASE_IMAGE=$(call quoted,BASE_IMAGE) $(pytest) -m container -n 2 --dist loadfile --basetemp "$$folder/checkouts" $(args)
 
 image:  ##3 build the image with all that is in it, as for a cluster
 	$(COMPOSE) build train

@@ -14,8 +14,8 @@ from train.process.failures import out_of_memory
 from train.process.memory import of_shapes
 from train.process.ways import ways
 
-SHAPE = (3, 224, 224)
-ADAMW = {"batch_size": 32, "lanes": 8, "model": {"name": "vit_b_16"}, "numerics": "native"}
+SHAPE = (3, 64, 64)
+ADAMW = {"batch_size": 256, "lanes": 4, "model": {"name": "resnet18"}, "numerics": "native"}
 
 
 def moved(name: str, *, offload: bool) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -120,7 +120,16 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("knobs", CASES.values(), ids=CASES)
+SLOW = ("adamw", "clipping", "deterministic", "workers")
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        pytest.param(knobs, id=name, marks=[pytest.mark.slow] * (name in SLOW))
+        for name, knobs in CASES.items()
+    ],
+)
 def test_stopped_and_continued_ends_in_the_same_bits(cli, tmp_path, monkeypatch, knobs) -> None:
     """A run that dies at step 7 goes on from the last checkpoint, that of step 6."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
