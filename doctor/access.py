@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import re
 
-from doctor.finding import Finding, ok, warn
+from doctor import distribution
+from doctor.finding import Finding, fail, ok, warn
 from host import limits, nvidia
 from host.machine import Machine
+
+# Where the driver's libraries lie: of each system, of WSL, of clouds, of NixOS.
+_LIBRARIES = (
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"),
+    *("/usr/lib64/nvidia", "/usr/lib/wsl/lib", "/usr/local/nvidia/lib64", "/usr/local/lib"),
+    *("/run/opengl-driver/lib", "/usr/lib/x86_64-linux-gnu/nvidia/current"),
+)
 
 
 def join(machine: Machine) -> str:
@@ -22,6 +30,13 @@ def join(machine: Machine) -> str:
 
 def misled(machine: Machine, seen: str) -> Finding:
     """The driver answers, and what programs load and turn to is its own."""
+    if _without_cuda(machine):
+        return fail(
+            "driver",
+            f"{seen}; its libcuda.so.1 is not here, only what nvidia-smi needs",
+            "torch finds no driver",
+            _whole(machine),
+        )
     mps, hidden, toolkit = _met(machine), _hidden(machine), _shadowing(machine)
     if mps is not None:
         return warn(
@@ -47,6 +62,32 @@ def misled(machine: Machine, seen: str) -> Finding:
             f"take {toolkit} out of LD_LIBRARY_PATH",
         )
     return ok("driver", seen)
+
+
+def _without_cuda(machine: Machine) -> bool:
+    """Of the driver's libraries there is the one that nvidia-smi asks, and not CUDA's."""
+    paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
+    names = [name for folder in (*_LIBRARIES, *paths) if folder for name in machine.names(folder)]
+    kept = machine.run("ldconfig", "-p").out
+    smi, cuda = (
+        f"{library}.so.1" in names or f"{library}.so.1 " in kept
+        for library in ("libnvidia-ml", "libcuda")
+    )
+    return smi and not cuda
+
+
+def _whole(machine: Machine) -> str:
+    """How a program gets all of the driver's libraries."""
+    if limits.in_container(machine.root):
+        told = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES")
+        told = f" (this one was started with {told})" if told else ""
+        return (
+            "start the container with --gpus all, in Compose capabilities: [gpu], or with"
+            f" NVIDIA_DRIVER_CAPABILITIES=compute,utility{told}"
+        )
+    major = (nvidia.loaded(machine) or "580").split(".")[0]
+    apt = f"sudo apt-get install libnvidia-compute-{major}   # libcuda1 on Debian"
+    return distribution.of(machine, distribution.UTILITIES, apt)
 
 
 def denied(machine: Machine, device: str) -> str | None:

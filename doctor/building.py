@@ -84,7 +84,10 @@ def _headers(sources: list[str], running: str) -> bool:
 def elsewhere(machine: Machine) -> str | None:
     """Another kernel that has NVIDIA's module: this one has none, and nobody would build it."""
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
-    places = ("kernel/drivers/video", "kernel/drivers/video/nvidia", "updates/dkms", "extra")
+    places = (
+        *("kernel/drivers/video", "kernel/drivers/video/nvidia", "updates/dkms", "updates"),
+        *("extra", "extra/nvidia", "extra/drivers/video/nvidia", "weak-updates/nvidia"),
+    )
     if machine.names("/var/lib/dkms") or not running:
         return None
     having = [

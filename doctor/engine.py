@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+from doctor import distribution
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, cuda, docker
 from host import image as images
 from host.errors import LockstepError
 from host.machine import Machine
+
+_THREADS_SINCE = (20, 10, 10)
 
 
 def engine(machine: Machine) -> Finding:
@@ -17,7 +20,7 @@ def engine(machine: Machine) -> Finding:
     if wanted == "local":
         return skip("engine", "ENGINE=local")
     try:
-        return ok("engine", f"Docker {docker.answers(machine)}{_where(machine)}")
+        version = docker.answers(machine)
     except LockstepError as error:
         if wanted == "docker":
             return fail("engine", error.problem, "ENGINE=docker asks for it", error.fix)
@@ -25,6 +28,25 @@ def engine(machine: Machine) -> Finding:
             return skip("engine", f"{error.problem}: training runs in a local environment")
         why = "training falls back to a local environment"
         return warn("engine", error.problem, why, error.fix)
+    if _starts_no_threads(machine, version):
+        return warn(
+            "engine",
+            f"Docker {version}{_where(machine)}, older than 20.10.10",
+            "programs of newer systems may start no thread in its containers (clone3)",
+            "update Docker Engine; or train without a container: ENGINE=local",
+        )
+    return ok("engine", f"Docker {version}{_where(machine)}")
+
+
+def _starts_no_threads(machine: Machine, version: str) -> bool:
+    """Whether this engine says "not permitted" to a call that glibc 2.34 and newer start threads
+    with, where later ones say that there is none: https://github.com/moby/moby/pull/42681.
+    """
+    # Distributions that mended theirs: Debian says so in the version, Ubuntu does not.
+    if version == "20.10.7" and "ubuntu" in distribution.names(machine):
+        return False
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)(-ce)?$", version)
+    return found is not None and tuple(map(int, found.groups()[:3])) < _THREADS_SINCE
 
 
 def _where(machine: Machine) -> str:
@@ -38,7 +60,12 @@ def _where(machine: Machine) -> str:
 
 def answers(machine: Machine) -> bool:
     """Whether an engine answers that is to be used."""
-    return engine(machine).status == "ok"
+    if machine.environ.get("ENGINE") == "local":
+        return False
+    try:
+        return bool(docker.answers(machine))
+    except LockstepError:
+        return False
 
 
 def told(machine: Machine, field: str) -> str:

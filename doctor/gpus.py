@@ -139,24 +139,49 @@ def mig(machine: Machine) -> Finding:
         return ok("MIG", "off")
     if limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ:
         return ok("MIG", "this container has an instance, a part of a GPU")
-    empty = _without_instances(machine, cut)
-    if empty:
-        others = [g.index for g in gpus if g not in cut]
-        other = f"; or GPUS={','.join(others)}," if others else ""
-        numbers = ",".join(g.index for g in empty)
-        return fail(
-            "MIG",
-            f"on, and there is no instance: {', '.join(g.label for g in empty)}",
-            "CUDA does not find these: with MIG a program computes on an instance alone",
-            f"with nothing running, sudo nvidia-smi -i {numbers} -mig 0; or make"
-            f" instances: sudo nvidia-smi mig -lgip, then -cgi … -C{other}",
-        )
+    found = _half_way(machine, cut) or _uncut(machine, cut, gpus)
+    if found is not None:
+        return found
+    if len(gpus) == 1 and machine.environ.get("GPUS") in (None, "", "1"):
+        return ok("MIG", "on: a training gets one instance of the GPU, the first if none is named")
     return warn(
         "MIG",
         f"on: {', '.join(g.label for g in cut)}",
         "a process gets one instance, a part of the GPU, and instances cannot train together",
         "train on one: CUDA_VISIBLE_DEVICES=MIG-… (nvidia-smi -L); or, with nothing running,"
         f" sudo nvidia-smi -i {cut[0].row['index']} -mig 0",
+    )
+
+
+def _half_way(machine: Machine, cut: list[nvidia.Gpu]) -> Finding | None:
+    """MIG was switched off, and waits for a reset."""
+    asked = {gpu.index: gpu.text("mig.mode.pending") for gpu in nvidia.health(machine)}
+    waiting = [gpu for gpu in cut if asked.get(gpu.index) == "Disabled"]
+    if not waiting:
+        return None
+    return fail(
+        "MIG",
+        f"to be switched off, and still on: {', '.join(gpu.label for gpu in waiting)}",
+        "CUDA finds none of these until a reset",
+        f"sudo nvidia-smi --gpu-reset -i {','.join(gpu.index for gpu in waiting)}, with nothing"
+        " running; where that is Not Supported (a virtual machine), reboot",
+    )
+
+
+def _uncut(machine: Machine, cut: list[nvidia.Gpu], gpus: list[nvidia.Gpu]) -> Finding | None:
+    """MIG is on, and nobody has made instances."""
+    empty = _without_instances(machine, cut)
+    if not empty:
+        return None
+    others = [g.index for g in gpus if g not in cut]
+    other = f"; or GPUS={','.join(others)}," if others else ""
+    numbers = ",".join(g.index for g in empty)
+    return fail(
+        "MIG",
+        f"on, and there is no instance: {', '.join(g.label for g in empty)}",
+        "CUDA does not find these: with MIG a program computes on an instance alone",
+        f"with nothing running, sudo nvidia-smi -i {numbers} -mig 0; or make"
+        f" instances: sudo nvidia-smi mig -lgip, then -cgi … -C{other}",
     )
 
 

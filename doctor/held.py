@@ -68,15 +68,20 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
     )
 
 
+def not_asked(on_bus: str, unwell: Callable[..., Finding]) -> Finding:
+    """Slurm gives a job the devices that it asked for."""
+    return unwell(
+        "driver",
+        f"{on_bus}, and this job was given none (Slurm's devices cgroup)",
+        "it trains on the CPU",
+        "ask for one: #SBATCH --gres=gpu:1, or srun --gres=gpu:1",
+    )
+
+
 def _kept_from(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) -> Finding | None:
     """A job or a service from which the GPUs are kept."""
     if "SLURM_JOB_ID" in machine.environ and machine.run("test", "-r", _CONTROL).code == 1:
-        return unwell(
-            "driver",
-            f"{on_bus}, and this job was given none (Slurm's devices cgroup)",
-            "it trains on the CPU",
-            "ask for one: #SBATCH --gres=gpu:1, or srun --gres=gpu:1",
-        )
+        return not_asked(on_bus, unwell)
     if not nvidia.devices(machine) and re.search(_OWN_DEV, machine.read("/proc/mounts") or ""):
         return unwell(
             "driver",

@@ -8,8 +8,8 @@ from host.machine import Machine
 
 # What firmware calls itself that a hypervisor made; no machine of metal at Amazon is one.
 _GUEST = re.compile(
-    "QEMU|KVM|VMware|VirtualBox|Xen|Virtual Machine|Google Compute Engine|OpenStack"
-    r"|Amazon EC2 (?!.*metal)"
+    "QEMU|KVM|Cloud Hypervisor|VMware|VirtualBox|Xen|Virtual Machine|Google Compute Engine"
+    r"|OpenStack|Amazon EC2 (?!.*metal)"
 )
 # Of SMBIOS: portable, laptop, notebook, sub-notebook, convertible, detachable.
 _LAPTOPS = ("8", "9", "10", "14", "31", "32")

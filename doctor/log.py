@@ -13,6 +13,10 @@ from host.machine import Machine
 
 _ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager"))
 _RESET = "sudo nvidia-smi --gpu-reset -i {gpu}, or reboot"
+_FABRIC = (
+    "reboot, since a reset of one GPU does not mend a fabric of several; if it comes back, have the"
+    " machine serviced: nvidia-bug-report.sh"
+)
 _REPLACE = "have the card replaced; until then hide it with CUDA_VISIBLE_DEVICES"
 _POWER = "power the machine off and on; then look at plugs, riser and cooling"
 # Number: what it means, what helps. Those that are missing are mostly faults of a program.
@@ -32,7 +36,7 @@ _MEANING = {
     136: ("NVLink could not be set up", _RESET),
     140: ("errors in its memory that could not be corrected", _RESET),
     143: ("it could not be initialised", _RESET),
-    145: ("an error on NVLink", _RESET),
+    145: ("an error on NVLink: GPUs may hang that talk to each other", _FABRIC),
     149: ("its NVLink has failed", _RESET),
     154: ("the driver asks for a reset or a reboot", _RESET),
 }

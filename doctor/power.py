@@ -179,9 +179,20 @@ def persistence(machine: Machine) -> Finding:
     sound = "the driver stays loaded" if "Disabled" not in modes else _may_sleep(machine, gpus)
     if sound is not None:
         return ok("persistence", sound)
+    daemon = machine.run("systemctl", "is-active", "nvidia-persistenced").out.strip()
+    fix = "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1"
+    if daemon == "failed":
+        fix = "journalctl -u nvidia-persistenced -n 20   # says why; until then nvidia-smi -pm 1"
+        if any(gpu.is_integrated or "GH200" in gpu.name for gpu in gpus):
+            # https://github.com/NVIDIA/nvidia-persistenced/issues/11
+            fix = (
+                "have it run as root, who alone may set up this GPU's memory: sudo systemctl edit"
+                " nvidia-persistenced, ExecStart= and then ExecStart=/usr/bin/nvidia-persistenced"
+                " --persistence-mode --verbose; sudo systemctl restart nvidia-persistenced"
+            )
     return warn(
         "persistence",
-        "off, and no screen is attached",
+        "off, and no screen is attached" + "; its service has failed" * (daemon == "failed"),
         "each start loads the driver anew, which takes seconds, and counters of errors are lost",
-        "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1",
+        fix,
     )

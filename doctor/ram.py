@@ -10,6 +10,7 @@ from host import limits
 from host.machine import Machine
 from host.text import whole
 
+_ASIDE = 0.25  # of the memory
 _COUNTS = "/sys/devices/system/edac/mc"
 _ENDED = re.compile(r"Out of memory: Killed process \d+ \((python[\w.]*)\).*anon-rss:(\d+)kB")
 
@@ -32,6 +33,20 @@ def failing(machine: Machine) -> Finding | None:
         "a module of the machine's memory fails: weights may be wrong, the machine may freeze",
         "have that module replaced; which one it is: sudo ras-mc-ctl --error-count, or dmesg | grep"
         " EDAC",
+    )
+
+
+def set_aside(machine: Machine, seen: str) -> Finding | None:
+    """Memory that is kept for huge pages, and that nobody uses."""
+    total, free = limits.memory_total(machine.root), limits.huge_free(machine.root)
+    if total is None or free < _ASIDE * total:
+        return None
+    return warn(
+        "memory",
+        f"{seen}, of which {free / 2**30:.1f} are set aside as huge pages that nobody uses",
+        "other programs do not get them, a training neither",
+        "sudo sysctl vm.nr_hugepages=0, and take it out of /etc/sysctl.d (or hugepages= out of the"
+        " kernel's command line)",
     )
 
 

@@ -21,6 +21,11 @@ _HOST = (
     " and pciPassthru.64bitMMIOSizeGB, a power of two above the memory of all its GPUs; QEMU wants"
     " OVMF, q35 and -fw_cfg opt/ovmf/X-PciMmio64Mb; or ask who runs it"
 )
+# https://github.com/cloud-hypervisor/cloud-hypervisor/issues/4451
+_CLOUD_HYPERVISOR = (
+    "on the machine that runs this one, a newer Cloud Hypervisor: old ones show the card's memory"
+    " as not prefetchable, where the driver does not look; or QEMU"
+)
 _APPLE = (
     "Apple's firmware gives an external card no large window: have its BAR1 made smaller before the"
     " driver is loaded, and the bridge above it removed and found again (see t2linux); with"
@@ -157,7 +162,8 @@ def _placed(machine: Machine, sign: str) -> str | None:
     """What helps on a machine of this kind; None where it is what helps elsewhere."""
     if kind.is_guest(machine):
         if sign == _NO_ROOM:
-            return _HOST
+            made = machine.read("/sys/class/dmi/id/product_name") or ""
+            return _CLOUD_HYPERVISOR if "cloud-hypervisor" in made.lower() else _HOST
         if "RmInitAdapter" in sign or "fallen off" in sign:
             return "restart this virtual machine; then ask who runs its host to look at the card"
     if sign == _NO_ROOM:

@@ -15,6 +15,14 @@ from host.text import whole
 _YOUNGEST = 1767225600  # 2026-01-01
 _LITTLE = 2 << 30  # bytes: torch and a small model
 _THREADS = 64  # that a training may well start for each CPU
+_PIDS = (
+    "podman run --pids-limit -1 (or pids_limit = 0 in containers.conf); docker run --pids-limit -1;"
+    " in Kubernetes podPidsLimit of the kubelet"
+)
+_NPROC = (
+    "ulimit -u $(ulimit -Hu); for good `* soft nproc unlimited` in a file of"
+    " /etc/security/limits.d that comes after 20-nproc.conf, and log in again"
+)
 _EACH = 2  # CPUs that a GPU needs at the least: for the trainer, and for what loads its data
 
 
@@ -111,7 +119,8 @@ def memory(machine: Machine) -> Finding:
             "other programs have the rest: a training would wait for the disk, or be killed",
             "ps aux --sort=-rss | head   # who has it",
         )
-    return ram.failing(machine) or ram.ended(machine, seen) or ok("memory", seen)
+    known = ram.failing(machine) or ram.set_aside(machine, seen) or ram.ended(machine, seen)
+    return known or ok("memory", seen)
 
 
 def shared_memory(machine: Machine) -> Finding:
@@ -166,20 +175,39 @@ def user_limits(machine: Machine) -> Finding:
             "loader processes run out of them",
             "ulimit -n 65536; docker run --ulimit nofile=65536",
         )
-    most, cpus = limits.processes(machine.root), limits.cpus(machine.root)
-    if most is not None and most < _THREADS * cpus:
-        return warn(
-            "limits",
-            f"{most:,} processes and threads at most (pids.max), on {cpus} CPUs",
-            "each CPU gets threads of trainers, loaders and BLAS: Resource temporarily unavailable",
-            "podman run --pids-limit -1 (or pids_limit = 0 in containers.conf); docker run"
-            " --pids-limit -1; in Kubernetes podPidsLimit of the kubelet. Where others decide that:"
-            " export OMP_NUM_THREADS=1, and fewer --data.workers",
-        )
+    few = _few_threads(machine, text)
+    if few is not None:
+        return few
     words = [
         "not known" if b is None else "unlimited" if b == math.inf else f"{b:.0f}" for b in told
     ]
     return ok("limits", f"memlock {words[0]}, stack {words[1]}, open files {words[2]}")
+
+
+def _few_threads(machine: Machine, text: str) -> Finding | None:
+    """Fewer processes and threads are allowed than trainers, loaders and their libraries start."""
+    cpus = limits.cpus(machine.root)
+    group, user = limits.processes(machine.root), _limit(text, "processes")
+    if re.search(r"^Uid:\s+0\s", machine.read("/proc/self/status") or "", re.MULTILINE):
+        user = None  # it does not hold for root
+    held = [
+        (most, f"({name}), on {cpus} CPUs", fix)
+        for most, name, fix in (
+            (group, "pids.max", _PIDS),
+            (user, "ulimit -u", _NPROC),
+        )
+        if most is not None and most <= _THREADS * cpus
+    ]
+    if not held:
+        return None
+    most, words, fix = min(held, key=lambda each: each[0])
+    return warn(
+        "limits",
+        f"{most:,} processes and threads at most {words}",
+        "each CPU gets threads of trainers, loaders and BLAS: Resource temporarily unavailable",
+        f"{fix}. Where others decide that: export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1, and"
+        " fewer --data.workers",
+    )
 
 
 def _limit(text: str, name: str) -> float | None:

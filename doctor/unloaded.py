@@ -10,6 +10,8 @@ from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
 
+# What Slurm tells a job that was given GPUs.
+_ASKED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS")
 _CPU = "or train on the CPU: CPUS=1"
 _OPEN = ("nouveau", "NovaCore", "nova_core", "nova")
 _NOUVEAU = (
@@ -22,6 +24,7 @@ _UNSIGNED = (
     r"Key was rejected by service|Loading of unsigned module"
     rf"|Loading of module with unavailable key is rejected|{_LOCKED}"
 )
+_DENIED = r"avc:\s+denied\s+\{ module_load \}.*nvidia"
 _OTHER_KERNEL = (
     r"version magic|Unknown symbol|disagrees about version of symbol|Invalid module format"
 )
@@ -29,7 +32,7 @@ _OTHER_KERNEL = (
 
 def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     """The one reason why nvidia-smi lists no GPU, though there is one on the bus."""
-    on_bus = f"{len(cards)} GPU{'s' * (len(cards) != 1)} on the bus"
+    on_bus = _on_bus(cards)
     # Whoever did not ask for GPUs trains on the CPU then, as on any machine without.
     unwell = fail if machine.environ.get("GPUS") else warn
     by = {card.driver for card in cards}
@@ -73,7 +76,13 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
 def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
     """nvidia-smi finds no device: this job was given none, or the card did not start."""
     given = limits.in_container(machine.root) and not nvidia.devices(machine)
-    if given or limits.in_job(machine.environ, machine.root):
+    job = limits.in_job(machine.environ, machine.root)
+    if cards and "SLURM_JOB_ID" in machine.environ and not machine.environ.get("CPUS"):
+        job = not any(machine.environ.get(name) for name in _ASKED)
+        if job and not given:
+            unwell = fail if machine.environ.get("GPUS") else warn
+            return held.not_asked(_on_bus(cards), unwell)
+    if given or job:
         return skip("driver", "this job or container was given no GPU")
     known = reasons.logged(machine, cards)
     if known is not None:
@@ -98,6 +107,10 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
     )
 
 
+def _on_bus(cards: list[pci.Card]) -> str:
+    return f"{len(cards)} GPU{'s' * (len(cards) != 1)} on the bus"
+
+
 def _closed(machine: Machine) -> str | None:
     """The unit of systemd that this process is in and that may open named devices alone."""
     text = machine.read("/proc/self/cgroup") or ""
@@ -117,6 +130,16 @@ def _not_held(
     machine: Machine, cards: list[pci.Card], on_bus: str, unwell: Callable[..., Finding]
 ) -> Finding:
     """No module holds it: there is none, or the kernel did not take it."""
+    audit = machine.run("ausearch", "-m", "avc", "-c", "modprobe").out
+    denied = log.last(machine, _DENIED) or re.search(_DENIED, audit)
+    if denied:
+        return fail(
+            "driver",
+            f"{on_bus}; SELinux does not let its module be loaded (module_load)",
+            "whoever loads it, or its file, has a label for which no rule allows that",
+            "sudo ausearch -m avc -c modprobe | audit2allow -M nvidia-load && sudo semodule -i"
+            f" nvidia-load.pp, then load it again (on RKE2: a newer rke2-selinux); {_CPU}",
+        )
     if not machine.has("nvidia-smi") and not _installed(machine):
         note = (
             "" if "ubuntu" in distribution.names(machine) else "   # or your distribution's package"
@@ -175,8 +198,13 @@ def _not_built(machine: Machine, on_bus: str) -> Finding:
             "driver",
             f"{on_bus}; its module is there for kernel {other}, and not for the one that runs",
             "it was installed without DKMS, which builds it anew for each kernel",
-            "install the driver again for this kernel, from packages with DKMS (of a .run file:"
-            f" sudo sh NVIDIA-Linux-*.run --dkms); or boot {other}; {_CPU}",
+            (
+                f"boot {other}; or install the kmod-nvidia of this kernel, once there is one; or"
+                f" sudo dnf module install nvidia-driver:latest-dkms, which builds it; {_CPU}"
+                if "rhel" in distribution.names(machine)
+                else "install the driver again for this kernel, from packages with DKMS (of a .run"
+                f" file: sudo sh NVIDIA-Linux-*.run --dkms); or boot {other}; {_CPU}"
+            ),
         )
     else:
         seen = "installed, and not loaded"

@@ -144,6 +144,13 @@ def swapped(root: Path = ROOT) -> int:
     return 0 if total is None or free is None else max(0, total - free)
 
 
+def huge_free(root: Path = ROOT) -> int:
+    """Bytes that are set aside as huge pages and that nobody uses."""
+    size = _meminfo(root, "Hugepagesize")  # in kB, as all but the counts
+    free = _meminfo(root, "HugePages_Free")
+    return 0 if size is None or free is None else size * (free // 1024)
+
+
 def _meminfo(root: Path, name: str) -> int | None:
     with suppress(OSError, StopIteration, ValueError, IndexError):
         rows = (root / "proc/meminfo").read_text().splitlines()

@@ -37,6 +37,7 @@ _HEALTH = (
     "index",
     "pci.bus_id",
     "compute_mode",
+    "mig.mode.pending",
     "display_mode",
     "vbios_version",
     "ecc.errors.corrected.volatile.total",
