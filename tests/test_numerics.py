@@ -539,6 +539,7 @@ def test_a_model_with_such_a_convolution_is_refused(cli, tmp_path, monkeypatch) 
     assert "127 to 8 channels, 7×7" in one_line(done.err)
 
 
+@pytest.mark.slow
 def test_a_model_that_compiles_itself_is_refused(cli, tmp_path, monkeypatch) -> None:
     def compiled(classes, shape) -> torch.nn.Module:
         del shape

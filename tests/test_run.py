@@ -71,6 +71,7 @@ def test_the_same_again_is_the_same_bits(finished, cli, tmp_path) -> None:
     assert len(trace[0]) == 22
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_result(finished, cli, tmp_path) -> None:
     config = finished / "config.yaml"
     assert cli("fit", "--config", config, "--run", tmp_path / "b", "--seed", 1).code == 0
@@ -296,6 +297,7 @@ def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_last_good_one(
     assert json.loads((tmp_path / "r/run.json").read_text())["exit_code"] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["fast", "deterministic", "lockstep"])
 def test_every_level_trains(cli, tmp_path, level) -> None:
     run = tmp_path / level
@@ -304,6 +306,7 @@ def test_every_level_trains(cli, tmp_path, level) -> None:
     assert lines(run)[0]["loss"] == pytest.approx(2.30, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "knobs",
     [

@@ -57,6 +57,7 @@ def test_an_error_is_one_line_of_text() -> None:
     assert line == "error: \\x1b[31ma b → c\\x1b]0;mine\\x07"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", [RED, TITLE, CURSOR, "\u202e", "\r"])
 def test_names_of_files_are_text(tmp_path, cli, hostile) -> None:
     name = f"a{hostile}b"

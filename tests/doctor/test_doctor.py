@@ -408,6 +408,7 @@ def test_the_estimate_of_sharded_weights(world, sums) -> None:
     assert need.optimizer == 2 * size // world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("knobs", "world", "visible", "names"),
     [
