@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from doctor import disks, finding, system
+from doctor import disks, finding, system, ulimits
 from doctor.finding import Finding
 from doctor.inside import collectives, devices, elsewhere, like, speed, stress
 from doctor.inside.verify import examine
@@ -38,7 +38,7 @@ _GIVEN = (
     system.processors,
     system.memory,
     system.shared_memory,
-    system.user_limits,
+    ulimits.examine,
     disks.disk,
     system.clock,
     disks.owner,

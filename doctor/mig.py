@@ -1,0 +1,73 @@
+"""GPUs that are cut into instances (MIG)."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, fail, ok, skip, warn
+from host import limits, nvidia, visible
+from host.machine import Machine
+
+
+def examine(machine: Machine) -> Finding:
+    """No GPU is cut into instances."""
+    gpus = visible.seen(machine)
+    cut = [g for g in gpus if g.text("mig.mode.current") == "Enabled"]
+    if not any(g.text("mig.mode.current") for g in gpus):
+        return skip("MIG", "no GPU that says")
+    if not cut:
+        return ok("MIG", "off")
+    if limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ:
+        return ok("MIG", "this container has an instance, a part of a GPU")
+    found = _half_way(machine, cut) or _uncut(machine, cut, gpus)
+    if found is not None:
+        return found
+    if len(gpus) == 1 and machine.environ.get("GPUS") in (None, "", "1"):
+        return ok("MIG", "on: a training gets one instance of the GPU, the first if none is named")
+    return warn(
+        "MIG",
+        f"on: {', '.join(g.label for g in cut)}",
+        "a process gets one instance, a part of the GPU, and instances cannot train together",
+        "train on one: CUDA_VISIBLE_DEVICES=MIG-… (nvidia-smi -L); or, with nothing running,"
+        f" sudo nvidia-smi -i {cut[0].row['index']} -mig 0",
+    )
+
+
+def _half_way(machine: Machine, cut: list[nvidia.Gpu]) -> Finding | None:
+    """MIG was switched off, and waits for a reset."""
+    asked = {gpu.index: gpu.text("mig.mode.pending") for gpu in nvidia.health(machine)}
+    waiting = [gpu for gpu in cut if asked.get(gpu.index) == "Disabled"]
+    if not waiting:
+        return None
+    return fail(
+        "MIG",
+        f"to be switched off, and still on: {', '.join(gpu.label for gpu in waiting)}",
+        "CUDA finds none of these until a reset",
+        f"sudo nvidia-smi --gpu-reset -i {','.join(gpu.index for gpu in waiting)}, with nothing"
+        " running; where that is Not Supported (a virtual machine), reboot",
+    )
+
+
+def _uncut(machine: Machine, cut: list[nvidia.Gpu], gpus: list[nvidia.Gpu]) -> Finding | None:
+    """MIG is on, and nobody has made instances."""
+    empty = _without_instances(machine, cut)
+    if not empty:
+        return None
+    others = [g.index for g in gpus if g not in cut]
+    other = f"; or GPUS={','.join(others)}," if others else ""
+    numbers = ",".join(g.index for g in empty)
+    return fail(
+        "MIG",
+        f"on, and there is no instance: {', '.join(g.label for g in empty)}",
+        "CUDA does not find these: with MIG a program computes on an instance alone",
+        f"with nothing running, sudo nvidia-smi -i {numbers} -mig 0; or make"
+        f" instances: sudo nvidia-smi mig -lgip, then -cgi … -C{other}",
+    )
+
+
+def _without_instances(machine: Machine, cut: list[nvidia.Gpu]) -> list[nvidia.Gpu]:
+    """Those of which nvidia-smi lists no instance, where it lists any GPU."""
+    listed = machine.run("nvidia-smi", "-L").out
+    parts = dict(re.findall(r"^GPU (\d+):.*\n((?:\s+MIG .*\n?)*)", listed, re.MULTILINE))
+    computing = {app.uuid for app in nvidia.apps(machine)}
+    return [gpu for gpu in cut if parts.get(gpu.index) == "" and gpu.uuid not in computing]

@@ -1,0 +1,98 @@
+"""Limits of a user's processes that NCCL, loaders and threads run into."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from doctor.finding import Finding, ok, skip, warn
+from host import limits
+from host.machine import Machine
+
+_THREADS = 64  # that a training may well start for each CPU
+_PIDS = (
+    "podman run --pids-limit -1 (or pids_limit = 0 in containers.conf); docker run --pids-limit -1;"
+    " in Kubernetes podPidsLimit of the kubelet"
+)
+_NPROC = (
+    "ulimit -u $(ulimit -Hu); for good `* soft nproc unlimited` in a file of"
+    " /etc/security/limits.d that comes after 20-nproc.conf, and log in again"
+)
+
+
+def examine(machine: Machine) -> Finding:
+    """Limits that NCCL and threads run into: locked memory, stack, open files."""
+    text = machine.read("/proc/self/limits")
+    if text is None:
+        return skip("limits", "not known on this system")
+    told = [_limit(text, name) for name in ("locked memory", "stack size", "open files")]
+    locked, stack, files = (math.inf if bound is None else bound for bound in told)
+    # Registered memory counts as locked: only InfiniBand and its like register any.
+    # Compose lifts the limit for containers.
+    fabric = machine.names("/sys/class/infiniband") and not machine.has("docker")
+    if fabric and locked < math.inf:
+        return warn(
+            "limits",
+            f"memlock {locked / 1024:.0f} KiB, with InfiniBand here",
+            "NCCL cannot register memory: it fails, or takes the slow way",
+            "ulimit -l unlimited in the job; for good LimitMEMLOCK=infinity in slurmd.service, and"
+            " PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+            if "SLURM_JOB_ID" in machine.environ
+            else "docker run --ulimit memlock=-1; in /etc/security/limits.conf: * - memlock"
+            " unlimited",
+        )
+    if stack < 8 << 20:
+        return warn(
+            "limits",
+            f"stack {stack / 1024:.0f} KiB",
+            "deep calls crash without a word",
+            "ulimit -s 65536; docker run --ulimit stack=67108864",
+        )
+    if files < 1024:
+        return warn(
+            "limits",
+            f"{files} open files",
+            "loader processes run out of them",
+            "ulimit -n 65536; docker run --ulimit nofile=65536",
+        )
+    few = _few_threads(machine, text)
+    if few is not None:
+        return few
+    words = [
+        "not known" if b is None else "unlimited" if b == math.inf else f"{b:.0f}" for b in told
+    ]
+    return ok("limits", f"memlock {words[0]}, stack {words[1]}, open files {words[2]}")
+
+
+def _few_threads(machine: Machine, text: str) -> Finding | None:
+    """Fewer processes and threads are allowed than trainers, loaders and their libraries start."""
+    cpus = limits.cpus(machine.root)
+    group, user = limits.processes(machine.root), _limit(text, "processes")
+    if re.search(r"^Uid:\s+0\s", machine.read("/proc/self/status") or "", re.MULTILINE):
+        user = None  # it does not hold for root
+    held = [
+        (most, f"({name}), on {cpus} CPUs", fix)
+        for most, name, fix in (
+            (group, "pids.max", _PIDS),
+            (user, "ulimit -u", _NPROC),
+        )
+        if most is not None and most <= _THREADS * cpus
+    ]
+    if not held:
+        return None
+    most, words, fix = min(held, key=lambda each: each[0])
+    return warn(
+        "limits",
+        f"{most:,} processes and threads at most {words}",
+        "each CPU gets threads of trainers, loaders and BLAS: Resource temporarily unavailable",
+        f"{fix}. Where others decide that: export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1, and"
+        " fewer --data.workers",
+    )
+
+
+def _limit(text: str, name: str) -> float | None:
+    """A soft limit of /proc/self/limits; None where it cannot be read."""
+    found = re.search(rf"^Max {name} +(unlimited|[0-9]{{1,19}})\s", text, re.MULTILINE)
+    if found is None:
+        return None
+    return math.inf if found.group(1) == "unlimited" else int(found.group(1))
