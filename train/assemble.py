@@ -1,34 +1,24 @@
 """From an experiment to the parts that train it: each thing is built here, once."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from host.errors import UsageError
 from host.text import printable
-from train import learner, sharing
+from train import learner, sharing, wrapping
 from train.config import Config
 from train.data import Augmenter, ImageData, check_place, load
 from train.lanes import order
-from train.lanes.allreduce import AllReduce
 from train.lanes.passage import Passage
 from train.lanes.patience import all_done
 from train.lanes.pipeline import Pipeline
-from train.lanes.reducer import Reducer
 from train.lanes.runtime import Runtime
 from train.lanes.seeds import Generators
 from train.lanes.sharding import Sharding
-from train.lanes.shardreduce import ShardReduce
-from train.lanes.shardsum import ShardSum
-from train.lanes.stagesum import StageSum
 from train.lanes.staging import Staging
 from train.lanes.traits import Traits
-from train.lanes.tree import LaneTree
-from train.lanes.tripwire import Tripwire
 from train.learn import loss, optim
 from train.learn.average import Average
 from train.parts import Parts
@@ -189,7 +179,7 @@ def parts(
 ) -> Parts:
     """What a training of `count` samples works with, but for what writes."""
     some = partial(learner.pictures, config, images, runtime, config.micro_batch)
-    wrapped, reducer = wrap(model, config, runtime, traits, sharding=sharding, some=some)
+    wrapped, reducer = wrapping.wrap(model, config, runtime, traits, sharding=sharding, some=some)
     generators, pipeline = Generators(model), None
     if isinstance(sharding, Staging):
         passage = Passage(model, wrapped, sharding.stages, generators)
@@ -209,7 +199,7 @@ def parts(
         optimizer=runtime.accelerator.prepare_optimizer(optimizer, device_placement=False),
         reducer=reducer,
         saver=saver,
-        tripwire=tripwire(model, optimizer, config, runtime, average),
+        tripwire=wrapping.tripwire(model, optimizer, config, runtime, average),
         average=average,
         sharding=sharding,
         pipeline=pipeline,
@@ -220,64 +210,3 @@ def parts(
         watch=Stopwatch(runtime.device),
         health=None,
     )
-
-
-def wrap(
-    unwrapped: nn.Module,
-    config: Config,
-    runtime: Runtime,
-    traits: Traits,
-    *,
-    sharding: Sharding | Staging | None,
-    some: Callable[[], Tensor],
-) -> tuple[nn.Module, Reducer | StageSum]:
-    """The model as it is called, and what sums over its lanes.
-
-    Args:
-        some: gives images of a lane, normalised.
-    """
-    tree = config.lockstep
-    # Accelerate's evaluation mode is precision and device, without DDP.
-    alone = tree or runtime.world == 1 or sharding is not None
-    # The model is on its device; of one in stages the rest is nowhere, and cannot be moved.
-    model: Any = runtime.accelerator.prepare_model(
-        unwrapped, device_placement=False, evaluation_mode=alone
-    )
-    reducer: Reducer | StageSum
-    if isinstance(sharding, Staging):
-        shares = runtime.shares[:: sharding.stages.count]  # of each copy of the model
-        reducer = StageSum(unwrapped, runtime.team, shares, traits, device=runtime.device)
-    elif sharding is not None and tree:
-        reducer = ShardSum(unwrapped, sharding, traits, some)
-    elif sharding is not None:
-        reducer = ShardReduce(unwrapped, sharding, len(runtime.lanes), some)
-    elif tree:
-        reducer = LaneTree(unwrapped, runtime.rank, runtime.shares, traits, team=runtime.team)
-    else:
-        reducer = AllReduce(model, runtime.world, traits)
-    wrapped: Any = model
-    if config.model.compile:
-        # Which shapes came before on this process must not decide how one is computed: none is
-        # taken for dynamic, and none is computed without the compiler once there were many.
-        exact = config.reproducibility != "fast"
-        torch._dynamo.config.fail_on_recompile_limit_hit = exact
-        torch._dynamo.config.recompile_limit += len(config.augment.sizes or [])
-        wrapped = torch.compile(model, dynamic=False)
-    return wrapped, reducer
-
-
-def tripwire(
-    model: nn.Module,
-    optimizer: Optimizer,
-    config: Config,
-    runtime: Runtime,
-    average: Average | None = None,
-) -> Tripwire | None:
-    """What compares the processes' weights; None where there is one process."""
-    # Of shards each is held once, and so is each stage of one copy of a model.
-    if runtime.team.size == 1 or runtime.sharded:
-        return None
-    whole, watch = config.lockstep, config.tripwire > 0
-    averaged = average.tensors() if average is not None else {}
-    others = {f"the average of {name}": tensor for name, tensor in averaged.items()}
-    return Tripwire(model, optimizer, runtime, others, buffers=whole, watch=watch)
