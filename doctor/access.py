@@ -37,6 +37,16 @@ def misled(machine: Machine, seen: str) -> Finding:
             "torch finds no driver",
             _whole(machine),
         )
+    older = _older(machine)
+    if older is not None:
+        folder, version = older
+        return fail(
+            "driver",
+            f"{seen}; the loader finds {folder} first, with libcuda {version}",
+            "a compat library that is older than the driver does not work with it (803)",
+            f"take {folder} out of /etc/ld.so.conf.d, sudo ldconfig (in an image: RUN rm … &&"
+            " ldconfig); or LD_LIBRARY_PATH with the folder of the driver's own libcuda",
+        )
     mps, hidden, toolkit = _met(machine), _hidden(machine), _shadowing(machine)
     if mps is not None:
         return warn(
@@ -120,6 +130,26 @@ def _hidden(machine: Machine) -> str | None:
         if any(name.startswith("libcuda.so") for name in names):
             return folder
     return None
+
+
+def _older(machine: Machine) -> tuple[str, str] | None:
+    """A folder of compat libraries that the loader knows of before the driver's own, and their
+    version, where that is an older one.
+    """
+    listed = machine.run("ldconfig", "-p").out
+    first = re.search(r"libcuda\.so\.1 .*=> (\S+)/libcuda", listed)
+    if first is None or "/compat" not in first.group(1):
+        return None
+    folder, own = first.group(1), nvidia.loaded(machine)
+    versions = [re.fullmatch(r"libcuda\.so\.(\d[\d.]+\d)", n) for n in machine.names(folder)]
+    version = next((v.group(1) for v in versions if v and "." in v.group(1)), None)
+    if version is None or not own or _numbers(version) >= _numbers(own):
+        return None
+    return folder, version
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _shadowing(machine: Machine) -> str | None:

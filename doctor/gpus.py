@@ -9,6 +9,8 @@ from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci, visible
 from host.machine import Machine
 
+_WHOLE = (1, 2, 4, 8, 16)  # GPUs of a board, or of two
+
 
 def models(machine: Machine) -> Finding:
     """Which GPUs there are."""
@@ -60,7 +62,7 @@ def counted(machine: Machine) -> Finding:
     if limits.in_container(machine.root):
         there = there[:0] if files <= len(gpus) else there[:files]
     if len(there) <= len(gpus):
-        return ok("all GPUs", f"{len(gpus)} listed")
+        return _odd(machine, gpus) or ok("all GPUs", f"{len(gpus)} listed")
     known = {gpu.place for gpu in gpus}
     lost = [card for card in there if card.address not in known]
     missing = ", ".join(card.address for card in lost)
@@ -145,6 +147,21 @@ def _held_alone(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
                 + f"end that one, or sudo nvidia-smi -i {gpu.index} -c DEFAULT",
             )
     return None
+
+
+def _odd(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
+    """Of the GPUs of a board with switches some are gone, from the bus as well."""
+    if len(gpus) in _WHOLE or kind.is_guest(machine) or limits.in_container(machine.root):
+        return None  # some may be given away
+    if "In Progress" not in [gpu.text("fabric.state") for gpu in nvidia.health(machine)]:
+        return None
+    return fail(
+        "all GPUs",
+        f"{len(gpus)}, and such a board has 4 or 8: the rest is not on the bus",
+        "the switches wait for all of them, and CUDA starts on none (802)",
+        "take all power from the machine, for a minute, and start it again; if it is not back, have"
+        " the GPU's module serviced: nvidia-bug-report.sh",
+    )
 
 
 def _miscounted(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:

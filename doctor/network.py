@@ -6,6 +6,7 @@ import re
 
 from doctor import log
 from doctor.finding import Finding, fail, ok, skip, warn
+from host import limits
 from host.machine import Machine
 from host.text import number, whole
 
@@ -151,6 +152,16 @@ def _hungry(machine: Machine) -> tuple[str, str, str] | None:
 
 def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     """What is not well though a port is up: what is seen, why it matters, what helps."""
+    within = limits.in_container(machine.root) and machine.names("/dev")
+    if within and not machine.names("/dev/infiniband"):
+        return (
+            "; this container was not given /dev/infiniband",
+            "NCCL talks over TCP, many times slower, or fails",
+            (
+                "start the container with --device /dev/infiniband --ulimit memlock=-1 --network"
+                " host; in Kubernetes the device plugin of the fabric (EFA, RDMA)"
+            ),
+        )
     if kind == "EFA":
         return (
             "",
@@ -168,7 +179,10 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
         )
     # The image has it.
     inside = machine.has("docker") and machine.environ.get("ENGINE") != "local"
-    if not inside and not any(machine.exists(f"{place}/{_VERBS}") for place in _LIBRARIES):
+    listed = machine.run("ldconfig", "-p").out
+    names = [name for place in _LIBRARIES for name in machine.names(place)]
+    known = f"{_VERBS} " in listed or _VERBS in names
+    if not inside and not known and (listed or "libc.so.6" in names):
         return (
             "; libibverbs is not installed",
             "NCCL talks over TCP, many times slower",

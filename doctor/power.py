@@ -15,6 +15,7 @@ _BUSY = 80  # per cent
 _REASONS = "clocks_event_reasons.active"
 _IMPOSSIBLE = 3  # times the limit; short peaks reach twice
 _CAPPED = 0.5  # of the usual power; more is a choice that many make
+_POWERD = "nvidia-powerd.service"
 _SUPPLY = "/sys/class/power_supply"
 
 
@@ -99,7 +100,7 @@ def _held_back(machine: Machine) -> Finding | None:
             "heat and power",
             "this laptop's GPU stays at its least power: nvidia-powerd does not run",
             "under load it would be given more by that service (Dynamic Boost)",
-            "sudo systemctl enable --now nvidia-powerd",
+            _unit(machine) + "sudo systemctl enable --now nvidia-powerd",
         )
     mains = [n for n in machine.names(_SUPPLY) if machine.read(f"{_SUPPLY}/{n}/type") == "Mains"]
     if mains and all(machine.read(f"{_SUPPLY}/{name}/online") == "0" for name in mains):
@@ -147,6 +148,17 @@ def _unboosted(machine: Machine) -> bool:
     if not any(re.search(r"Notebook Dynamic Boost:\s*Supported", text) for text in said):
         return False
     return machine.run("systemctl", "is-active", "nvidia-powerd").out.strip() == "inactive"
+
+
+def _unit(machine: Machine) -> str:
+    """How its unit is installed, where Ubuntu's packages have it among the documents alone."""
+    places = ("/lib/systemd/system", "/usr/lib/systemd/system", "/etc/systemd/system")
+    if any(machine.exists(f"{place}/{_POWERD}") for place in places):
+        return ""
+    docs = "/usr/share/doc"
+    names = [name for name in machine.names(docs) if name.startswith("nvidia-kernel-common")]
+    found = [f"{docs}/{n}/{_POWERD}" for n in names if machine.exists(f"{docs}/{n}/{_POWERD}")]
+    return f"sudo cp {found[0]} /etc/systemd/system/ && " if found else ""
 
 
 def _may_sleep(machine: Machine, gpus: list[nvidia.Gpu]) -> str | None:

@@ -10,6 +10,7 @@ from host import limits
 from host.machine import Machine
 from host.text import whole
 
+_MANY = 1000
 _ASIDE = 0.25  # of the memory
 _COUNTS = "/sys/devices/system/edac/mc"
 _ENDED = re.compile(r"Out of memory: Killed process \d+ \((python[\w.]*)\).*anon-rss:(\d+)kB")
@@ -36,6 +37,25 @@ def failing(machine: Machine) -> Finding | None:
     )
 
 
+def corrected(machine: Machine, seen: str) -> Finding | None:
+    """A module whose errors are corrected by the thousand, for now."""
+    told = [
+        re.search(r"EDAC MC(\d+): (\d+) CE .*? on (\S+)", row) for row in log.lines(machine) or []
+    ]
+    count = sum(int(row.group(2)) for row in told if row)
+    for name in machine.names(_COUNTS):
+        count = max(count, whole(machine.read(f"{_COUNTS}/{name}/ce_count")) or 0)
+    if limits.in_container(machine.root) or count < _MANY:
+        return None
+    place = next((f": {row.group(3)}" for row in reversed(told) if row), "")
+    return warn(
+        "memory",
+        f"{seen}; {count:,} errors were corrected (ECC){place}",
+        "a module is going bad: the next ones may not be corrected, and the machine stops",
+        "have that module replaced (sudo dmidecode -t memory says where it is)",
+    )
+
+
 def set_aside(machine: Machine, seen: str) -> Finding | None:
     """Memory that is kept for huge pages, and that nobody uses."""
     total, free = limits.memory_total(machine.root), limits.huge_free(machine.root)
@@ -47,6 +67,20 @@ def set_aside(machine: Machine, seen: str) -> Finding | None:
         "other programs do not get them, a training neither",
         "sudo sysctl vm.nr_hugepages=0, and take it out of /etc/sysctl.d (or hugepages= out of the"
         " kernel's command line)",
+    )
+
+
+def strict(machine: Machine, seen: str) -> Finding | None:
+    """The kernel hands out no more than there is, used or not."""
+    mode = (machine.read("/proc/sys/vm/overcommit_memory") or "").strip()
+    if mode != "2":
+        return None
+    return warn(
+        "memory",
+        f"{seen}; no more is promised than there is (vm.overcommit_memory 2)",
+        "torch reserves far more than it uses, and so does each loader process: Cannot allocate"
+        " memory, while most of it is free",
+        "sudo sysctl vm.overcommit_memory=0, and take it out of /etc/sysctl.d",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import ram
+from doctor import kind, ram, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, visible
 from host.machine import Machine
@@ -12,6 +12,10 @@ from host.text import whole
 
 # The lock's oldest package is younger: a clock before this fails every certificate.
 _YOUNGEST = 1767225600  # 2026-01-01
+_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+# The first microcode with which Intel's 13th and 14th generation is not driven to death.
+_STEADY = 0x129
+_ASTRAY = 300  # seconds
 _LITTLE = 2 << 30  # bytes: torch and a small model
 _EACH = 2  # CPUs that a GPU needs at the least: for the trainer, and for what loads its data
 
@@ -32,6 +36,16 @@ def processors(machine: Machine) -> Finding:
             "in a virtual machine: give it the host's processor (-cpu host, host-passthrough)"
             + ("; else --numerics native" if "avx" in known else "; else another machine"),
         )
+    weak = _ageing(machine)
+    if weak is not None:
+        return warn(
+            "CPUs",
+            f"{weak}, with microcode of before 0x129",
+            "it raises its own voltage until it ages: programs crash here and there, with errors"
+            " that make no sense",
+            "the newest BIOS, with Intel's default settings; if it goes on crashing, have it"
+            " replaced (Intel has extended the warranty)",
+        )
     there, quota = limits.affinity(machine.root), limits.cpu_quota(machine.root)
     bound = _bound(machine)
     if bound is not None and there > 1:
@@ -50,6 +64,21 @@ def processors(machine: Machine) -> Finding:
         "loaders and CPU training get no more; nproc and os.cpu_count say otherwise",
         f"docker run --cpus {there}, or resources.limits.cpu, or --cpus-per-task",
     )
+
+
+def _ageing(machine: Machine) -> str | None:
+    """A processor of Intel's 13th or 14th generation without the mend for its voltage.
+
+    https://community.intel.com/t5/Blogs/Tech-Innovation/Client/Intel-Core-13th-and-14th-Gen-Desktop-Instability-Root-Cause/post/1633239
+    """
+    text = machine.read("/proc/cpuinfo") or ""
+    name = re.search(
+        r"^model name\s*: (1[34]th Gen Intel.*i[579]-1[34][679]00K\w*)", text, re.MULTILINE
+    )
+    code = re.search(r"^microcode\s*: 0x([0-9a-f]{1,8})$", text, re.MULTILINE)
+    if not name or not code or int(code.group(1), 16) >= _STEADY or kind.is_guest(machine):
+        return None
+    return name.group(1).strip()
 
 
 def _bound(machine: Machine) -> str | None:
@@ -109,8 +138,11 @@ def memory(machine: Machine) -> Finding:
             "other programs have the rest: a training would wait for the disk, or be killed",
             "ps aux --sort=-rss | head   # who has it",
         )
-    known = ram.failing(machine) or ram.set_aside(machine, seen) or ram.ended(machine, seen)
-    return known or ok("memory", seen)
+    for look in (ram.corrected, ram.set_aside, ram.strict, ram.ended):
+        found = ram.failing(machine) or look(machine, seen)
+        if found is not None:
+            return found
+    return ok("memory", seen)
 
 
 def shared_memory(machine: Machine) -> Finding:
@@ -143,6 +175,26 @@ def clock(machine: Machine) -> Finding:
             "certificates look as if they were not valid yet",
             "sudo timedatectl set-ntp true; where it stays so, systemctl status systemd-timesyncd"
             " says why; until then sudo date -s 'YEAR-MONTH-DAY HOUR:MINUTE'",
+        )
+    hardware = whole(machine.read("/sys/class/rtc/rtc0/since_epoch"))
+    # Elsewhere the hardware's may be kept in local time.
+    if wsl.is_windows(machine) and hardware is not None and abs(now - hardware) > _ASTRAY:
+        side = "behind" if now < hardware else "before"
+        return warn(
+            "clock",
+            f"{abs(now - hardware) / 3600:.1f} hours {side} Windows'",
+            "it stands while Windows sleeps: certificates and signatures are refused, times are"
+            " wrong",
+            "sudo hwclock -s; or in Windows wsl --shutdown, and wsl --update",
+        )
+    source = (machine.read(_SOURCE) or "").strip()
+    if source in ("acpi_pm", "hpet", "jiffies"):
+        return warn(
+            "clock",
+            f"the kernel reads it from {source}, since the processor's own is not steady (TSC)",
+            "each look at the clock takes a microsecond or more: CUDA and loaders look often",
+            "a virtual machine: on another host, or with an invariant TSC (cpu host-passthrough,"
+            " +invtsc); else the newest BIOS, and tsc=reliable if it stays",
         )
     return ok("clock", "right")
 

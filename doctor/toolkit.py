@@ -13,6 +13,12 @@ from host.machine import NO_ANSWER, Machine
 # First release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
+# 1.18.0 is known for it.
+_UNHEARD = (
+    "this toolkit sets the device cgroup though it is told not to (no-cgroups)",
+    "another version of nvidia-container-toolkit: the newest, or 1.17.8",
+)
+_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 _KNOWS_CDI = 25  # the first release of Docker
 _CONFIGURE = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 _NO_CGROUPS = "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups"
@@ -216,9 +222,11 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     """Why a container does not see the GPUs that the host sees, and what helps."""
     if "could not select device driver" in said and _is_desktop(machine):
         return _DESKTOP
+    config = machine.read(_CONFIG) or ""
+    spared = re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE)
     for sign, why, fix in _UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
-            return why, fix
+            return _UNHEARD if f"{_NO_CGROUPS}=true" in fix and spared else (why, fix)
     if "libnvidia-ml.so" in said and _is_ldconfig_inside(machine):
         return (
             "the toolkit runs the container's ldconfig: its path in config.toml has no @ in front",
@@ -236,7 +244,7 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
 
 def _is_ldconfig_inside(machine: Machine) -> bool:
     """Whether the toolkit is set to a path of ldconfig in the container."""
-    said = machine.read("/etc/nvidia-container-runtime/config.toml") or ""
+    said = machine.read(_CONFIG) or ""
     return re.search(r'^\s*ldconfig\s*=\s*"/', said, re.MULTILINE) is not None
 
 

@@ -21,6 +21,20 @@ from host.machine import Answer, Machine
 # Written into our images when they are built: we are inside one, and its environment is the engine.
 
 _COMPOSE = (2, 24)
+_UNITS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system")
+# What dockerd takes by a flag or in daemon.json, and not by both.
+_FLAGS = {
+    "-H": "hosts",
+    "--host": "hosts",
+    "--add-runtime": "runtimes",
+    "--default-runtime": "default-runtime",
+    "--data-root": "data-root",
+    "--log-driver": "log-driver",
+    "--storage-driver": "storage-driver",
+    "--exec-opt": "exec-opts",
+    "--dns": "dns",
+    "--bip": "bip",
+}
 _TOOLKIT = (
     "install it, then `sudo nvidia-ctk runtime configure --runtime=docker` and restart Docker"
 )
@@ -123,6 +137,14 @@ def _stopped(machine: Machine, local: str) -> HostError:
             f"mend it, then `sudo systemctl restart docker`, {local}",
         )
     if machine.run("systemctl", "is-active", "docker").out.strip() == "failed":
+        twice = _said_twice(machine, settings)
+        if twice is not None:
+            flag, key, file = twice
+            return HostError(
+                f"no Docker engine answers: {file} says {flag}, and {settings} says {key}",
+                f"say it in one of them (sudo systemctl edit docker), then `sudo systemctl"
+                f" daemon-reload`, `sudo systemctl restart docker`; {local}",
+            )
         legacy = (
             "; a Jetson's kernel wants `sudo update-alternatives --set iptables"
             " /usr/sbin/iptables-legacy`"
@@ -137,6 +159,23 @@ def _stopped(machine: Machine, local: str) -> HostError:
     return HostError(
         "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {local}"
     )
+
+
+def _said_twice(machine: Machine, settings: str) -> tuple[str, str, str] | None:
+    """What dockerd is told by a flag and in its file, which it does not take: flag, key, unit."""
+    told = json.loads(machine.read(settings) or "{}")
+    units = [f"{folder}/docker.service" for folder in _UNITS]
+    for folder in _UNITS:
+        drops = f"{folder}/docker.service.d"
+        units += [f"{drops}/{name}" for name in sorted(machine.names(drops))]
+    for unit in reversed(units):
+        lines = re.findall(r"^ExecStart=(.+)$", machine.read(unit) or "", re.MULTILINE)
+        for flag, key in _FLAGS.items() if lines and isinstance(told, dict) else ():
+            if key in told and re.search(rf" {flag}[= ]", f"{lines[-1]} "):
+                return flag, key, unit
+        if lines:  # the last one counts
+            break
+    return None
 
 
 def project() -> str:

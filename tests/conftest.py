@@ -22,6 +22,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
             (own / each.name).symlink_to(each)
     os.environ["XDG_CACHE_HOME"] = str(own)
 
+# What `make test ARGS=…` was told is not for the `make` of a test.
+for name in ("ARGS", "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL"):
+    os.environ.pop(name, None)
+
 # In a container of ours, what it was started with is about that container.
 for name in [n for n in os.environ if n.startswith("LOCKSTEP_") or n.endswith("_FILE")]:
     del os.environ[name]
