@@ -63,6 +63,8 @@ def _mend(name: str) -> str:
     spec = importlib.util.find_spec(package)
     if spec is None or not inner:
         return where(package)
+    if spec.submodule_search_locations is None and inner == ["py"]:
+        return f"name the module, without .py: {package}:function"
     places = list(spec.submodule_search_locations or [])
     others = [f"{package}.{each.name}" for each in pkgutil.iter_modules(places)]
     return f"{package} is {places[0] if places else 'a file'}: mend the name{nearest(name, others)}"

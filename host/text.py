@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 import sys
 
@@ -13,6 +14,14 @@ _WHOLE = re.compile(r"-?[0-9]{1,19}")
 # A path made of an address has one slash left.
 _USER = re.compile(r"(\w:/{1,2})[^\s/@]+@")
 _QUERY = re.compile(r"(\w:/{1,2}[^\s?'\"]*)\?[^\s'\"]+")
+
+
+def put(text: str) -> None:
+    """Print it, for a reader who may have read enough, as `| head` has."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def printable(text: str) -> str:

@@ -31,7 +31,9 @@ def compared(cli, one: Path, other: Path) -> dict:
 @pytest.mark.slow
 def test_the_same_twice(finished, cli, tmp_path) -> None:
     assert cli("fit", *DIGITS, *KNOBS, "--run", tmp_path / "again").code == 0
-    said = cli("compare", finished, tmp_path / "again").out.splitlines()[1:]
+    _, results, *said = cli("compare", finished, tmp_path / "again").out.splitlines()
+    [(top1,)] = [(words.split(" %")[0],) for words in results.split("top1 ")[1:]]
+    assert results.startswith(f"  results: top1 {top1} %, then {top1} %; loss ")
     assert said == [
         "  nothing that decides the result differs",
         "  all 20 steps have the same loss and gradient, to the bit",
@@ -50,6 +52,12 @@ def test_one_knob(finished, cli, tmp_path) -> None:
     assert found["weights"] is False
     text = cli("compare", finished, tmp_path / "other").out
     assert "    optim.lr: 0.1, then 0.05\n" in text
+    assert text.splitlines()[1].startswith("  results: top1 ")
+    ended = subprocess.run(
+        f"{sys.executable} -m train compare {finished} {tmp_path / 'other'} | true",
+        shell=True, cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ended.stderr == ""
     assert "  step 2 is the first that differs: loss " in text
 
 

@@ -124,7 +124,7 @@ def test_one_changed_pixel_is_refused_and_found(trained, run, cli, here, tmp_pat
     image.save(tmp_path / "data/train/dark/3.png")
     refused = cli("reproduce", run, "--data.root", tmp_path / "data")
     assert refused.code == 3
-    assert "the data is not what" in one_line(refused.err)
+    assert "is not what" in one_line(refused.err)
     different = cli("reproduce", run, "--data.root", tmp_path / "data", "--anyway")
     assert different.code == 7
     assert "data: " in one_line(different.err)

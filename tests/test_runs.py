@@ -57,6 +57,9 @@ def test_each_is_listed_with_its_state(cli, runs, finished) -> None:
     assert result["weights_sha256"][:8] in said["runs/a/finished"]
     assert "12.50 %" in said["runs/a/stopped"]
     assert "1,234" in said["runs/a/stopped"]
+    # Of one that was killed: what it had written down.
+    assert f"{100 * result['metrics']['top1']:.2f} %" in said["runs/b/ended"]
+    assert f" {result['steps']} " in said["runs/b/ended"]
 
 
 def test_lines_of_json_have_what_the_files_say(cli, runs, finished) -> None:

@@ -153,3 +153,11 @@ def test_a_key_of_a_file(given, wanted) -> None:
 def test_what_is_like_nothing_is_not_guessed() -> None:
     for word in ("--zzzzzz", "--", "--quux.corge", "--x"):
         assert meant(word, ["--optim.lr", "--epochs"]) == ""
+
+
+def test_each_of_several_is_named() -> None:
+    words = ["fit", "--optim.lrr", "0.1", "--optim.shedule", "linear"]
+    with pytest.raises(UsageError) as told:
+        cli.parse(words)
+    for name, meant_ in (("lrr", "lr"), ("shedule", "schedule")):
+        assert f"unknown argument --optim.{name}; did you mean --optim.{meant_}?" in str(told.value)

@@ -12,6 +12,8 @@ from train import experiment, verbs
 from train.config import Config, knobs
 from train.knobs import table
 
+_LISTED = 4  # of several that are unknown
+
 
 @dataclass(frozen=True)
 class Command:
@@ -113,7 +115,7 @@ def _help_of(verb: str) -> str:
 
 
 def _unknown(words: list[str], flags: list[str], verb: verbs.Verb) -> UsageError:
-    word = next((w for w in words if w.startswith("-")), words[0])
+    word, *others = [w for w in words if w.startswith("-")] or words[:1]
     near = experiment.meant(word, flags)
     name = verb.__name__.rpartition(".")[2]
     fix = "`make knobs` lists every knob"
@@ -121,4 +123,6 @@ def _unknown(words: list[str], flags: list[str], verb: verbs.Verb) -> UsageError
         fix = _help_of(name)
         if not word.startswith("-"):
             fix = f"name all of them in one place, without flags between; {fix}"
-    return UsageError(f"unknown argument {word}{near}", fix)
+    said = [f"unknown argument {word}{near}"]
+    said += [f"unknown argument {each}{experiment.meant(each, flags)}" for each in others[:_LISTED]]
+    return UsageError("; ".join(said), fix)

@@ -11,6 +11,7 @@ from host.errors import CheckpointError, DataError, LockstepError, NotReproduced
 from host.plan import Plan
 from host.text import printable
 from train.config import Config
+from train.data import ImageData
 from train.data import load as load_data
 from train.experiment import changed, differences, dump, moved, parse, read_yaml, settled
 from train.learn import pretrained
@@ -128,7 +129,8 @@ def _objections(
     if changed:
         commit = manifest["git"]["commit"]
         hint = f" ({run} ran commit {commit[:12]})" if commit else ""
-        found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", _FIX))
+        fix = _FIX.replace("it", f"it (git checkout {commit[:12]})", 1) if commit else _FIX
+        found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", fix))
     dotted.check_there(config.own_code.values())  # without it, nothing can be trained
     own = dotted.changed(manifest.get("own_code", {}))
     if own:
@@ -141,7 +143,9 @@ def _objections(
     if manifest["data_sha256"] is not None:
         data = load_data(config.data, config.augment, config.eval)
         if data.sha256 != manifest["data_sha256"]:
-            found.append(DataError(f"the data is not what {run} was trained on", _FIX))
+            where = f" in {config.data.root}" if config.data.root else ""
+            problem = f"the data{where} is not what {run} was trained on"
+            found.append(DataError(problem + _counted(manifest.get("data"), data), _FIX))
     level, world = config.reproducibility, manifest["world_size"]
     if level != "lockstep" and count != world:
         found.append(
@@ -152,6 +156,16 @@ def _objections(
             )
         )
     return found
+
+
+def _counted(before: Any, data: ImageData) -> str:
+    """How many pictures there were, and are, where that is another number."""
+    now = {"training": len(data.train), "validation": len(data.validation)}
+    was = {name: before.get(name) for name in now} if isinstance(before, dict) else now
+    if was == now:
+        return ""
+    said = [f"{was[name]} pictures of {name} then and {now[name]} now" for name in now]
+    return f": {', '.join(said)}"
 
 
 def _few(names: list[str]) -> str:

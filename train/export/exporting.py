@@ -178,9 +178,9 @@ def _images(config: Config, facts: Facts, files: Sequence[str]) -> Tensor:
     """uint8 [N, C, H, W] to check with."""
     if files:
         listed = loose.listed([(word, True) for word in files])
-        every = slice(None)
+        whole = slice(None)
         with closing(
-            loose.batches(listed.names[:_MOST], config, facts.shape, every, pin=False)
+            loose.batches(listed.names[:_MOST], config, facts.shape, whole, pin=False)
         ) as batches:
             read = list(batches)
         images = torch.cat([batch.images for batch in read])
@@ -190,12 +190,18 @@ def _images(config: Config, facts: Facts, files: Sequence[str]) -> Tensor:
         return images
     try:
         channels = {"channels": facts.shape[0]}
-        data = load(config.data.model_copy(update=channels), config.augment, config.eval).validation
+        every = load(config.data.model_copy(update=channels), config.augment, config.eval)
     except LockstepError as error:
         raise DataError(
             f"there are no pictures to check with: {error.problem}",
             "--data.root DIR, where the run's data is now, or --pictures FILE, any that you have",
         ) from error
+    if facts.data_sha256 not in (None, every.sha256):
+        trained.warn(
+            "the data is not what the weights were trained on: it is checked with pictures that may"
+            " be other ones"
+        )
+    data = every.validation
     step = max(1, len(data) // _MOST)
     return data.images(torch.arange(0, len(data), step)[:_MOST])
 

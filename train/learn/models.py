@@ -131,8 +131,8 @@ def _called(
             raise
         said = (str(error).strip().splitlines() or [""])[0]
         raise UsageError(
-            f"{name} cannot be built for {shape[2]}×{shape[1]} images, {type(error).__name__}:"
-            f" {said}",
+            f"{name} cannot be built: {type(error).__name__}: {said}; it is called with {classes},"
+            f" the number of classes, and {tuple(shape)}, an image's (C, H, W)",
             dotted.fix(error),
         ) from error
     if not isinstance(model, nn.Module):

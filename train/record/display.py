@@ -120,7 +120,7 @@ class Display:
         now = time.monotonic()
         if not self.terminal and now - self._last_line > _QUIET:
             self._last_line = now
-            figures = f"loss {loss:.4f}  acc {100 * accuracy:5.1f} %  {speed:,.0f} samples/s"
+            figures = f"loss {loss:.4f}  top-1 {100 * accuracy:5.1f} %  {speed:,.0f} samples/s"
             self.say(f"{where}  step {step}/{self.steps}  {figures}")
 
     def measuring(self) -> None:

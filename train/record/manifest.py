@@ -36,6 +36,7 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
     if config.portable and probes:
         raise _other_bits(before, manifest, probes, changed)
     attempt = {
+        "command": manifest["command"],
         "started": _now(),
         "from_step": step,
         "world_size": manifest["world_size"],
@@ -44,6 +45,7 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
     whole = {
         "id": before.get("id") or secrets.token_hex(8),
         **manifest,
+        "command": before.get("command") or manifest["command"],
         "started": attempts[0]["started"] if attempts else attempt["started"],
         "ended": None,
         "exit_code": None,

@@ -24,6 +24,7 @@ class Compared:
         step: the first one whose loss or gradient is another.
         figures: of that step, in words.
         weights: whether both ended in the same; None where one has none.
+        results: figures of the last evaluation of each, in words, by name; None of one without.
     """
 
     deciding: dict[str, Pair]
@@ -34,6 +35,7 @@ class Compared:
     step: int | None
     figures: Pair | None
     weights: bool | None
+    results: dict[str, tuple[str | None, str | None]]
 
 
 def read(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -85,7 +87,17 @@ def compare(one: Path, other: Path) -> Compared:
         step=step,
         figures=None if step is None else (_figures(traces[0][step]), _figures(traces[1][step])),
         weights=weights[0] == weights[1] if all(weights) else None,
+        results={
+            name: (_result(was, name), _result(is_, name)) for name in ("top1", "loss", "steps")
+        },
     )
+
+
+def _result(result: dict[str, Any], name: str) -> str | None:
+    value = result.get("metrics", {}).get(name, result.get(name))
+    if not isinstance(value, (int, float)):
+        return None
+    return {"top1": f"{100 * value:.2f} %", "loss": f"{value:.4f}"}.get(name, f"{value:,}")
 
 
 def _trace(run: Path) -> dict[int, trace.Figures]:

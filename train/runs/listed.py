@@ -10,6 +10,7 @@ from typing import Any
 
 from host.errors import CheckpointError
 from train.record import documents, lock
+from train.record import metrics as metrics_file
 
 STATUSES = ("finished", "stopped", "failed", "running", "ended", "damaged")
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
@@ -59,6 +60,8 @@ def _listed(run: Path) -> Listed:
     except CheckpointError:
         return Listed(str(run), "damaged", *[None] * (len(COLUMNS) - 2))
     metrics, best = result.get("metrics", {}), result.get("best", {})
+    if not result:  # it was killed
+        metrics, best, result = _so_far(run)
     status = status_of(run, record, result)
     started = None
     with suppress(ValueError):
@@ -75,6 +78,22 @@ def _listed(run: Path) -> Listed:
         weights=result.get("weights_sha256") or None,
         started=started,
     )
+
+
+def _so_far(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Figures of the last evaluation and the best one, and how far a run had come, without a
+    result: what a training wrote down on the way.
+    """
+    last: dict[str, Any] = {}
+    best: dict[str, Any] = {}
+    step = 0
+    with suppress(OSError):
+        for row in metrics_file.read(run):
+            step = max(step, row["step"])
+            if row["kind"] == "eval" and _plain(row.get("top1")) is not None:
+                last = row
+                best = max(best, row, key=lambda each: _plain(each.get("top1")) or 0)
+    return last, best, {"steps": step} if step else {}
 
 
 def status_of(run: Path, record: dict[str, Any], result: dict[str, Any]) -> str:

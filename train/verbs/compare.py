@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from host.errors import UsageError
-from host.text import printable
+from host.text import printable, put
 
 if TYPE_CHECKING:
     from train.runs.compared import Compared
@@ -53,19 +53,19 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     drawn: list[str] = []
     for other in others:
         found = compared.compare(first, other)
-        lines = [f"{first} and {other}", *_lines(found)]
+        lines = [f"{first} and {other}", *_results(found), *_lines(found)]
         drawn += lines
         if options.json:
             said = json.dumps({"runs": [str(first), str(other)], **vars(found)})
         else:
             said = "\n".join(map(printable, lines))
-        print(f"{said}\n", end="", flush=True)
+        put(said)
     groups = seeds.groups(options.run)
     lines = list(_seeds(groups))
     if lines:
         drawn += lines
         said = json.dumps(_seeds_written(groups)) if options.json else "\n".join(lines)
-        print(f"{printable(said)}\n", end="", flush=True)
+        put(printable(said))
     if options.html:
         _draw(options.html, options.run, drawn)
 
@@ -139,6 +139,14 @@ def _seeds_written(groups: "list[Group]") -> dict[str, Any]:
         ],
         "against_first": [test and vars(test) for test in tests],
     }
+
+
+def _results(found: "Compared") -> Iterator[str]:
+    """How both came out, as far as they came."""
+    pairs = [pair for pair in found.results.items() if None not in pair[1]]
+    if pairs:
+        said = (f"{name} {a}, then {b}" for name, (a, b) in pairs)
+        yield f"  results: {'; '.join(said)}"
 
 
 def _lines(found: "Compared") -> list[str]:

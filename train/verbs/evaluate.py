@@ -108,8 +108,9 @@ def _measured(it: trained.Trained, every: bool) -> "Metrics":
     if other and data.held_out and not every:
         held, total = len(data.validation), len(data.validation) + len(data.train)
         trained.warn(
-            f"as in the training, a share of the pictures is held out, and only that is measured:"
-            f" {held:,} of {total:,}; --all measures all"
+            f"a share of the pictures is held out, and only that is measured: {held:,} of"
+            f" {total:,}, drawn from those that are here now. If it is the folder of the training,"
+            " most of them may have been trained on; of another one, --all measures all"
         )
     if other and not every:  # of all, the fingerprint is always another
         trained.warn("the data is not what the weights were trained on")

@@ -1,11 +1,10 @@
-"""list every knob of an experiment: what it does, and its default"""
+"""list every knob: what it does, and its default, whatever CONFIG says"""
 
 import argparse
-import os
-import sys
 from typing import Any
 
 from host.errors import UsageError, nearest
+from host.text import put
 from train.config import knobs
 from train.knobs import table
 
@@ -33,7 +32,4 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     if not found:
         near = nearest(options.word[0], [name for name, _ in knobs()])
         raise UsageError(f"no knob has {' or '.join(options.word)}{near}", "`make knobs` lists all")
-    try:
-        print(table(found), flush=True)
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    put(table(found))

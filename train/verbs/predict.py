@@ -77,6 +77,8 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         with runtime.together():
             listed = loose.listed(_names(options.files) if runtime.main else [])
         listed = runtime.from_main(listed)
+        if runtime.main and not (options.run or options.checkpoint):
+            print(printable(f"asking {it.path}, of the newest run"), file=sys.stderr)
         if listed.left_out:
             trained.warn(f"left out, as hidden or no pictures: {listed.left_out:,}")
         told = _Told(options, min(options.top, len(it.facts.classes)), writes=runtime.main)
@@ -96,7 +98,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         total = len(listed.names) + len(listed.bad)
         raise DataError(
             f"{told.failed:,} of {total:,} files cannot be used: {unusable.by_reason(told.bad)}",
-            "mend or remove them"
+            "mend or remove them, or ask a run that takes them (RUN=)"
             + "; the others are predicted" * (told.failed < total)
             + "; a container sees data/ and runs/ alone, by these names" * INSIDE.exists(),
         )

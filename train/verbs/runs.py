@@ -2,12 +2,10 @@
 
 import argparse
 import json
-import os
-import sys
 from typing import Any
 
 from host.errors import UsageError, nearest
-from host.text import printable
+from host.text import printable, put
 from train.record.rundir import RUNS
 from train.runs import listed
 
@@ -55,7 +53,4 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         raise UsageError(f"there is no such run in {RUNS}{others}", "train one, or ask for others")
     runs.sort(key=lambda run: (getattr(run, column) is not None, getattr(run, column)))
     lines = [json.dumps(run.written()) for run in runs] if options.json else listed.table(runs)
-    try:
-        print("\n".join(map(printable, lines)), flush=True)
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    put("\n".join(map(printable, lines)))
