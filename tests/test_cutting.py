@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import idioms
 import numpy as np
 import pytest
 import timm
@@ -37,6 +38,16 @@ def chosen(model: nn.Module, told: str, size: int = 8, channels: int = 1) -> Sta
     made.train()
     made.train(1)
     return staged.choose(made, wanted, made.traits())
+
+
+def test_what_comes_after_a_pass_is_none_of_it() -> None:
+    """Tensors that are made after it may lie where some of the pass were."""
+    made = tries(idioms.ALL["running_max_buffer"](10, (1, 8, 8)))
+    made.train()
+    for seen in seeing.see(made):
+        assert seen.reads == []
+        last = max(begun.until for begun in seen.begun.values())
+        assert max(used for _, used, _ in seen.crossing) < last
 
 
 LIBRARIES = [

@@ -114,7 +114,9 @@ class _Watch(TorchDispatchMode):
         given = _memories((args, kwargs))
         for tensor in (t for t in tree_leaves(found) if isinstance(t, Tensor)):
             place = memory(tensor)
-            if place not in self.kept and place not in given:  # not a view, nor written in place
+            # Not a view, nor written in place; but what was made of Python's numbers.
+            anew = place not in given or func.overloadpacket is torch.ops.aten.lift_fresh
+            if place not in self.kept and anew:
                 self._made[place] = here + 1
         return found
 
@@ -179,8 +181,10 @@ def _watched(tries: Tries, *, training: bool, seed: int) -> Seen:
         stack.enter_context(_Reads(watch))
         with tries.runtime.accelerator.autocast():
             model(images)
+        # What comes after the pass may lie where one of its tensors was.
+        seen.uses, seen.reads = dict(watch.uses), [*watch.reads]
+        seen.crossing = [*watch.crossing]
         seen.draws = not equal(drawn, tries.generators.states())
-    seen.uses, seen.crossing, seen.reads = watch.uses, watch.crossing, watch.reads
     return seen
 
 
