@@ -170,7 +170,7 @@ def test_this_package_is_not_where_snippets_are_tested(tmp_path) -> None:
 def test_the_page_s_snippets_say_what_the_run_said(finished, exported, tmp_path, number) -> None:
     shutil.copytree(exported, tmp_path / "runs/exported/export")
     (tmp_path / "data/new").mkdir(parents=True)
-    Image.fromarray(held()[7, 0].numpy()).save(tmp_path / "data/new/1.png")
+    Image.fromarray(held()[7, 0].numpy()).save(tmp_path / "data/new/zero.pgm")
     said = table.read(finished)[7]
     words = isolated(snippets()[number], tmp_path).split()
     assert words[0] == said.predicted
