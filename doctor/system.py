@@ -138,11 +138,10 @@ def memory(machine: Machine) -> Finding:
             "other programs have the rest: a training would wait for the disk, or be killed",
             "ps aux --sort=-rss | head   # who has it",
         )
+    known = ram.failing(machine)
     for look in (ram.corrected, ram.set_aside, ram.strict, ram.ended):
-        found = ram.failing(machine) or look(machine, seen)
-        if found is not None:
-            return found
-    return ok("memory", seen)
+        known = known or look(machine, seen)
+    return known or ok("memory", seen)
 
 
 def shared_memory(machine: Machine) -> Finding:
