@@ -5,29 +5,20 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import away, building, distribution, held, log, reasons
+from doctor import away, building, distribution, held, log, reasons, unbuilt
 from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
 
 # What Slurm tells a job that was given GPUs.
 _ASKED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS")
-_CPU = "or train on the CPU: CPUS=1"
 _OPEN = ("nouveau", "NovaCore", "nova_core", "nova")
 _NOUVEAU = (
     "printf 'blacklist %s\\n' nouveau nova nova_core nova_drm | sudo tee"
     " /etc/modprobe.d/no-nouveau.conf;"
     " sudo {initramfs}; {install} && sudo reboot"
 )
-_LOCKED = r"unsigned module loading is restricted"
-_UNSIGNED = (
-    r"Key was rejected by service|Loading of unsigned module"
-    rf"|Loading of module with unavailable key is rejected|{_LOCKED}"
-)
 _DENIED = r"avc:\s+denied\s+\{ module_load \}.*nvidia"
-_OTHER_KERNEL = (
-    r"version magic|Unknown symbol|disagrees about version of symbol|Invalid module format"
-)
 
 
 def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
@@ -43,13 +34,17 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
             f"{on_bus}; its module could not be built: {failed[-1]}",
             "the driver is older than this kernel: another one holds the GPU, or none",
             "sudo dnf upgrade --refresh 'akmod-nvidia*'; sudo akmods --force && sudo reboot; or"
-            f" boot the kernel before; {_CPU}",
+            f" boot the kernel before; {unbuilt.CPU}",
         )
     open_one = next((name for name in _OPEN if name in by), None)
     if open_one is not None:
         # A fallback loads it where the kernel has refused NVIDIA's.
-        if _secure_boot(machine) and _installed(machine) and log.last(machine, _UNSIGNED):
-            return _not_signed(machine, f"{on_bus}, held by {open_one}")
+        if (
+            unbuilt.secure_boot(machine)
+            and _installed(machine)
+            and log.last(machine, unbuilt.UNSIGNED)
+        ):
+            return unbuilt.not_signed(machine, f"{on_bus}, held by {open_one}")
         return unwell(
             "driver",
             f"{on_bus}, held by {open_one}",
@@ -87,7 +82,7 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
     known = reasons.logged(machine, cards)
     if known is not None:
         seen, why, fix = known
-        return fail("driver", f"No devices were found; {seen}", why, f"{fix}; {_CPU}")
+        return fail("driver", f"No devices were found; {seen}", why, f"{fix}; {unbuilt.CPU}")
     if not nvidia.devices(machine):
         return skip("driver", "this job or container was given no GPU")
     closed = _closed(machine)
@@ -97,7 +92,7 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
             f"No devices were found; systemd opens only some devices to {closed} (DevicePolicy)",
             "the driver has the cards, and whoever runs in that unit may not open them",
             f"sudo systemctl edit {closed}: [Slice] or [Service], DeviceAllow=char-nvidia rw; sudo"
-            f" systemctl daemon-reload; log in again; {_CPU}",
+            f" systemctl daemon-reload; log in again; {unbuilt.CPU}",
         )
     return fail(
         "driver",
@@ -138,7 +133,7 @@ def _not_held(
             f"{on_bus}; SELinux does not let its module be loaded (module_load)",
             "whoever loads it, or its file, has a label for which no rule allows that",
             "sudo ausearch -m avc -c modprobe | audit2allow -M nvidia-load && sudo semodule -i"
-            f" nvidia-load.pp, then load it again (on RKE2: a newer rke2-selinux); {_CPU}",
+            f" nvidia-load.pp, then load it again (on RKE2: a newer rke2-selinux); {unbuilt.CPU}",
         )
     if not machine.has("nvidia-smi") and not _installed(machine):
         note = (
@@ -154,89 +149,15 @@ def _not_held(
     known = reasons.logged(machine, cards)
     if known is not None:
         seen, why, fix = known
-        return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {_CPU}")
-    if log.last(machine, _UNSIGNED):
-        return _not_signed(machine, on_bus)
+        return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unbuilt.CPU}")
+    if log.last(machine, unbuilt.UNSIGNED):
+        return unbuilt.not_signed(machine, on_bus)
     off = away.switched_off(machine)
     if off is not None:
         seen, fix = off
         why = "a tool that switches laptops' GPUs has switched it off: it trains on the CPU"
         return unwell("driver", f"{on_bus}; {seen}", why, fix)
-    return _not_built(machine, on_bus)
-
-
-def _not_built(machine: Machine, on_bus: str) -> Finding:
-    """There is a driver, and no module for this kernel, as far as can be seen."""
-    build = distribution.of(machine, distribution.BUILD, distribution.DKMS)
-    if log.last(machine, r"nvidia: Unknown symbol ipmi_"):
-        return fail(
-            "driver",
-            f"{on_bus}; its module wants another one, ipmi_devintf, which is not loaded",
-            "insmod loads what a module hangs on with nothing but itself",
-            f"sudo modprobe ipmi_devintf && sudo modprobe nvidia; {_CPU}",
-        )
-    if log.last(machine, _OTHER_KERNEL):
-        seen, why = (
-            "its module is for another kernel",
-            "the module was not upgraded with the kernel",
-        )
-    elif _secure_boot(machine):
-        return _not_signed(machine, on_bus)
-    elif building.without_headers(machine):
-        headers = distribution.of(machine, distribution.HEADERS, distribution.APT_HEADERS)
-        return fail(
-            "driver",
-            f"{on_bus}; its module was not built: this kernel's headers are not installed",
-            "a new kernel came without them, and DKMS needs them",
-            f"{headers}; then sudo dkms autoinstall && sudo modprobe nvidia; {_CPU}",
-        )
-    elif (broken := building.dkms(machine)) is not None:
-        seen, why, build = broken
-        return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {_CPU}")
-    elif (other := building.elsewhere(machine)) is not None:
-        return fail(
-            "driver",
-            f"{on_bus}; its module is there for kernel {other}, and not for the one that runs",
-            "it was installed without DKMS, which builds it anew for each kernel",
-            (
-                f"boot {other}; or install the kmod-nvidia of this kernel, once there is one; or"
-                f" sudo dnf module install nvidia-driver:latest-dkms, which builds it; {_CPU}"
-                if "rhel" in distribution.names(machine)
-                else "install the driver again for this kernel, from packages with DKMS (of a .run"
-                f" file: sudo sh NVIDIA-Linux-*.run --dkms); or boot {other}; {_CPU}"
-            ),
-        )
-    else:
-        seen = "installed, and not loaded"
-        why = "after a kernel upgrade its module may not have been built; else the kernel says why"
-        build = f"sudo modprobe nvidia; sudo dmesg | tail; {build}"
-    return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {_CPU}")
-
-
-def _not_signed(machine: Machine, on_bus: str) -> Finding:
-    if not _secure_boot(machine) and log.last(machine, _LOCKED):
-        return fail(
-            "driver",
-            f"{on_bus}; installed, not loaded, and the kernel is locked down",
-            "it takes no module that is not signed by a key which it knows",
-            "sign the module; or take lockdown= off the kernel's command line (/proc/cmdline;"
-            f" Bottlerocket: settings.kernel.lockdown = none) and reboot; {_CPU}",
-        )
-    key = distribution.enrol(machine)
-    signer = machine.run("modinfo", "-F", "signer", "nvidia")
-    by_dkms = machine.names("/var/lib/dkms") or machine.run("dkms", "status").out.strip()
-    if signer.code == 0 and not signer.out.strip() and not by_dkms:
-        key = (
-            "install the driver from your distribution's signed packages (Ubuntu:"
-            " linux-modules-nvidia-*-generic), since this module has no signature; or switch"
-            " Secure Boot off in the firmware's setup"
-        )
-    return fail(
-        "driver",
-        f"{on_bus}; installed, not loaded, and Secure Boot is on",
-        "the kernel refuses a module whose key it does not know",
-        f"{key}; {_CPU}",
-    )
+    return unbuilt.examine(machine, on_bus)
 
 
 def _installed(machine: Machine) -> bool:
@@ -244,10 +165,3 @@ def _installed(machine: Machine) -> bool:
     folders = machine.names("/usr/src") + machine.names("/var/lib/dkms")
     built = any(re.match(r"nvidia([-_]|$)", name) for name in folders)
     return built or nvidia.on_disk(machine) != ""
-
-
-def _secure_boot(machine: Machine) -> bool:
-    folder = "/sys/firmware/efi/efivars"
-    names = [n for n in machine.names(folder) if n.startswith("SecureBoot-")]
-    # Four bytes of attributes, then the value.
-    return any((machine.read(f"{folder}/{name}") or "")[-1:] == "\x01" for name in names)

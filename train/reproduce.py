@@ -6,19 +6,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from host import dotted, errors, regular
-from host.errors import CheckpointError, DataError, LockstepError, NotReproduced, UsageError
+from host import errors, regular
+from host.errors import CheckpointError, NotReproduced, UsageError
 from host.plan import Plan
 from host.text import printable
+from train import objections
 from train.config import Config
-from train.data import ImageData
-from train.data import load as load_data
-from train.experiment import changed, differences, dump, moved, parse, read_yaml, settled
-from train.learn import pretrained
+from train.experiment import changed, dump, moved, parse, settled
 from train.process import plan, supervisor
-from train.record import checkpoint, comparison, documents, metrics, provenance, rundir, trace
-
-_FIX = "restore it, or add --anyway to train and compare all the same"
+from train.record import comparison, documents, metrics, rundir, trace
 
 
 def reproduce(
@@ -40,11 +36,11 @@ def reproduce(
     planned = _plan(config, manifest, cpus, gpus)
     contradictions = [
         f"the record of {run} contradicts itself: {problem}"
-        for problem in _contradictions(run, manifest, result, config)
+        for problem in objections.contradictions(run, manifest, result, config)
     ]
     for error in [
-        *(UsageError(problem, _FIX) for problem in contradictions),
-        *_objections(run, manifest, config, planned.processes),
+        *(UsageError(problem, objections.ANYWAY) for problem in contradictions),
+        *objections.before(run, manifest, config, planned.processes),
     ]:
         if not anyway:
             raise error
@@ -113,94 +109,6 @@ def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int 
         where["GPUS" if recorded["type"] == "cuda" else "CPUS"] = str(manifest["world_size"])
     told = {"PRECISION": precision, "ACCELERATE": accelerate}
     return plan.of(config, {**os.environ, **where, **told}, config.lanes)
-
-
-def _objections(
-    run: Path, manifest: dict[str, Any], config: Config, count: int
-) -> list[LockstepError]:
-    """What speaks against the same bits before anything is trained.
-
-    Raises:
-        LockstepError: what is needed to train is not here.
-    """
-    found: list[LockstepError] = []
-    recorded, now = manifest["code"], provenance.code()
-    changed = [name for name in sorted({*recorded, *now}) if recorded.get(name) != now.get(name)]
-    if changed:
-        commit = manifest["git"]["commit"]
-        hint = f" ({run} ran commit {commit[:12]})" if commit else ""
-        fix = _FIX.replace("it", f"it (git checkout {commit[:12]})", 1) if commit else _FIX
-        found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", fix))
-    dotted.check_there(config.own_code.values())  # without it, nothing can be trained
-    own = dotted.changed(manifest.get("own_code", {}))
-    if own:
-        found.append(UsageError(f"your own code changed since: {_few(own)}", _FIX))
-    first = manifest.get("first_weights_sha256")
-    if first is not None and first != pretrained.sha256(config.model):
-        weights = config.model.weights
-        found.append(UsageError(f"{weights} holds other weights than {run} began with", _FIX))
-    # A large data set that was trained on at `fast` was not hashed.
-    if manifest["data_sha256"] is not None:
-        data = load_data(config.data, config.augment, config.eval)
-        if data.sha256 != manifest["data_sha256"]:
-            where = f" in {config.data.root}" if config.data.root else ""
-            problem = f"the data{where} is not what {run} was trained on"
-            found.append(DataError(problem + _counted(manifest.get("data"), data), _FIX))
-    level, world = config.reproducibility, manifest["world_size"]
-    if level != "lockstep" and count != world:
-        found.append(
-            UsageError(
-                f"{run} ran on {world} process{'es' * (world > 1)}, and at `{level}` another number"
-                " gives other bits",
-                f"use {world}, or add --anyway to train and compare all the same",
-            )
-        )
-    return found
-
-
-def _counted(before: Any, data: ImageData) -> str:
-    """How many pictures there were, and are, where that is another number."""
-    now = {"training": len(data.train), "validation": len(data.validation)}
-    was = {name: before.get(name) for name in now} if isinstance(before, dict) else now
-    if was == now:
-        return ""
-    said = [f"{was[name]} pictures of {name} then and {now[name]} now" for name in now]
-    return f": {', '.join(said)}"
-
-
-def _few(names: list[str]) -> str:
-    """The first of them, and how many more."""
-    more = (
-        f" and {len(names) - comparison.SHOWN} more files" if len(names) > comparison.SHOWN else ""
-    )
-    return ", ".join(names[: comparison.SHOWN]) + more
-
-
-def _contradictions(
-    run: Path, manifest: dict[str, Any], result: dict[str, Any], config: Config
-) -> list[str]:
-    """Where run.json says other than the run's other files: somebody changed one of them."""
-    found = []
-    others: dict[str, Config] = {}
-    if (run / "config.yaml").exists():
-        path = run / "config.yaml"
-        others[path.name] = settled(parse(read_yaml(path), str(path)))
-    last = None
-    with suppress(LockstepError):  # checkpoints may be gone: the record must do without
-        last = checkpoint.read(rundir.final_checkpoint(run))
-    if last is not None and last.state["step"] == result["steps"]:
-        others["its checkpoint"] = settled(parse(last.facts.config, str(last.path)))
-        if checkpoint.tensors_sha256(last.model) != result["weights_sha256"]:
-            found.append("result.json gives another weights_sha256 than its checkpoint has")
-        averaged = checkpoint.tensors_sha256(last.measured().model) if last.averaged else None
-        if averaged != result.get("ema_sha256"):
-            found.append("result.json gives another ema_sha256 than its checkpoint has")
-    for name, other in others.items():
-        for knob, one, two in differences(config, other):
-            found.append(f"{knob} is {one} in run.json and {two} in {name}")
-    if manifest["seed"] != config.seed:
-        found.append(f"seed is {manifest['seed']}, and {config.seed} in its config")
-    return found
 
 
 def _compare(run: Path, again: Path, contradictions: list[str]) -> None:

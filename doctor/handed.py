@@ -1,0 +1,153 @@
+"""Whether a container sees the GPUs that Docker hands it, and if not, what its words mean."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import log, toolkit
+from doctor.engine import answers, image_here, told
+from doctor.finding import Finding, fail, ok, skip
+from doctor.toolkit import NO_CGROUPS
+from host import docker, nvidia
+from host.machine import NO_ANSWER, Machine
+
+# 1.18.0 is known for it.
+_UNHEARD = (
+    "this toolkit sets the device cgroup though it is told not to (no-cgroups)",
+    "another version of nvidia-container-toolkit: the newest, or 1.17.8",
+)
+_CONFIG = "/etc/nvidia-container-runtime/config.toml"
+_NO_SNAP = "sudo snap remove docker; install Docker Engine from docker.com"
+# What a container says that does not see the GPUs, what it means, and what helps.
+_UNSEEN = (
+    (
+        r"file creation failed: .*file exists",
+        "the image itself holds files of the driver, where the toolkit puts the host's",
+        (
+            "make the image anew without them: RUN rm -f /usr/lib/*-linux-gnu/libcuda.so.1"
+            " /usr/lib/*-linux-gnu/libnvidia-ml.so.1; build with runc, not with the nvidia runtime,"
+            " and not by docker commit"
+        ),
+    ),
+    ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
+    (
+        "unresolvable CDI|failed to stat CDI|CDI device injection failed",
+        "the CDI description is missing, or older than the driver",
+        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    ),
+    (
+        r"bpf_prog_query|failed to add device rules|cgroups?/devices.*permission denied",
+        "the toolkit may not set the device cgroup: a rootless engine, or one inside LXC",
+        f"{NO_CGROUPS}=true; restart the engine",
+    ),
+    (
+        "cgroup subsystem devices not found",
+        "the toolkit is older than the machine's cgroups (v2), or the engine has none",
+        (
+            "upgrade nvidia-container-toolkit; where it stays so: "
+            f"{NO_CGROUPS}=true; restart the engine"
+        ),
+    ),
+    (
+        r"mode as .?csv|invoking the NVIDIA Container Runtime Hook directly",
+        "on a Jetson the runtime hands the GPU over, and --gpus does not",
+        (
+            "sudo nvidia-ctk runtime configure --runtime=docker --set-as-default && sudo systemctl"
+            " restart docker; or ENGINE=local"
+        ),
+    ),
+    (
+        r"ldconfig\.real: no such file",
+        "the toolkit is set to Ubuntu's ldconfig, which this system does not have",
+        "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
+    ),
+    (
+        r"driver rpc error: timed out",
+        "the driver takes longer to start than the toolkit waits: nothing keeps it loaded",
+        "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1",
+    ),
+    (
+        r"unsatisfied condition: cuda",
+        "the image wants a newer driver than this one (NVIDIA_REQUIRE_CUDA)",
+        "install a newer driver, or build the image for this one: CUDA=cuda12",
+    ),
+    (
+        "Insufficient Permissions",
+        "SELinux keeps the devices from containers",
+        "sudo setsebool -P container_use_devices 1",
+    ),
+    (
+        "Failed to initialize NVML",
+        "the container may not open the devices (cgroup)",
+        f"{NO_CGROUPS}=false && sudo systemctl restart docker",
+    ),
+)
+
+
+def examine(machine: Machine) -> Finding:
+    """A container sees the GPUs, in the image that trains."""
+    name = "GPUs in a container"
+    _, gpus = nvidia.ask(machine)
+    if not gpus or not answers(machine):
+        return skip(name, "no GPU" if not gpus else "no engine")
+    way = docker.handover(machine)
+    if way is None:
+        return skip(name, "no toolkit")
+    image = image_here(machine)
+    if image is None:
+        return skip(name, "no image yet: make image")
+    given = ["--gpus", "all"] if way == "nvidia" else ["--device", "nvidia.com/gpu=all"]
+    words = ["docker", "run", "--rm", "--network=none", *given, "--entrypoint", "nvidia-smi"]
+    answer = machine.run(*words, image, "-L", seconds=60)
+    count = sum(row.startswith("GPU ") for row in answer.out.splitlines())
+    if answer.code == 0 and count == len(gpus):
+        return ok(name, f"{count}")
+    if answer.code == NO_ANSWER:
+        why, fix = "the engine or the driver hangs", "docker info"
+        return fail(name, "no answer in a minute", *(_crash(machine) or (why, fix)))
+    why, fix = _crash(machine) or _why_unseen(machine, answer.said)
+    rows = [row for row in answer.said.splitlines() if row.strip()]
+    # What waits for the container complains after what could not start it.
+    telling = [row for row in rows if re.search(r"nvidia-container-cli|requirement error", row)]
+    seen = (telling or rows)[-1][:160] if answer.code and rows else f"{count} of {len(gpus)}"
+    return fail(name, seen, why, fix)
+
+
+def _crash(machine: Machine) -> tuple[str, str] | None:
+    """Why, and what helps, where the toolkit itself crashes."""
+    if log.last(machine, r"segfault .* in libnvidia-container") is None:
+        return None
+    return (
+        "the toolkit crashes: segfault in libnvidia-container, says the kernel's log",
+        "upgrade nvidia-container-toolkit and libnvidia-container*; 1.17.7 is known for it",
+    )
+
+
+def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
+    """Why a container does not see the GPUs that the host sees, and what helps."""
+    if "could not select device driver" in said and toolkit.is_desktop(machine):
+        return toolkit.DESKTOP
+    config = machine.read(_CONFIG) or ""
+    spared = re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE)
+    for sign, why, fix in _UNSEEN:
+        if re.search(sign, said, re.IGNORECASE):
+            return _UNHEARD if f"{NO_CGROUPS}=true" in fix and spared else (why, fix)
+    if "libnvidia-ml.so" in said and _is_ldconfig_inside(machine):
+        return (
+            "the toolkit runs the container's ldconfig: its path in config.toml has no @ in front",
+            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
+        )
+    if "libnvidia-ml.so" in said:
+        if "snap" in told(machine, "DockerRootDir"):
+            return (
+                "Docker is a snap here, which does not see the driver's libraries",
+                f"{_NO_SNAP}; {toolkit.configure(machine)}",
+            )
+        return "the toolkit does not find the driver's libraries on the host", "sudo ldconfig"
+    return "training in it would stop, or run on the CPU", toolkit.configure(machine)
+
+
+def _is_ldconfig_inside(machine: Machine) -> bool:
+    """Whether the toolkit is set to a path of ldconfig in the container."""
+    said = machine.read(_CONFIG) or ""
+    return re.search(r'^\s*ldconfig\s*=\s*"/', said, re.MULTILINE) is not None

@@ -1,0 +1,100 @@
+"""Why the kernel did not take NVIDIA's module: not built for it, or not signed for it."""
+
+from __future__ import annotations
+
+from doctor import building, distribution, log
+from doctor.finding import Finding, fail
+from host.machine import Machine
+
+CPU = "or train on the CPU: CPUS=1"
+_LOCKED = r"unsigned module loading is restricted"
+UNSIGNED = (
+    r"Key was rejected by service|Loading of unsigned module"
+    rf"|Loading of module with unavailable key is rejected|{_LOCKED}"
+)
+_OTHER_KERNEL = (
+    r"version magic|Unknown symbol|disagrees about version of symbol|Invalid module format"
+)
+
+
+def examine(machine: Machine, on_bus: str) -> Finding:
+    """There is a driver, and no module for this kernel, as far as can be seen."""
+    build = distribution.of(machine, distribution.BUILD, distribution.DKMS)
+    if log.last(machine, r"nvidia: Unknown symbol ipmi_"):
+        return fail(
+            "driver",
+            f"{on_bus}; its module wants another one, ipmi_devintf, which is not loaded",
+            "insmod loads what a module hangs on with nothing but itself",
+            f"sudo modprobe ipmi_devintf && sudo modprobe nvidia; {CPU}",
+        )
+    if log.last(machine, _OTHER_KERNEL):
+        seen, why = (
+            "its module is for another kernel",
+            "the module was not upgraded with the kernel",
+        )
+    elif secure_boot(machine):
+        return not_signed(machine, on_bus)
+    elif building.without_headers(machine):
+        headers = distribution.of(machine, distribution.HEADERS, distribution.APT_HEADERS)
+        return fail(
+            "driver",
+            f"{on_bus}; its module was not built: this kernel's headers are not installed",
+            "a new kernel came without them, and DKMS needs them",
+            f"{headers}; then sudo dkms autoinstall && sudo modprobe nvidia; {CPU}",
+        )
+    elif (broken := building.dkms(machine)) is not None:
+        seen, why, build = broken
+        return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {CPU}")
+    elif (other := building.elsewhere(machine)) is not None:
+        return fail(
+            "driver",
+            f"{on_bus}; its module is there for kernel {other}, and not for the one that runs",
+            "it was installed without DKMS, which builds it anew for each kernel",
+            (
+                f"boot {other}; or install the kmod-nvidia of this kernel, once there is one; or"
+                f" sudo dnf module install nvidia-driver:latest-dkms, which builds it; {CPU}"
+                if "rhel" in distribution.names(machine)
+                else "install the driver again for this kernel, from packages with DKMS (of a .run"
+                f" file: sudo sh NVIDIA-Linux-*.run --dkms); or boot {other}; {CPU}"
+            ),
+        )
+    else:
+        seen = "installed, and not loaded"
+        why = "after a kernel upgrade its module may not have been built; else the kernel says why"
+        build = f"sudo modprobe nvidia; sudo dmesg | tail; {build}"
+    return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {CPU}")
+
+
+def not_signed(machine: Machine, on_bus: str) -> Finding:
+    """Secure Boot, or a kernel that is locked down, refuses the module."""
+    if not secure_boot(machine) and log.last(machine, _LOCKED):
+        return fail(
+            "driver",
+            f"{on_bus}; installed, not loaded, and the kernel is locked down",
+            "it takes no module that is not signed by a key which it knows",
+            "sign the module; or take lockdown= off the kernel's command line (/proc/cmdline;"
+            f" Bottlerocket: settings.kernel.lockdown = none) and reboot; {CPU}",
+        )
+    key = distribution.enrol(machine)
+    signer = machine.run("modinfo", "-F", "signer", "nvidia")
+    by_dkms = machine.names("/var/lib/dkms") or machine.run("dkms", "status").out.strip()
+    if signer.code == 0 and not signer.out.strip() and not by_dkms:
+        key = (
+            "install the driver from your distribution's signed packages (Ubuntu:"
+            " linux-modules-nvidia-*-generic), since this module has no signature; or switch"
+            " Secure Boot off in the firmware's setup"
+        )
+    return fail(
+        "driver",
+        f"{on_bus}; installed, not loaded, and Secure Boot is on",
+        "the kernel refuses a module whose key it does not know",
+        f"{key}; {CPU}",
+    )
+
+
+def secure_boot(machine: Machine) -> bool:
+    """Whether the firmware started this kernel with Secure Boot on."""
+    folder = "/sys/firmware/efi/efivars"
+    names = [n for n in machine.names(folder) if n.startswith("SecureBoot-")]
+    # Four bytes of attributes, then the value.
+    return any((machine.read(f"{folder}/{name}") or "")[-1:] == "\x01" for name in names)
