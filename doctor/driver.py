@@ -40,7 +40,9 @@ def driver(machine: Machine) -> Finding:
     answer, gpus = nvidia.ask(machine)
     if gpus:
         rows = _answers(machine, answer.code, gpus)
-        return access.misled(machine, rows.seen) if rows.status == "ok" else rows
+        if rows.status != "ok":
+            return rows
+        return wsl.hidden(machine) or access.misled(machine, rows.seen)
     for reason in (wsl.blocked, mismatch.found, _none_found, _complaint, _jetson, _unloaded):
         found = reason(machine, answer)
         if found is not None:

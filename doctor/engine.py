@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from doctor import distribution
 from doctor.finding import Finding, fail, ok, skip, warn
@@ -59,13 +60,29 @@ def _where(machine: Machine) -> str:
 
 
 def answers(machine: Machine) -> bool:
-    """Whether an engine answers that is to be used."""
+    """Whether an engine answers that is to be used, be it without the Compose that we need."""
     if machine.environ.get("ENGINE") == "local":
         return False
     try:
-        return bool(docker.answers(machine))
+        return bool(docker.of(machine))
     except LockstepError:
         return False
+
+
+def trains(machine: Machine) -> bool:
+    """Whether training runs in a container: where Compose is too old, it does not."""
+    try:
+        return answers(machine) and bool(docker.answers(machine))
+    except LockstepError:
+        return False
+
+
+def weighed(machine: Machine, found: Finding) -> Finding:
+    """What containers lack, which stops nothing where none trains yet."""
+    asked = machine.environ.get("ENGINE") == "docker"
+    if found.status != "fail" or asked or not answers(machine) or trains(machine):
+        return found
+    return replace(found, status="warn")
 
 
 def told(machine: Machine, field: str) -> str:
@@ -96,7 +113,7 @@ def room(machine: Machine) -> Finding:
 
 def environment(machine: Machine) -> Finding:
     """There is something to train in without an engine: .venv, or what makes one."""
-    if answers(machine) or machine.exists(str(INSIDE)):
+    if trains(machine) or machine.exists(str(INSIDE)):
         return skip("local environment", "training runs in a container")
     if machine.exists(f"{machine.home}/.venv/bin/python"):
         return ok("local environment", ".venv")

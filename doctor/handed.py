@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from doctor import log, toolkit
-from doctor.engine import answers, image_here, told
+from doctor.engine import answers, image_here, told, weighed
 from doctor.finding import Finding, fail, ok, skip
-from doctor.toolkit import NO_CGROUPS
+from doctor.toolkit import CONFIG, NO_CGROUPS
 from host import docker, nvidia
 from host.machine import NO_ANSWER, Machine
 
@@ -16,7 +16,6 @@ _UNHEARD = (
     "this toolkit sets the device cgroup though it is told not to (no-cgroups)",
     "another version of nvidia-container-toolkit: the newest, or 1.17.8",
 )
-_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 _NO_SNAP = "sudo snap remove docker; install Docker Engine from docker.com"
 # What a container says that does not see the GPUs, what it means, and what helps.
 _UNSEEN = (
@@ -28,6 +27,16 @@ _UNSEEN = (
             " /usr/lib/*-linux-gnu/libnvidia-ml.so.1; build with runc, not with the nvidia runtime,"
             " and not by docker commit"
         ),
+    ),
+    (
+        r"detection error: nvml error: unknown error",
+        "the driver does not answer for one of the GPUs, and the toolkit asks for all",
+        "mend what the rows above say of it; where that is a lost GPU, power it off and on",
+    ),
+    (
+        r"unknown flag: --gpus",
+        "this Docker is older than 19.03, the first that hands over GPUs by --gpus",
+        "update Docker Engine; or ENGINE=local",
     ),
     ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
     (
@@ -86,6 +95,10 @@ _UNSEEN = (
 
 def examine(machine: Machine) -> Finding:
     """A container sees the GPUs, in the image that trains."""
+    return weighed(machine, _examine(machine))
+
+
+def _examine(machine: Machine) -> Finding:
     name = "GPUs in a container"
     _, gpus = nvidia.ask(machine)
     if not gpus or not answers(machine):
@@ -106,7 +119,9 @@ def examine(machine: Machine) -> Finding:
         why, fix = "the engine or the driver hangs", "docker info"
         return fail(name, "no answer in a minute", *(_crash(machine) or (why, fix)))
     why, fix = _crash(machine) or _why_unseen(machine, answer.said)
-    rows = [row for row in answer.said.splitlines() if row.strip()]
+    rows = [
+        row for row in answer.said.splitlines() if row.strip() and "docker run --help" not in row
+    ]
     # What waits for the container complains after what could not start it.
     telling = [row for row in rows if re.search(r"nvidia-container-cli|requirement error", row)]
     seen = (telling or rows)[-1][:160] if answer.code and rows else f"{count} of {len(gpus)}"
@@ -127,7 +142,7 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     """Why a container does not see the GPUs that the host sees, and what helps."""
     if "could not select device driver" in said and toolkit.is_desktop(machine):
         return toolkit.DESKTOP
-    config = machine.read(_CONFIG) or ""
+    config = machine.read(CONFIG) or ""
     spared = re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE)
     for sign, why, fix in _UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
@@ -149,5 +164,5 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
 
 def _is_ldconfig_inside(machine: Machine) -> bool:
     """Whether the toolkit is set to a path of ldconfig in the container."""
-    said = machine.read(_CONFIG) or ""
+    said = machine.read(CONFIG) or ""
     return re.search(r'^\s*ldconfig\s*=\s*"/', said, re.MULTILINE) is not None

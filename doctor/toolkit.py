@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, distribution, wsl
-from doctor.engine import answers, told
+from doctor import cdi, distribution, kind, wsl
+from doctor.engine import answers, image_here, told, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
 from host.machine import Machine
@@ -13,7 +13,10 @@ from host.machine import Machine
 # First release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
+# From this one on, runc is told of the devices, and no-cgroups is asked no more.
+_BY_RUNC = (1, 18, 0)
 _KNOWS_CDI = 25  # the first release of Docker
+CONFIG = "/etc/nvidia-container-runtime/config.toml"
 _CONFIGURE = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 DESKTOP = (
     "Docker Desktop runs its engine in a machine without GPUs: only on Windows it hands them over",
@@ -29,6 +32,10 @@ _CONFIGURE_ROOTLESS = (
 
 def toolkit(machine: Machine) -> Finding:
     """Docker can hand GPUs to containers."""
+    return weighed(machine, _toolkit(machine))
+
+
+def _toolkit(machine: Machine) -> Finding:
     _, gpus = nvidia.ask(machine)
     if not gpus:
         return skip("toolkit", "no GPU")
@@ -39,18 +46,52 @@ def toolkit(machine: Machine) -> Finding:
     way = docker.handover(machine)
     if way is None:
         return _no_toolkit(machine)
-    return _uninstalled(machine) or cdi.wrong(machine, way) or _known_holes(machine, way)
+    return (
+        _uninstalled(machine)
+        or cdi.wrong(machine, way)
+        or _closed(machine, way)
+        or _known_holes(machine, way)
+    )
+
+
+def _closed(machine: Machine, way: str) -> Finding | None:
+    """The toolkit is told to let no container open the GPUs, as a rootless engine needs it; where
+    there is an image, a container says so itself.
+    """
+    config = machine.read(CONFIG) or ""
+    if way != "nvidia" or re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE) is None:
+        return None
+    if "rootless" in told(machine, "SecurityOptions") or kind.is_lxc(machine):
+        return None
+    if image_here(machine) is not None:
+        return None
+    mode = re.search(r'^\s*mode\s*=\s*"(\w+)"', config, re.MULTILINE)
+    by_runc = _version(machine) >= _BY_RUNC and (mode is None or mode.group(1) == "auto")
+    if by_runc or (mode is not None and mode.group(1) in ("cdi", "csv", "jit-cdi")):
+        return None
+    return fail(
+        "toolkit",
+        f"no-cgroups = true in {CONFIG}, and this engine is not rootless",
+        "containers may not open the GPUs: Failed to initialize NVML: Unknown Error",
+        f"{NO_CGROUPS}=false && sudo systemctl restart docker",
+    )
+
+
+def _version(machine: Machine) -> tuple[int, ...]:
+    """Of the toolkit; (0,) where it does not say."""
+    said = machine.run("nvidia-ctk", "--version").out
+    found = re.search(r"version ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
+    return tuple(int(part) for part in found.groups()) if found else (0,)
 
 
 def _known_holes(machine: Machine, way: str) -> Finding:
     """Its version, which is to be new enough."""
-    said = machine.run("nvidia-ctk", "--version").out
-    found = re.search(r"version ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
+    numbers = _version(machine)
     word = {"nvidia": "runtime", "cdi": "CDI"}[way]
-    if found is None:
+    if numbers == (0,):
         return ok("toolkit", word)
-    version = ".".join(found.groups())
-    if tuple(int(part) for part in found.groups()) < _SAFE_TOOLKIT:
+    version = ".".join(map(str, numbers))
+    if numbers < _SAFE_TOOLKIT:
         return warn(
             "toolkit",
             f"{version} ({word})",
@@ -80,7 +121,7 @@ def _no_toolkit(machine: Machine) -> Finding:
     if is_desktop(machine):
         why, fix = DESKTOP
         return fail("toolkit", "Docker Desktop has no GPUs here", why, fix)
-    described, version = cdi.of_gpus(machine), docker.answers(machine).split(".")[0]
+    described, version = cdi.of_gpus(machine), docker.of(machine).split(".")[0]
     if described is not None and version.isdecimal() and int(version) < _KNOWS_CDI:
         newer = f"a Docker of {_KNOWS_CDI} or newer"
         if "nixos" in distribution.names(machine):

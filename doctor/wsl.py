@@ -13,6 +13,9 @@ _WSL = "/usr/lib/wsl/lib"
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 # Windows' own has no number of a version; a package's has.
 _OWN = re.compile(r"libnvidia-ml\.so\.\d{3}[\d.]*")
+_PURGE = (
+    "sudo apt-get purge '^(lib)?nvidia-.*' && sudo ldconfig, then open the shell anew; or CPUS=1"
+)
 _UPDATE = (
     "in Windows: install NVIDIA's newest driver, nvidia-smi -i N -dm 0 (WDDM) for each"
     " card as administrator, then wsl --update and wsl --shutdown"
@@ -36,8 +39,7 @@ def blocked(machine: Machine, answer: Answer) -> Finding | None:
             "driver",
             f"WSL 2: a Linux driver is installed beside Windows' own: {_LIBRARIES}/{own}",
             "it hides the libraries that speak to Windows' driver",
-            "sudo apt-get purge '^(lib)?nvidia-.*' && sudo ldconfig, then open the shell anew; or"
-            " CPUS=1",
+            _PURGE,
         )
     if not is_windows(machine):
         return fail(
@@ -54,6 +56,25 @@ def blocked(machine: Machine, answer: Answer) -> Finding | None:
     if "device handle" in answer.said:
         why = "one card in TCC mode, or one that does not answer, takes all of them away from WSL"
     return fail("driver", f"WSL 2: nvidia-smi says: {seen}", why, f"{_UPDATE}; or CPUS=1")
+
+
+def hidden(machine: Machine) -> Finding | None:
+    """Windows' driver answers, and programs would load the libcuda of a Linux one."""
+    if not is_windows(machine) or not machine.exists(f"{_WSL}/nvidia-smi"):
+        return None
+    own = next(
+        (n for n in machine.names(_LIBRARIES) if re.fullmatch(r"libcuda\.so\.\d{3}[\d.]*", n)), None
+    )
+    first = re.search(r"libcuda\.so\.1 .*=> (\S+)/libcuda", machine.run("ldconfig", "-p").out)
+    paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
+    if own is None or first is None or first.group(1).startswith(_WSL) or _WSL in paths:
+        return None
+    return fail(
+        "driver",
+        f"WSL 2: a Linux driver is installed beside Windows' own: {_LIBRARIES}/{own}",
+        "programs load that libcuda, which finds no GPU here (100)",
+        _PURGE,
+    )
 
 
 def wsl(machine: Machine) -> Finding:

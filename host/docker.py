@@ -35,6 +35,7 @@ _FLAGS = {
     "--dns": "dns",
     "--bip": "bip",
 }
+_LOCAL = "or train without a container: ENGINE=local"
 _TOOLKIT = (
     "install it, then `sudo nvidia-ctk runtime configure --runtime=docker` and restart Docker"
 )
@@ -69,40 +70,49 @@ def choose(wanted: str) -> tuple[str, str]:
 
 
 def answers(machine: Machine | None = None) -> str:
-    """The version of the Docker engine that answers.
+    """The version of the Docker engine that trains.
 
     Raises:
-        HostError: none does, or Compose is missing or too old.
+        HostError: none answers, or Compose is missing or too old.
     """
     machine = machine or Machine()
-    local = "or train without a container: ENGINE=local"
-    if not machine.has("docker"):
-        raise HostError("there is no Docker on this machine", f"install Docker Engine, {local}")
-    done = machine.run("docker", "version", "--format", "{{.Server.Version}}", seconds=60)
-    if done.code != 0:
-        raise _unanswered(machine, done.said, local)
+    version = of(machine)
     compose = machine.run("docker", "compose", "version", "--short", seconds=60)
     found = tuple(int(n) for n in re.findall(r"\d+", compose.out)[:2])
-    if "podman" in f"{done.err}{machine.run('docker', '--version').said}".lower():
-        raise HostError(
-            "docker is Podman here, which this does not use", f"install Docker Engine, {local}"
-        )
     if compose.code != 0 or found < _COMPOSE:
         had = f"is {compose.out.strip()}" if compose.code == 0 else "is missing"
         raise HostError(
             f"Docker Compose {had}, and 2.24 is needed",
             "install docker-compose-plugin, and remove an older copy from ~/.docker/cli-plugins and"
-            f" /usr/local/lib/docker/cli-plugins, {local}",
+            f" /usr/local/lib/docker/cli-plugins, {_LOCAL}",
+        )
+    return version
+
+
+def of(machine: Machine) -> str:
+    """The version of the Docker engine that answers, whatever Compose there is.
+
+    Raises:
+        HostError: none does.
+    """
+    if not machine.has("docker"):
+        raise HostError("there is no Docker on this machine", f"install Docker Engine, {_LOCAL}")
+    done = machine.run("docker", "version", "--format", "{{.Server.Version}}", seconds=60)
+    if done.code != 0:
+        raise _unanswered(machine, done.said)
+    if "podman" in f"{done.err}{machine.run('docker', '--version').said}".lower():
+        raise HostError(
+            "docker is Podman here, which this does not use", f"install Docker Engine, {_LOCAL}"
         )
     return done.out.strip()
 
 
-def _unanswered(machine: Machine, said: str, local: str) -> HostError:
+def _unanswered(machine: Machine, said: str) -> HostError:
     """Why no engine tells its version."""
     if "permission denied" in said.lower():
         return HostError(
             "this user may not use Docker",
-            f"`sudo usermod -aG docker $USER` and log in again, {local}",
+            f"`sudo usermod -aG docker $USER` and log in again, {_LOCAL}",
         )
     new = re.search(
         r"client version \S+ is too new. Maximum supported API version is ([\d.]+)", said
@@ -110,23 +120,23 @@ def _unanswered(machine: Machine, said: str, local: str) -> HostError:
     if new:
         return HostError(
             f"Docker's command is newer than its engine, which knows API {new.group(1)} at most",
-            f"upgrade docker-ce; until then DOCKER_API_VERSION={new.group(1)}, {local}",
+            f"upgrade docker-ce; until then DOCKER_API_VERSION={new.group(1)}, {_LOCAL}",
         )
     if re.search(r"client version \S+ is too old", said):
         return HostError(
             "Docker's command is older than its engine takes",
-            f"upgrade docker-ce-cli and docker-compose-plugin, {local}",
+            f"upgrade docker-ce-cli and docker-compose-plugin, {_LOCAL}",
         )
     context = machine.run("docker", "context", "show").out.strip()
     if context not in ("", "default"):
         return HostError(
             f"no Docker engine answers in the context {context}",
-            f"`docker context use default`, or start that engine, {local}",
+            f"`docker context use default`, or start that engine, {_LOCAL}",
         )
-    return _stopped(machine, local)
+    return _stopped(machine)
 
 
-def _stopped(machine: Machine, local: str) -> HostError:
+def _stopped(machine: Machine) -> HostError:
     """Why no engine runs."""
     settings = "/etc/docker/daemon.json"
     try:
@@ -134,7 +144,7 @@ def _stopped(machine: Machine, local: str) -> HostError:
     except ValueError as error:
         return HostError(
             f"no Docker engine answers, and {settings} is no JSON: {error}",
-            f"mend it, then `sudo systemctl restart docker`, {local}",
+            f"mend it, then `sudo systemctl restart docker`, {_LOCAL}",
         )
     if machine.run("systemctl", "is-active", "docker").out.strip() == "failed":
         twice = _said_twice(machine, settings)
@@ -143,7 +153,7 @@ def _stopped(machine: Machine, local: str) -> HostError:
             return HostError(
                 f"no Docker engine answers: {file} says {flag}, and {settings} says {key}",
                 f"say it in one of them (sudo systemctl edit docker), then `sudo systemctl"
-                f" daemon-reload`, `sudo systemctl restart docker`; {local}",
+                f" daemon-reload`, `sudo systemctl restart docker`; {_LOCAL}",
             )
         legacy = (
             "; a Jetson's kernel wants `sudo update-alternatives --set iptables"
@@ -154,10 +164,10 @@ def _stopped(machine: Machine, local: str) -> HostError:
         )
         return HostError(
             "no Docker engine answers: its service has failed",
-            f"`sudo journalctl -u docker -n 20` says why{legacy}; {local}",
+            f"`sudo journalctl -u docker -n 20` says why{legacy}; {_LOCAL}",
         )
     return HostError(
-        "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {local}"
+        "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {_LOCAL}"
     )
 
 
