@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import os
@@ -27,6 +28,29 @@ _SEEN: dict[str, str | None] = {}
 def is_path(text: str) -> bool:
     """Whether it names a function of a module; `timm:name` is a model of that library."""
     return _PATH.fullmatch(text) is not None and not text.startswith(TIMM)
+
+
+def meant(text: str) -> str:
+    """What to say for a file of the user's that `text` seems to mean; "" where there is none.
+
+    `nets`, `nets.py`, `./nets.py:build` and `nets.build` mean a function of nets.py, `nets:build`.
+    """
+    named, _, function = text.removeprefix("./").partition(":")
+    name = named.removesuffix(".py").replace("/", ".")
+    outer, _, last = name.rpartition(".")
+    for module, wanted in ((name, function), (outer, last)):
+        file = Path(module.replace(".", "/") + ".py")
+        if not is_path(f"{module}:{wanted or 'x'}") or not file.is_file():
+            continue
+        try:
+            inside = ast.parse(file.read_bytes()).body
+        except (SyntaxError, ValueError, OSError):
+            inside = []
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        names = [each.name for each in inside if isinstance(each, kinds)]
+        told = wanted if wanted in names else names[0] if len(names) == 1 else "FUNCTION"
+        return f"for yours in {file} say {module}:{told}"
+    return ""
 
 
 def load(knob: str, path: str) -> Callable[..., Any]:

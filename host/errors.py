@@ -7,8 +7,10 @@ environment · 7 not reproduced · 75 stopped by a signal after saving.
 from __future__ import annotations
 
 import difflib
+import os
 from typing import Any, ClassVar, Iterable, Mapping
 
+from host import TOLD
 from host.text import printable
 
 
@@ -34,8 +36,10 @@ class LockstepError(Exception):
         return f"{self.problem} → {self.fix}"
 
     def line(self) -> str:
-        """What is printed of it."""
-        return f"{self.label}: {self}"
+        """What is printed of it; who calls make says a trainer's words in ARGS."""
+        also = " (make: ARGS=--resume)" if TOLD in os.environ else ""
+        fix = self.fix.replace("add --resume", f"add --resume{also}")
+        return f"{self.label}: {self.problem} → {fix}"
 
     def fields(self) -> dict[str, Any]:
         """The same as data, for another process; `from_fields` takes it back."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from host.errors import CheckpointError
 from train.record import rundir
 
 pytestmark = pytest.mark.slow
@@ -152,6 +153,8 @@ def test_who_goes_on_is_told_what_make_was_told(place, tmp_path, monkeypatch) ->
     assert shlex.split(told) == ["CPUS=2", "ENGINE=local", f"DATA={odd}"]
     assert left(place) == []
     monkeypatch.setenv("LOCKSTEP_TOLD", told)
+    full = CheckpointError("the disk is full", "make room, then add --resume; nothing is lost")
+    assert "then add --resume (make: ARGS=--resume); nothing" in full.line()
     line = rundir.go_on(Path("runs/a b"))
     command = line.removeprefix("to go on: ").split(" (without make: ")[0]
     expected = ["CPUS=2", "ENGINE=local", f"DATA={odd}", "RUN=runs/a b", "ARGS=--resume"]

@@ -231,3 +231,32 @@ def test_which_files_are_the_user_s(mine, monkeypatch) -> None:
     finally:
         for name in ("beside", "mine", "mine.blocks", "theirs"):
             sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("nets", "nets:build"), ("nets.py", "nets:build"), ("./nets.py:build", "nets:build"),
+        ("nets.build", "nets:build"), ("nets.py:FUNCTION", "nets:build"),
+        ("inner/losses.py", "inner.losses:FUNCTION"), ("inner.losses.focal", "inner.losses:focal"),
+        ("inner/losses.py:other", "inner.losses:other"), ("resnet18", ""),
+        ("timm:nets", ""), ("/nets.py", ""), ("broken", "broken:FUNCTION"),
+    ],
+)  # fmt: skip
+def test_a_file_in_place_of_a_function_is_understood(tmp_path, monkeypatch, said, told) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "nets.py").write_text("def build(classes, shape): ...\n")
+    (tmp_path / "broken.py").write_text("def (\n")
+    (tmp_path / "inner/losses.py").write_text("def focal(): ...\ndef other(): ...\n")
+    monkeypatch.chdir(tmp_path)
+    hint = dotted.meant(said)
+    assert (hint.split(" say ")[-1] if hint else "") == told
+
+
+def test_the_hint_is_given_for_a_model_a_source_and_a_loss(tmp_path, monkeypatch, cli) -> None:
+    (tmp_path / "nets.py").write_text("def build(classes, shape): ...\n")
+    monkeypatch.chdir(tmp_path)
+    for knob in ("model.name", "optim.loss", "data.source"):
+        done = cli("fit", "--config", ROOT / "configs/digits.yaml", f"--{knob}", "nets.py")
+        assert done.code in (2, 3), done.err
+        assert "for yours in nets.py say nets:build" in done.err, (knob, done.err)

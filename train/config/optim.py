@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from host.dotted import is_path
+from host.dotted import is_path, meant
 from host.errors import UsageError
 from train.config.types import Fraction, Natural
 from train.knobs import FREE, Section, idle
@@ -84,7 +84,7 @@ class Optim(Section):
         if not is_path(self.loss or ""):
             raise UsageError(
                 f"optim.loss: {self.loss} names no function",
-                "say bce, or name one of yours: my_package.losses:focal",
+                meant(self.loss or "") or "say bce, or name one of yours: my_package.losses:focal",
             )
         if self.label_smoothing:
             raise UsageError(

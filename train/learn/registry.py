@@ -5,6 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from host import dotted
 from host.errors import UsageError, nearest
 from train.config import Model
 
@@ -53,7 +54,8 @@ def build(config: Model, classes: int, shape: Shape, ours: Collection[str]) -> n
         near = nearest(config.name, [*ours, *known], count=3)
         raise UsageError(
             f"there is no model {config.name}{near}",
-            f"use one of ours ({', '.join(ours)}), a classification model of torchvision, one of"
+            dotted.meant(config.name)
+            or f"use one of ours ({', '.join(ours)}), a classification model of torchvision, one of"
             " timm (timm:resnet18), or a function of yours: my_package.nets:build",
         )
     named = None if config.file or config.hub_id else config.weights

@@ -14,6 +14,7 @@ from datasets import (
     load_from_disk,
 )
 
+from host import dotted
 from host.errors import DataError, first_line
 from train.config import Data
 from train.data.sources import inside
@@ -29,16 +30,18 @@ def source(config: Data) -> DatasetDict:
     if config.source.count("/") > 1 or config.source.startswith((".", "/")):
         raise DataError(
             f"data.source {config.source} is a path",
-            f"write --data.source folder --data.root {config.source}",
+            dotted.meant(config.source)
+            or f"write --data.source folder --data.root {config.source}",
         )
     try:
         return load_dataset(config.source, cache_dir=config.root)
     except Exception as error:  # hub, HTTP, file system: each library has its own family
         raise DataError(
             f"data set {config.source} cannot be reached ({_named(error)})",
-            "check its name and the network; to work offline, fetch it once on a connected machine"
-            f" (`hf download --repo-type dataset {config.source} --local-dir DIR`), copy DIR here"
-            " and use --data.source folder --data.root DIR",
+            dotted.meant(config.source)
+            or "check its name and the network; to work offline, fetch it once on a connected"
+            f" machine (`hf download --repo-type dataset {config.source} --local-dir DIR`), copy"
+            " DIR here and use --data.source folder --data.root DIR",
         ) from error
 
 
