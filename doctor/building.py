@@ -29,9 +29,8 @@ def dkms(machine: Machine) -> tuple[str, str, str] | None:
         if error is None:
             continue
         seen = f"DKMS could not build its module: {error.group().strip()[:120]}"
-        other = re.search(r"kernel was built by: *\S*?(gcc-\d+)", said)
-        if other and ("compiler differs" in said or "unrecognized command" in said):
-            gcc = other.group(1)
+        gcc = _other_gcc(said)
+        if gcc is not None:
             return (
                 seen,
                 f"the kernel was built by {gcc}, and this machine's compiler is another one",
@@ -65,6 +64,21 @@ def dkms(machine: Machine) -> tuple[str, str, str] | None:
             ),
         )
     return None
+
+
+def _other_gcc(said: str) -> str | None:
+    """The kernel's compiler, where another one was used. NVIDIA's build says "differs" where the
+    two have other names, too: the versions tell.
+    """
+    kernel = re.search(r"kernel was built by: *\S*?(gcc-\d+).*", said)
+    used = re.search(r"You are using: *(.*)", said)
+    if kernel is None or not ("compiler differs" in said or "unrecognized command" in said):
+        return None
+    versions = [
+        re.findall(r" (\d+)\.\d+\.\d+$", each.group().strip()) for each in (kernel, used) if each
+    ]
+    same = len(versions) == 2 and versions[0] and versions[0] == versions[1]
+    return None if same else kernel.group(1)
 
 
 def without_headers(machine: Machine) -> bool:

@@ -11,6 +11,7 @@ from host.text import whole
 
 _RUN = 1e9  # bytes: checkpoints of a middling model
 _FILES = 1000  # that a run and its caches make
+_MANY_FILES = 500_000  # of some images and their layers, or of a data set of pictures
 
 
 def disk(machine: Machine) -> Finding:
@@ -58,17 +59,24 @@ def _short(machine: Machine, places: list[str], seen: str, least: int) -> Findin
                 f"quota -s; du -h -d1 ~ | sort -h   # what takes it; or put {name} on another disk:"
                 f" ln -s /big/{name} {name}",
             )
-    files = [machine.files(p if machine.exists(p) else machine.home) for p in places]
-    fewest = min((count for count in files if count is not None), default=_FILES)
-    if fewest >= _FILES:
+    known = [machine.files(p if machine.exists(p) else machine.home) for p in places]
+    files = [each for each in known if each is not None]
+    short = next((each for each in files if each[0] < _FILES or few(*each)), None)
+    if short is None:
         return None
-    return fail(
+    tell = fail if short[0] < _FILES else warn
+    return tell(
         "disk",
-        f"{seen}, but {fewest:,} more files at most (inodes)",
+        f"{seen}, but {short[0]:,} more files at most (inodes)",
         "`No space left on device` would end the run, whatever df says",
         "du --inodes -x -d3 / 2>/dev/null | sort -n | tail   # where they are; or put runs/ on"
         " another disk: ln -s /big/runs runs",
     )
+
+
+def few(left: int, total: int) -> bool:
+    """Whether so few of all files are left that an image or a large data set takes the rest."""
+    return left < total / 100 and left < _MANY_FILES
 
 
 def owner(machine: Machine) -> Finding:

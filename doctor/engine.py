@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from doctor import distribution
+from doctor import disks, distribution
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, cuda, docker
 from host import image as images
@@ -105,6 +105,14 @@ def room(machine: Machine) -> Finding:
             seen,
             f"building the image takes {images.ROOM / 1e9:.0f} GB",
             "docker system prune, or give Docker a larger disk (data-root in daemon.json)",
+        )
+    files = machine.files(root)
+    if files is not None and disks.few(*files):
+        return warn(
+            "engine's disk",
+            f"{seen}, but {files[0]:,} more files at most (inodes)",
+            "an image has tens of thousands: `no space left on device`, whatever df says",
+            "docker system prune -a; docker builder prune -a; or a data-root (daemon.json) on xfs",
         )
     if free < 2e9:
         return warn("engine's disk", seen, "containers cannot write", "docker system prune")

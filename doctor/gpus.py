@@ -82,7 +82,7 @@ def counted(machine: Machine) -> Finding:
 def licence(machine: Machine) -> Finding:
     """A virtual GPU has the licence without which it slows down and refuses work."""
     _, gpus = nvidia.ask(machine)
-    if not any(re.search(r"-[0-9]+[QCAB]$|^GRID ", gpu.name) for gpu in gpus):
+    if not any(gpu.is_virtual for gpu in gpus):
         return skip("vGPU licence", "no virtual GPU")
     said = machine.run("nvidia-smi", "-q").out
     status = re.findall(r"License Status\s*: (.*)", said)

@@ -30,7 +30,8 @@ _ADVICE = (
 def slots(machine: Machine) -> Finding:
     """Each card has the lanes that it could use, and they carry what they should."""
     _, gpus = nvidia.ask(machine)
-    inner = {gpu.place for gpu in gpus if gpu.is_integrated}
+    # What is told of a virtual one's slot is made up.
+    inner = {gpu.place for gpu in gpus if gpu.is_integrated or gpu.is_virtual}
     cards = [c for c in pci.cards(machine) if c.address not in inner]
     storm = _storm(machine, cards)
     if storm is not None:
@@ -40,7 +41,8 @@ def slots(machine: Machine) -> Finding:
     links = [(card, link) for card, link in known if link is not None and card.best is not None]
     if not links:
         if inner:
-            return skip("PCIe", "the GPU is a part of the processor")
+            virtual = any(gpu.is_virtual for gpu in gpus)
+            return skip("PCIe", f"the GPU is {'virtual' if virtual else 'a part of the processor'}")
         return skip("PCIe", "not known: the system does not say" if inside else "no GPU")
     # One that nvidia-smi has just woken says that it is busy, and has nothing in its memory.
     full = {gpu.place for gpu in gpus if (gpu.number("memory.used") or 0) > _FILLED}

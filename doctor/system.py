@@ -209,6 +209,6 @@ def synchronised(machine: Machine) -> Finding:
     return warn(
         "clock's server",
         "not followed",
-        "figures of several machines cannot be compared",
+        "a clock that is wrong makes certificates invalid, and machines' figures do not compare",
         "sudo timedatectl set-ntp true",
     )

@@ -160,10 +160,12 @@ class Machine:
         """Bytes that a file system holds in all."""
         return self._df(path, 1)
 
-    def files(self, path: str) -> int | None:
-        """Files that may still be made below a folder; None where there is no such limit."""
+    def files(self, path: str) -> tuple[int, int] | None:
+        """Files that may still be made below a folder, and all that its file system can hold; None
+        where there is no such limit.
+        """
         total, left = self._row("-iP", path, 1), self._row("-iP", path, 3)
-        return left if total else None  # btrfs and its like say 0 of 0
+        return (left, total) if total and left is not None else None  # btrfs says 0 of 0
 
     def _df(self, path: str, column: int) -> int | None:
         count = self._row("-kP", path, column)

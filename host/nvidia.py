@@ -137,6 +137,11 @@ class Gpu:
         """Whether it is a part of the processor, with the machine's memory for its own."""
         return re.search(r"\b(GB10|Orin|Thor|Xavier|Tegra\S*|nvgpu)\b", self.name) is not None
 
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is a part of a card that the host gives out (vGPU)."""
+        return re.search(r"-[0-9]+[QCAB]$|^GRID [^K]", self.name) is not None
+
 
 @dataclass(frozen=True)
 class App:

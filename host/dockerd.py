@@ -1,0 +1,116 @@
+"""Why no Docker engine answers."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from host.errors import HostError
+from host.machine import Machine
+
+LOCAL = "or train without a container: ENGINE=local"
+_UNITS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/etc/systemd/system")
+# What dockerd takes by a flag or in daemon.json, and not by both.
+_FLAGS = {
+    "-H": "hosts",
+    "--host": "hosts",
+    "--add-runtime": "runtimes",
+    "--default-runtime": "default-runtime",
+    "--data-root": "data-root",
+    "--log-driver": "log-driver",
+    "--storage-driver": "storage-driver",
+    "--exec-opt": "exec-opts",
+    "--dns": "dns",
+    "--bip": "bip",
+}
+
+
+def unanswered(machine: Machine, said: str) -> HostError:
+    """Why no engine tells its version."""
+    if "permission denied" in said.lower():
+        return HostError(
+            "this user may not use Docker",
+            f"`sudo usermod -aG docker $USER` and log in again, {LOCAL}",
+        )
+    new = re.search(
+        r"client version \S+ is too new. Maximum supported API version is ([\d.]+)", said
+    )
+    if new:
+        return HostError(
+            f"Docker's command is newer than its engine, which knows API {new.group(1)} at most",
+            f"upgrade docker-ce; until then DOCKER_API_VERSION={new.group(1)}, {LOCAL}",
+        )
+    if re.search(r"client version \S+ is too old", said):
+        return HostError(
+            "Docker's command is older than its engine takes",
+            f"upgrade docker-ce-cli and docker-compose-plugin, {LOCAL}",
+        )
+    context = machine.run("docker", "context", "show").out.strip()
+    if context not in ("", "default"):
+        return HostError(
+            f"no Docker engine answers in the context {context}",
+            f"`docker context use default`, or start that engine, {LOCAL}",
+        )
+    return _stopped(machine)
+
+
+def _stopped(machine: Machine) -> HostError:
+    """Why no engine runs."""
+    settings = "/etc/docker/daemon.json"
+    try:
+        json.loads(machine.read(settings) or "{}")
+    except ValueError as error:
+        return HostError(
+            f"no Docker engine answers, and {settings} is no JSON: {error}",
+            f"mend it, then `sudo systemctl restart docker`, {LOCAL}",
+        )
+    if machine.run("systemctl", "is-active", "docker").out.strip() == "failed":
+        twice = _said_twice(machine, settings)
+        if twice is not None:
+            flag, key, file = twice
+            return HostError(
+                f"no Docker engine answers: {file} says {flag}, and {settings} says {key}",
+                f"say it in one of them (sudo systemctl edit docker), then `sudo systemctl"
+                f" daemon-reload`, `sudo systemctl restart docker`; {LOCAL}",
+            )
+        legacy = (
+            "; a Jetson's kernel wants `sudo update-alternatives --set iptables"
+            " /usr/sbin/iptables-legacy`"
+            if "nf_tables" in machine.run("iptables", "--version").out
+            and machine.exists("/etc/nv_tegra_release")
+            else ""
+        )
+        said = machine.run("journalctl", "-u", "docker", "-n", "50", "-q", "--no-pager").out
+        if re.search(r"ip_tables not found|can't initialize iptables table", said):
+            return HostError(
+                "no Docker engine answers: this kernel has no ip_tables, for which the old iptables"
+                " asks",
+                "`sudo update-alternatives --set iptables /usr/sbin/iptables-nft`, or boot a kernel"
+                f" that has it, then `sudo systemctl restart docker`; {LOCAL}",
+            )
+        last = re.findall(r"failed to start daemon: (.+)", said)
+        why = f": {last[-1][:160]}" if last else ""
+        return HostError(
+            f"no Docker engine answers: its service has failed{why}",
+            f"`sudo journalctl -u docker -n 20` says why{legacy}; {LOCAL}",
+        )
+    return HostError(
+        "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {LOCAL}"
+    )
+
+
+def _said_twice(machine: Machine, settings: str) -> tuple[str, str, str] | None:
+    """What dockerd is told by a flag and in its file, which it does not take: flag, key, unit."""
+    told = json.loads(machine.read(settings) or "{}")
+    units = [f"{folder}/docker.service" for folder in _UNITS]
+    for folder in _UNITS:
+        drops = f"{folder}/docker.service.d"
+        units += [f"{drops}/{name}" for name in sorted(machine.names(drops))]
+    for unit in reversed(units):
+        lines = re.findall(r"^ExecStart=(.+)$", machine.read(unit) or "", re.MULTILINE)
+        for flag, key in _FLAGS.items() if lines and isinstance(told, dict) else ():
+            if key in told and re.search(rf" {flag}[= ]", f"{lines[-1]} "):
+                return flag, key, unit
+        if lines:  # the last one counts
+            break
+    return None
