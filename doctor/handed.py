@@ -147,19 +147,30 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     for sign, why, fix in _UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
             return _UNHEARD if f"{NO_CGROUPS}=true" in fix and spared else (why, fix)
-    if "libnvidia-ml.so" in said and _is_ldconfig_inside(machine):
+    if "libnvidia-ml.so" in said:
+        return _without_library(machine)
+    return "training in it would stop, or run on the CPU", toolkit.configure(machine)
+
+
+def _without_library(machine: Machine) -> tuple[str, str]:
+    """Why the toolkit does not find libnvidia-ml, which the host has, and what helps."""
+    if _is_ldconfig_inside(machine):
         return (
             "the toolkit runs the container's ldconfig: its path in config.toml has no @ in front",
             "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
         )
-    if "libnvidia-ml.so" in said:
-        if "snap" in told(machine, "DockerRootDir"):
-            return (
-                "Docker is a snap here, which does not see the driver's libraries",
-                f"{_NO_SNAP}; {toolkit.configure(machine)}",
-            )
-        return "the toolkit does not find the driver's libraries on the host", "sudo ldconfig"
-    return "training in it would stop, or run on the CPU", toolkit.configure(machine)
+    root = re.search(r'^\s*root\s*=\s*"(/[^"]+)"', machine.read(CONFIG) or "", re.MULTILINE)
+    if root is not None and not machine.names(root.group(1)):
+        return (
+            f"the toolkit looks for the driver in {root.group(1)} ({CONFIG}), and it is not there",
+            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.root=/",
+        )
+    if "snap" in told(machine, "DockerRootDir"):
+        return (
+            "Docker is a snap here, which does not see the driver's libraries",
+            f"{_NO_SNAP}; {toolkit.configure(machine)}",
+        )
+    return "the toolkit does not find the driver's libraries on the host", "sudo ldconfig"
 
 
 def _is_ldconfig_inside(machine: Machine) -> bool:

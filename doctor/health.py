@@ -45,8 +45,8 @@ _HEALTH = (
         "the switch between the GPUs (NVSwitch) is not ready: {value}",
         "CUDA does not start on any of them (error 802)",
         (
-            "sudo systemctl enable --now nvidia-fabricmanager; it must be of the driver's version:"
-            " journalctl -u nvidia-fabricmanager"
+            "sudo systemctl enable --now nvidia-fabricmanager; it must be of the driver's version"
+            " (install that one where there is none): journalctl -u nvidia-fabricmanager"
         ),
     ),
     (

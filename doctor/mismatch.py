@@ -11,6 +11,18 @@ from host.machine import Answer, Machine
 
 _REBOOT = "sudo reboot"
 _CPU = "or train on the CPU: CPUS=1"
+_APART = (
+    "they were upgraded apart, or installed from two sources",
+    (
+        "have both of one version: upgrade or downgrade the driver's packages (a reboot alone"
+        " changes nothing), and keep one source alone (sudo nvidia-uninstall takes away what a .run"
+        " file brought)"
+    ),
+)
+_IN_IMAGE = (
+    "the system's image has the two of different versions",
+    "rpm-ostree rollback; or rpm-ostree upgrade, once a newer image has both of one version",
+)
 
 
 def found(machine: Machine, answer: Answer) -> Finding | None:
@@ -45,14 +57,9 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
             "start the container anew; if it comes back, reboot the host",
         )
     if loaded == nvidia.on_disk(machine):
-        return fail(
-            "driver",
-            f"library {library}, kernel module {loaded}, the same on the disk",
-            "they were upgraded apart, or installed from two sources",
-            "have both of one version: upgrade or downgrade the driver's packages (a reboot alone"
-            " changes nothing), and keep one source alone (sudo nvidia-uninstall takes away what a"
-            f" .run file brought); then {_REBOOT}; {_CPU}",
-        )
+        why, fix = _IN_IMAGE if machine.has("rpm-ostree") else _APART
+        seen = f"library {library}, kernel module {loaded}, the same on the disk"
+        return fail("driver", seen, why, f"{fix}; then {_REBOOT}; {_CPU}")
     return fail(
         "driver",
         f"library {library if told else 'new'}, kernel module {loaded}",

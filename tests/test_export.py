@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 from train.config import Data
 from train.data import load
-from train.export import exporting
+from train.export import exporting, place
 from train.predictions import table
 
 OWN = '''
@@ -62,11 +62,9 @@ def exported(finished) -> Path:
     if not folder.exists():
         path = finished / "checkpoints" / "step-00000020"
         done = list(
-            exporting.export(
-                path, folder, list(exporting.NAMES), root=None, pictures=[], licence="mit"
-            )
+            exporting.export(path, folder, list(place.NAMES), root=None, pictures=[], licence="mit")
         )
-        assert [each.file.name for each in done] == list(exporting.NAMES.values())
+        assert [each.file.name for each in done] == list(place.NAMES.values())
         for each in done:
             assert (each.others, each.pictures) == (0, 361)
             assert each.difference < 1e-4
@@ -129,16 +127,54 @@ def test_an_earlier_checkpoint_is_not_told_the_figures_of_the_last(finished, cli
         "README.md", "config.json", "model.safetensors",
     }  # fmt: skip
     assert "model.pt2" not in text
-    # Another export leaves nothing of this one beside its card.
+    # Another export leaves nothing of this one beside its card, and says so.
     words = ["--run", finished, "--to", tmp_path / "out", "--formats", "pt2"]
     one = tmp_path / "one.png"
     Image.fromarray(held()[0, 0].numpy()).save(one)
     done = cli("export", *words, "--pictures", one)  # a single picture will do
     assert done.code == 0, done.err
     assert "on 1 pictures" in done.out
+    assert "model.safetensors: it was of other weights" in done.out
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "README.md", "config.json", "model.pt2",
     }  # fmt: skip
+
+
+def test_another_format_of_the_same_weights_leaves_those_that_are_there(
+    finished, cli, tmp_path
+) -> None:
+    words = ["export", "--run", finished, "--to", tmp_path, "--formats"]
+    assert cli(*words, "safetensors").code == 0
+    done = cli(*words, "pt2")
+    assert (done.code, "removed" in done.out) == (0, False), done.err
+    card = (tmp_path / "README.md").read_text()
+    for name in ("model.safetensors", "model.pt2"):
+        assert (tmp_path / name).exists()
+        assert name in card
+    # The same weights under another name stay what they are.
+    done = cli(*words, "safetensors", "--checkpoint", "step-00000020")
+    assert (done.code, "removed" in done.out) == (0, False), done.err
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "model.safetensors", "config.json", "model.onnx.data"]
+)
+def test_what_no_export_wrote_is_not_overwritten(finished, cli, tmp_path, name) -> None:
+    (tmp_path / name).write_text("mine")
+    done = cli("export", "--run", finished, "--to", tmp_path, "--formats", "safetensors")
+    assert done.code == 2
+    assert f"holds {name}, which no export wrote → name another folder: --to" in one_line(done.err)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_checkpoint_is_named_by_its_run(finished, cli, tmp_path) -> None:
+    for name in ("step-00000005", finished / "checkpoints/step-00000005"):
+        done = cli("evaluate", "--run", finished, "--checkpoint", name)
+        assert json.loads(done.out)["step"] == 5, done.err
+    done = cli("evaluate", "--run", tmp_path, "--checkpoint", finished / "checkpoints/best")
+    assert done.code == 2
+    assert f"is no checkpoint of {tmp_path}" in one_line(done.err)
 
 
 def isolated(code: str, where: Path) -> str:

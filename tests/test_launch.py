@@ -143,6 +143,15 @@ def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+def test_what_is_printed_trains_the_same_when_it_is_pasted(tmp_path) -> None:
+    done = start(*WORDS, "--max_steps", "1", "--run", str(tmp_path / "run"), CPUS="2", SHARES="5,3")
+    assert done.stdout.startswith("env SHARES=5,3 ")
+    assert done.returncode == 0, done.stderr
+    assert "batch 128 = (5+3) × 16" in done.stdout
+    assert "SHARES" not in start(*WORDS, "--run", "/dev/null/run", CPUS="2").stdout
+
+
+@pytest.mark.slow
 def test_bad_input_ends_before_the_launcher_starts() -> None:
     done = start(*WORDS, "--optim.lrr", "1")
     assert done.returncode == 2

@@ -1,6 +1,7 @@
 import pytest
 import safetensors.torch
 import torch
+from conftest import DIGITS, one_line
 from safetensors.torch import save_file
 from torch import nn
 from torchvision import models as registry
@@ -295,3 +296,22 @@ def test_weights_without_a_head_or_counters(tmp_path) -> None:
     save_file({**kept, "projector.weight": torch.zeros(3)}, file)
     with pytest.raises(UsageError, match=r"projector\.weight does not fit"):
         build(config, 37, (3, 64, 64))
+
+
+def test_a_run_in_place_of_its_weights_is_refused_with_the_file(finished, cli, tmp_path) -> None:
+    best = finished / "checkpoints/best"
+    for folder, file in (
+        (finished, best / "model.safetensors"),
+        (best, best / "model.safetensors"),
+    ):
+        done = cli("fit", *DIGITS, "--model.weights", folder, "--run", tmp_path / "run")
+        assert done.code == 2
+        assert f"{folder} is a folder → name the file in it: {file}" in one_line(done.err)
+
+
+def test_weights_of_other_channels_are_told_apart_by_their_sizes(tmp_path) -> None:
+    grey = build(Model(), 10, (1, 8, 8)).state_dict()
+    safetensors.torch.save_file(contiguous(grey), tmp_path / "grey.safetensors")
+    said = r"0\.weight does not fit: it is 32×3×3×3 here, and 32×1×3×3 there → .* data\.channels"
+    with pytest.raises(UsageError, match=said):
+        build(Model(weights=str(tmp_path / "grey.safetensors")), 10, (3, 8, 8))

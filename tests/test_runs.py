@@ -62,6 +62,17 @@ def test_each_is_listed_with_its_state(cli, runs, finished) -> None:
     assert f" {result['steps']} " in said["runs/b/ended"]
 
 
+def test_one_that_was_stopped_shows_what_it_had_measured(cli, runs, finished) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    changed(runs / "a/stopped/result.json", metrics={}, best={}, seconds=2, steps=15)
+    row = next(line for line in cli("runs").out.splitlines() if " stopped " in line)
+    assert f"{100 * result['metrics']['top1']:.2f} %" in row
+    assert " 15 " in row
+    done = cli("runs", "stopped", "ended")
+    assert (done.code, done.out) == (2, "")
+    assert "there is no such run with all of stopped, ended in runs; it has 4 others" in done.err
+
+
 def test_lines_of_json_have_what_the_files_say(cli, runs, finished) -> None:
     result = json.loads((finished / "result.json").read_text())
     (line,) = cli("runs", "--json", "finished").out.splitlines()

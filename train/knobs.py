@@ -62,7 +62,10 @@ def default(field: FieldInfo) -> str:
 
 def table(knobs: Iterable[tuple[str, FieldInfo]]) -> str:
     """A line for each knob: its flag, what it does, and its default."""
-    rows = [(f"--{name}", f"{field.description} [{_values(field)}]") for name, field in knobs]
+    rows = [
+        (f"--{name}", f"{' '.join((field.description or '').split())} [{_values(field)}]")
+        for name, field in knobs
+    ]
     width = max((len(flag) for flag, _ in rows), default=0)
     return "\n".join(f"  {flag:<{width}}  {text}" for flag, text in rows)
 

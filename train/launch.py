@@ -24,6 +24,7 @@ from train.numerics import variables
 from train.process import plan, supervisor
 from train.verbs import Launched, Verb
 
+_WAYS = ("SHARES", "STAGES")  # which trainers read themselves
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -81,9 +82,11 @@ def main() -> int:
                     way = "; --numerics native takes GPUs" * command.verb.KNOBS
                     print(f"numerics: portable computes on the CPU{way}", file=sys.stderr)
             line = supervisor.command(planned, "train", words)
+            ways = [f"{name}={os.environ[name]}" for name in _WAYS if os.environ.get(name)]
             # What a verb has to tell of a run stands on the standard output, alone.
             aside = sys.stdout if command.verb.KNOBS else sys.stderr
-            print(printable(shlex.join(line)), file=aside, flush=True)
+            shown = ["env", *ways, *line[line[0] == "env" :]] if ways else line
+            print(printable(shlex.join(shown)), file=aside, flush=True)
             return supervisor.supervise(line, alone=planned.single, trains=command.verb.KNOBS)
         for number, handler in before.items():
             signal.signal(number, handler)

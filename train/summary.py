@@ -74,9 +74,14 @@ def opening(parts: Parts, path: Path, step: int) -> str:
         *_rates(config, parts),
         *_length(config, parts),
         f"{processes} on {where['device']}{precision}: batch {config.batch_size} = {share}",
-        f"going on after step {step} in {path}" if step else f"writing to {path}",
+        f"going on after step {step} in {path}" if step else f"writing to {path}{_aside(path)}",
     ]
     return "\n".join(lines)
+
+
+def _aside(path: Path) -> str:
+    """What to know of a run whose folder was named without the one that all are in."""
+    return "" if path.parent != Path() else ", which is not in runs/: `make runs` does not list it"
 
 
 def _many(count: int) -> str:

@@ -81,14 +81,18 @@ def built(
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Which weights."""
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
+    parser.add_argument(
         "--run",
         type=Path,
         metavar="DIR",
         help="a run directory: its newest weights (default: the newest run)",
     )
-    what.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint directory")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="one checkpoint directory, or the name of one of the run's, such as best",
+    )
 
 
 def chosen(options: argparse.Namespace) -> Path:
@@ -103,7 +107,16 @@ def chosen(options: argparse.Namespace) -> Path:
             f"{named} is a run, and not one of its checkpoints",
             f"say --run {named}, or --checkpoint {rundir.checkpoints(named) / 'best'}",
         )
-    return named or rundir.final_checkpoint(options.run or rundir.newest())
+    if named is None:
+        return rundir.final_checkpoint(options.run or rundir.newest())
+    if named.parent == Path() and not named.exists():
+        named = rundir.checkpoints(options.run or rundir.newest()) / named
+    if options.run is not None and options.run.resolve() not in named.resolve().parents:
+        raise UsageError(
+            f"{named} is no checkpoint of {options.run}",
+            f"name one of {rundir.checkpoints(options.run)}, or take {options.run} away",
+        )
+    return named
 
 
 def experiment(path: Path) -> Config:

@@ -68,6 +68,10 @@ def examine(path: Path, card: str, count: str = "1", *, half: bool = False) -> l
     except LockstepError as error:
         return [fail("on that card", error.problem, "nothing can be said of it", error.fix)]
     found = [ok("card", _described(cards))]
+    if config.portable:
+        seen = "numerics: portable, which computes on CPUs alone"
+        why = "what follows is of this experiment with numerics: native"
+        found.append(warn("numerics on it", seen, why, "train there with --numerics native"))
     if need is None:
         return [
             *found,

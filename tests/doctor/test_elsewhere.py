@@ -114,6 +114,7 @@ def test_from_make_s_variables_nothing_starts_here() -> None:
     said = {f.name: f.seen for f in found}
     assert said["card"].startswith("2 × Tesla T4: 15 GiB")
     assert "fits on it" in said
+    assert said["numerics on it"] == "numerics: portable, which computes on CPUs alone"
 
 
 @pytest.mark.parametrize(

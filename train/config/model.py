@@ -14,6 +14,9 @@ from train.knobs import FREE, Section, idle
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(@.+)?")
 _UNSAFE = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
 
+# Of a checkpoint, and of a run.
+_IN_FOLDERS = ("model.safetensors", "checkpoints/best/model.safetensors")
+
 
 class Model(Section):
     """What learns."""
@@ -40,6 +43,7 @@ class Model(Section):
     @model_validator(mode="after")
     def _known_weights(self) -> "Model":
         said = self.weights
+        _check_folder(said)
         if self.prefix is not None and said and self.file is None and self.hub_id is None:
             raise UsageError(
                 f"model.prefix does nothing with model.weights: {said}: it is about the names in a"
@@ -100,3 +104,11 @@ class Model(Section):
     def in_timm(self) -> str | None:
         """What timm calls the model, if it is one of timm's."""
         return self.name[len(TIMM) :] if self.name.startswith(TIMM) else None
+
+
+def _check_folder(said: str | None) -> None:
+    """Refuse a folder that holds weights, which a hub's name could be taken for."""
+    inside = (Path(said or "", name) for name in _IN_FOLDERS)
+    file = next((each for each in inside if said and each.is_file()), None)
+    if file is not None:
+        raise UsageError(f"model.weights: {said} is a folder", f"name the file in it: {file}")

@@ -16,16 +16,13 @@ from train import trained
 from train.config import Config
 from train.data import load, loose
 from train.experiment import moved, parse
-from train.export import card, formats
+from train.export import card, formats, place
 from train.export.deployed import Deployed, preprocessing
 from train.export.formats import Call
+from train.export.place import NAMES
 from train.record import checkpoint, documents
 from train.record.facts import Facts
 
-NAMES = {"safetensors": "model.safetensors", "onnx": "model.onnx", "pt2": "model.pt2"}
-PATTERNS = [f"{name}*" for name in NAMES.values()]
-"""Of the names of all files with weights: large ones are in parts."""
-_BESIDE = ("config.json", "README.md")
 _MOST = 512  # pictures
 _BATCH = 64
 # Of the largest logit: what an order of additions may change, and a wrong weight does not.
@@ -48,6 +45,13 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class Removed:
+    """A file of an earlier export, of other weights than those that stand beside it now."""
+
+    file: Path
+
+
+@dataclass(frozen=True)
 class Failed:
     """A format that this model does not go into."""
 
@@ -64,8 +68,10 @@ def export(
     root: str | None,
     pictures: Sequence[str],
     licence: str,
-) -> Iterator[Checked | Failed]:
+) -> Iterator[Checked | Failed | Removed]:
     """Write a checkpoint in each of these formats, with config.json and README.md beside them.
+
+    An earlier export's files of the same weights stay; of other weights, they are removed.
 
     Args:
         path: of the checkpoint.
@@ -77,6 +83,7 @@ def export(
         CheckpointError: it is damaged.
         UsageError, DataError: there are no pictures to check with, or nothing to write to.
     """
+    place.check(folder)
     found = checkpoint.read(path)
     facts = found.facts
     config = moved(parse(facts.config, str(path)), root)
@@ -127,7 +134,10 @@ def export(
             done.append(name)
             yield checked
         if done:
-            _put(aside, folder, done, config=config, said=said, written=written, licence=licence)
+            old = _put(
+                aside, folder, done, config=config, said=said, written=written, licence=licence
+            )
+            yield from map(Removed, old)
 
 
 @contextmanager
@@ -150,28 +160,25 @@ def _put(
     said: Mapping[str, Any],
     written: dict[str, Any],
     licence: str,
-) -> None:
-    """Move what agrees to its place, with a card; an earlier export's other files are not its."""
+) -> list[Path]:
+    """Move what agrees to its place, with a card; returns what was removed for it."""
     kept = {NAMES[name] for name in done}
-    files = sorted(
-        path for path in aside.iterdir() if any(path.name.startswith(name) for name in kept)
-    )
-    for pattern in PATTERNS:
-        for old in folder.glob(pattern):
+    same, others = place.others(folder, said["weights_sha256"], written, kept)
+    removed = [] if same else others
+    for old in removed:
+        old.unlink()
+    for old in place.weights(folder):  # in other parts, maybe
+        if any(old.name.startswith(name) for name in kept):
             old.unlink()
-    names = [path.name for path in files]
+    for path in sorted(aside.iterdir()):
+        if any(path.name.startswith(name) for name in kept):
+            path.replace(folder / path.name)
     fix = "make room, or name another: --to"
-    text = card.card(config, said, [*names, "config.json"], licence, written["library"])
-    for path in files:
-        path.replace(folder / path.name)
-    documents.write(folder / "config.json", documents.text(written) + "\n", fix)
-    documents.write(folder / "README.md", text, fix)
-
-
-def exported(folder: Path) -> list[Path]:
-    """All that an export wrote into a folder."""
-    weights = [path for pattern in PATTERNS for path in sorted(folder.glob(pattern))]
-    return [*weights, *(folder / name for name in _BESIDE)]
+    names = [path.name for path in place.weights(folder)]
+    text = card.card(config, said, [*names, place.CONFIG], licence, written["library"])
+    documents.write(folder / place.CONFIG, documents.text(written) + "\n", fix)
+    documents.write(folder / place.CARD, text, fix)
+    return removed
 
 
 def _images(config: Config, facts: Facts, files: Sequence[str]) -> Tensor:

@@ -54,11 +54,13 @@ def load(model: nn.Module, config: Model) -> None:
     head = [name for name, module in model.named_modules() if module._parameters][-1:]
     if strange or (modules and [*modules] != head) or len(anew) == len(own):
         odd = [*strange, *lacking, *sorted(anew)]
+        sizes = [_sized(each[odd[0]].shape) for each in (own, given) if odd[0] in each]
+        differ = f": it is {sizes[0]} here, and {sizes[1]} there" if len({*sizes}) > 1 else ""
         raise UsageError(
             f"weights {path} are of another model: {len(own) - len(anew)} of its {len(own)} tensors"
-            f" are there; {odd[0]} does not fit",
-            "use the model.name and model.stem that they were trained with, and the data.size where"
-            " the model is made for one",
+            f" are there; {odd[0]} does not fit{differ}",
+            "use the model.name, model.stem and data.channels that they were trained with, and the"
+            " data.size where the model is made for one",
         )
     put(model, {n: own[n] if n in anew else given[n] for n in own}, versions)
 

@@ -60,8 +60,9 @@ def _listed(run: Path) -> Listed:
     except CheckpointError:
         return Listed(str(run), "damaged", *[None] * (len(COLUMNS) - 2))
     metrics, best = result.get("metrics", {}), result.get("best", {})
-    if not result:  # it was killed
-        metrics, best, result = _so_far(run)
+    if not metrics:  # it was killed, or stopped
+        metrics, best, come = _so_far(run)
+        result = result or come
     status = status_of(run, record, result)
     started = None
     with suppress(ValueError):

@@ -120,7 +120,8 @@ class Sweep:
         if result is not None:  # it was finished when the sweep was killed
             self._finished(trial, result)
             return
-        self._say(trial, "begins")
+        begun = (results.run_of(self.folder, trial.number) / documents.RECORD).exists()
+        self._say(trial, "goes on" if begun else "begins")
         self._running.append(Training(self.folder, trial, config, self._free.pop()))
 
     def _result(self, trial: Trial, config: Config) -> Result | None:

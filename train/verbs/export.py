@@ -61,8 +61,8 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         pushing.check(options.push)
     path = trained.chosen(options)
     folder = options.to or path.absolute().parent.parent / "export"
-    from train.export import exporting
-    from train.export.exporting import Failed
+    from train.export import exporting, place
+    from train.export.exporting import Failed, Removed
 
     failed: list[Failed] = []
     for each in exporting.export(
@@ -75,6 +75,9 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     ):
         if isinstance(each, Failed):
             failed.append(each)
+            continue
+        if isinstance(each, Removed):
+            print(printable(f"removed {_short(each.file)}: it was of other weights"), flush=True)
             continue
         classes = f"{each.others} of another class" if each.others else "the same class for each"
         line = (
@@ -89,8 +92,8 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         fix = f"the others are written; --formats {','.join(left)}" if left else "use predict"
         raise UsageError(f"this model does not go into {names}: {first.why}", fix) from first.error
     if options.push:
-        files = [path.name for path in exporting.exported(folder)]
-        where = pushing.push(folder, files, exporting.PATTERNS, options.push)
+        files = [path.name for path in place.exported(folder)]
+        where = pushing.push(folder, files, place.PATTERNS, options.push)
         print(printable(f"on the hub: {where}"), flush=True)
 
 

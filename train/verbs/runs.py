@@ -50,7 +50,10 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     ]
     if not runs:
         others = f"; it has {len(every)} others" if every else ""
-        raise UsageError(f"there is no such run in {RUNS}{others}", "train one, or ask for others")
+        words = f" with all of {', '.join(options.word)}" if len(options.word) > 1 else ""
+        raise UsageError(
+            f"there is no such run{words} in {RUNS}{others}", "train one, or ask for others"
+        )
     runs.sort(key=lambda run: (getattr(run, column) is not None, getattr(run, column)))
     lines = [json.dumps(run.written()) for run in runs] if options.json else listed.table(runs)
     put("\n".join(map(printable, lines)))
