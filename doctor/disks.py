@@ -10,6 +10,7 @@ from host.machine import Machine
 from host.text import whole
 
 _RUN = 1e9  # bytes: checkpoints of a middling model
+_ROOM = "make room, or put runs/ on another disk: ln -s /big/runs runs"
 _FILES = 1000  # that a run and its caches make
 _MANY_FILES = 500_000  # of some images and their layers, or of a data set of pictures
 
@@ -25,12 +26,9 @@ def disk(machine: Machine) -> Finding:
         return skip("disk", "not known on this system")
     place, least = min(known, key=lambda pair: pair[1])
     seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
-    fix = "make room, or put runs/ on another disk: ln -s /big/runs runs"
     short = _short(machine, [p for p, _ in known], seen, least)
     if short is not None:
         return short
-    if least < _RUN:
-        return fail("disk", seen, "a checkpoint would not fit, and the run would end there", fix)
     place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
     # Docker mounts its own so: whoever wants to compile there adds :exec.
     inside = limits.in_container(machine.root)
@@ -42,12 +40,12 @@ def disk(machine: Machine) -> Finding:
             f"sudo mount -o remount,exec {place}; or TMPDIR= a folder on another file system",
         )
     if least < 5e9:
-        return warn("disk", seen, "a few checkpoints or a data set fill it", fix)
+        return warn("disk", seen, "a few checkpoints or a data set fill it", _ROOM)
     return ok("disk", seen)
 
 
 def _short(machine: Machine, places: list[str], seen: str, least: int) -> Finding | None:
-    """What runs out before the disk is full: a user's quota, or inodes."""
+    """What ends a run: a user's quota, inodes, room; or inodes that others may take."""
     for place in places:
         room = _allowed(machine, place)
         if room is not None and room < min(_RUN, least):
@@ -60,14 +58,16 @@ def _short(machine: Machine, places: list[str], seen: str, least: int) -> Findin
                 f" ln -s /big/{name} {name}",
             )
     known = [machine.files(p if machine.exists(p) else machine.home) for p in places]
-    files = [each for each in known if each is not None]
-    short = next((each for each in files if each[0] < _FILES or few(*each)), None)
-    if short is None:
+    left, total = min((each for each in known if each is not None), default=(_FILES, 0))
+    if left >= _FILES and least < _RUN:
+        why = "a checkpoint would not fit, and the run would end there"
+        return fail("disk", seen, why, _ROOM)
+    if left >= _FILES and not few(left, total):
         return None
-    tell = fail if short[0] < _FILES else warn
+    tell = fail if left < _FILES else warn
     return tell(
         "disk",
-        f"{seen}, but {short[0]:,} more files at most (inodes)",
+        f"{seen}, but {left:,} more files at most (inodes)",
         "`No space left on device` would end the run, whatever df says",
         "du --inodes -x -d3 / 2>/dev/null | sort -n | tail   # where they are; or put runs/ on"
         " another disk: ln -s /big/runs runs",

@@ -17,7 +17,7 @@ from recorded import build
 from torch import nn
 from torchvision.models import resnet18
 
-from doctor import bridge, checks, finding, network
+from doctor import bridge, checks, disks, finding, network
 from doctor.inside import collectives, datasheet, devices, speed, verify
 from host import pci
 from host.machine import Machine
@@ -526,3 +526,32 @@ def test_a_torch_without_cuda_beside_a_gpu(tmp_path, monkeypatch) -> None:
     assert "is built without CUDA" in found.seen
     (tmp_path / "bare").mkdir()
     assert devices.build(Machine(tmp_path / "bare", {"PATH": ""})).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("free", "files", "status", "says"),
+    [
+        (90, (300_000, 300_000), "warn", "300,000 more files"),
+        (0.5, (300_000, 300_000), "fail", "0.5 GB free for runs"),
+        (90, (300_000, 10), "fail", "10 more files"),
+        (90, (2_000_000, 2_000_000), "ok", "90.0 GB free"),
+    ],
+)
+def test_the_worst_of_room_and_inodes_is_said(tmp_path, free, files, status, says) -> None:
+    """A warning of inodes must not stand before what ends a run."""
+    folders = [f"/home/ada/lockstep/{name}" for name in ("runs", ".cache")]
+    head = "Filesystem Inodes IUsed IFree IUse% Mounted on"
+    rows = {
+        f"df -iP {place}": f"{head}\n/dev/sda1 90000000 1 {left} 99% /\n"
+        for place, left in zip(folders, files, strict=True)
+    }
+    known = {
+        "source": "this test",
+        "gpus": [],
+        "df": {place: [free, 900] for place in folders},
+        "says": rows,
+    }
+    found = disks.disk(
+        build(known | {"folders": {place: [] for place in folders}}, tmp_path / "it")
+    )
+    assert (found.status, says in found.seen) == (status, True), found

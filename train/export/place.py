@@ -34,7 +34,7 @@ def check(folder: Path) -> None:
     if there and _of(folder) is None:
         raise UsageError(
             f"{folder} holds {', '.join(there)}, which no export wrote",
-            "name another folder: --to",
+            "name another folder: --to, or move that away",
         )
 
 
