@@ -14,11 +14,11 @@ from torch import nn
 
 from train import journal
 from train.config import Config
+from train.doubts import larger_lanes
 from train.learn import models
 from train.record import rundir
 from train.record.checkpoint import read
 from train.record.writer import write
-from train.summary import larger_lanes
 
 SHORT = [*DIGITS, "--max_steps", 12, "--eval.every", 6, "--checkpoint.every", 4, "--log.every", 1]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from host.errors import LockstepError
 from host.text import printable
-from train import assemble, loop, summary
+from train import assemble, doubts, loop, summary
 from train.config import Config
 from train.data import ImageData, mosaic
 from train.lanes import order
@@ -170,7 +170,7 @@ def _recorded(parts: Parts, state: State, path: Path, kept: ExitStack) -> Iterat
         )
         for factor in comparison.few(run.changed):
             recorder.warn(state.step, f"not as when this run was last started: {factor}")
-        for doubt in summary.doubts(parts):
+        for doubt in doubts.doubts(parts):
             recorder.warn(state.step, doubt)
         if config.log.report and state.step == 0:
             with _picturing(recorder, 0):

@@ -6,33 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.nn.modules.batchnorm import _BatchNorm
-
-from host import lanes, launcher
-from host.lanes import default
-from host.stages import Stages
+from host import lanes
 from train.config import Config
 from train.data.pictures import some
 from train.lanes import order
-from train.lanes.sharding import Sharding
 from train.lanes.staging import Staging
-from train.learn import models, optim, pretrained
+from train.learn import models, pretrained
 from train.learn.layers import depths
 from train.measure import Metrics
 from train.parts import Parts
-from train.process import fitting
 from train.record import checkpoint
 from train.record.provenance import hardware
 from train.record.resume import State
 
 # Parameters below which they are counted singly.
 _SMALL = 10_000
-# Samples below which batch norm's averages are rough.
-_FEW = 8
-# Samples of a lane that keep a large GPU busy; ResNet-50 on an H200 takes 30 ms for 128 in one
-# lane, and 153 ms in eight (docs/GPU.md).
-_BUSY = 64
 
 
 def opening(parts: Parts, path: Path, step: int) -> str:
@@ -150,73 +138,6 @@ def _counted(left_out: dict[str, str]) -> str:
     """How many files, and why."""
     reasons = Counter(left_out.values())
     return ", ".join(f"{count:,} ({why})" for why, count in reasons.most_common(3))
-
-
-def doubts(parts: Parts) -> Iterator[str]:
-    """What may go worse than it could, told before the first step."""
-    config, runtime, images = parts.config, parts.runtime, parts.data
-    yield from images.doubts
-    if images.skipped:
-        count = len(images.train) + len(images.validation) + len(images.skipped)
-        yield (
-            f"{len(images.skipped):,} of {count:,} pictures cannot be used, and are skipped:"
-            f" {some(images.skipped)}; run.json lists them"
-        )
-    cuts = parts.sharding.stages.cuts if isinstance(parts.sharding, Staging) else ()
-    found = fitting.fit(
-        config,
-        len(images.classes),
-        images.train.shape,
-        resident=images.resident(runtime.device),
-        world=runtime.world,
-        local=launcher.local_world(),
-        gpus=[torch.cuda.current_device()] if runtime.device.type == "cuda" else [],
-        half=runtime.accelerator.mixed_precision != "no",
-        sharded=isinstance(parts.sharding, Sharding),
-        staged=Stages(len(cuts) + 1, cuts, "") if cuts else None,
-        # Over several machines each has as many.
-        visible=torch.cuda.device_count() * (launcher.local_world() == runtime.world),
-    )
-    if found is not None and not found.fits:
-        yield (
-            f"about {found.wanted / 2**30:.1f} GiB are needed, and {found.place} has"
-            f" {found.there / 2**30:.1f}: use {found.ways}; make tune measures"
-        )
-    fewer = larger_lanes(config, runtime.world)
-    room = found is None or not found.is_near
-    if fewer is not None and room and runtime.device.type == "cuda" and parts.pipeline is None:
-        yield (
-            f"a lane of {config.micro_batch} images keeps no large GPU busy: --lanes {fewer} is"
-            f" faster there (other bits, and at most {fewer} GPU{'s' * (fewer > 1)})"
-        )
-    steps = order.steps(parts.samples, config.batch_size)
-    warmup = optim.warmup(config.optim, order.steps(len(images.train), config.batch_size))
-    if warmup > steps:
-        yield (
-            f"the warm-up takes {warmup} steps, and the run has {steps}: the learning"
-            f" rate does not reach {config.optim.lr:g}; set --optim.warmup lower"
-        )
-    norms = [m for m in parts.unwrapped.modules() if isinstance(m, _BatchNorm) and m.training]
-    if norms and config.micro_batch < _FEW and config.lanes > 1:
-        yield (
-            f"batch norm sees a lane at a time, and a lane has {config.micro_batch} of the batch's"
-            f" {config.batch_size} samples, which costs accuracy: --lanes"
-            f" {default(config.batch_size)}, or a larger --batch_size (other bits either way)"
-        )
-
-
-def larger_lanes(config: Config, world: int) -> int | None:
-    """A number of lanes that a GPU computes faster than these, since each is larger; None: none.
-
-    Args:
-        world: GPUs that share them.
-    """
-    level, size = config.reproducibility, config.batch_size
-    fewer = [n for n in (1, 2, 4, 8) if n < config.lanes and size % n == 0]
-    fewer = [n for n in fewer if lanes.can_share(n, world, level)]
-    # The most that are busy: as many GPUs as can be may share them later.
-    busy = [n for n in fewer if config.batch_size // n >= _BUSY]
-    return max(busy, default=None) if config.micro_batch < _BUSY / 2 else None
 
 
 def result(parts: Parts, state: State, metrics: Metrics) -> dict[str, Any]:
