@@ -318,9 +318,10 @@ test-alone: $(DEV)
 
 # A machine with a GPU may have a torch of its own and no network: that one will do.
 has_torch = $(if $(filter test-gpu,$(goals)),$(shell $(PYTHON) -c 'import torch, pytest; print("yes")' 2>/dev/null))
+# pytest-benchmark, where somebody has it, warns under -n, and a warning is an error here.
 test-gpu: $(if $(has_torch),,$(DEV))  ## test on a GPU; benchmarks/gpu.py writes the table
 	@$(if $(has_torch),$(PYTHON),$(BIN)/python) benchmarks/gpu.py --check
-	@$(if $(has_torch),$(PYTHON),$(BIN)/python) -m pytest -m gpu tests/gpu $(args)
+	@$(if $(has_torch),$(PYTHON),$(BIN)/python) -m pytest -p no:benchmark -m gpu tests/gpu $(args)
 
 # Half an hour; ARGS='-k quick' takes five minutes.
 test-portable: $(DEV)  ## train as a dozen other CPUs and on two emulated ones, and compare the bits; half an hour

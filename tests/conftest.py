@@ -6,8 +6,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES")  # for tests/gpu, which are not
-# The suite is about the CPU on every machine; this must be set before torch looks.
+# The suite is about the CPU on every machine; this must be set before torch looks. What was set
+# before is for tests/gpu. The workers of `-n` find what their parent left.
+_BEFORE = "CUDA_VISIBLE_DEVICES_BEFORE_TESTS"
+if "PYTEST_XDIST_WORKER" not in os.environ and "CUDA_VISIBLE_DEVICES" in os.environ:
+    os.environ[_BEFORE] = os.environ["CUDA_VISIBLE_DEVICES"]
+VISIBLE = os.environ.get(_BEFORE)
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 # And about this environment; tests/container is about the other engine.
 os.environ["ENGINE"] = "local"

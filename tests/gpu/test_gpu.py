@@ -20,7 +20,7 @@ def _on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     if VISIBLE is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", VISIBLE)
     if not gpu.gpus():
-        pytest.skip("torch sees no GPU here")  # make test-gpu refuses before it comes to this
+        pytest.fail("torch sees no GPU here → make test-gpu, which looks before it begins")
 
 
 @pytest.mark.parametrize("precision", gpu.PRECISIONS)
