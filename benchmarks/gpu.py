@@ -19,13 +19,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ROOT / "benchmarks" / "gpu_parts.py"
 DIGITS = ["--config", "configs/digits.yaml", "--numerics", "native"]
 DIGITS += ["--eval.every", "30", "--checkpoint.every", "10"]
+FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 STEPS = {True: 60, False: 300}  # by whether it is a dry run; a GPU must not be done before the kill
 LIMIT = 420.0
 """Seconds of one part."""
@@ -42,6 +44,17 @@ class Row:
     found: str
     command: str
     good: bool | None = None
+
+
+@dataclass(frozen=True)
+class Try:
+    """A short training: on one process or several, and if `then`, killed in the middle and gone on
+    with in that way."""
+
+    knobs: tuple[str, ...] = ()
+    processes: int = 1
+    variables: dict[str, str] = field(default_factory=dict)
+    then: "Try | None" = None
 
 
 def environ(dry: bool, **more: str) -> dict[str, str]:
@@ -65,7 +78,7 @@ def started(words: list[str], known: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def finished(child: subprocess.Popen[str]) -> str:
-    """What a process said; raises with its last line where it failed or took too long."""
+    """What a process said; raises with its error where it failed or took too long."""
     try:
         said, _ = child.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
@@ -77,15 +90,16 @@ def finished(child: subprocess.Popen[str]) -> str:
 
 
 def last_line(said: str) -> str:
+    """Of the trainer's own words the last; a launcher adds a page of its own."""
     lines = [line for line in said.splitlines() if line.strip()] or ["nothing was said"]
-    return lines[-1][:300]
+    return next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])[:300]
 
 
 # --- the bits
 
 
 def fit(run: Path, *knobs: str, processes: int = 1) -> list[str]:
-    """The command of a short training, on one process or on several that share a GPU."""
+    """The command of a short training."""
     words = [sys.executable, "-m"]
     if processes > 1:
         words += ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
@@ -93,11 +107,13 @@ def fit(run: Path, *knobs: str, processes: int = 1) -> list[str]:
     return [*words, "train", "fit", *DIGITS, *knobs, "--run", str(run), "--resume"]
 
 
-def variables(precision: str, dry: bool) -> dict[str, str]:
-    """As Accelerate's launcher would say it."""
-    known = environ(dry, ACCELERATE_MIXED_PRECISION=precision, LOCKSTEP_SHARE_GPU="1")
+def variables(precision: str, dry: bool, one: Try) -> dict[str, str]:
+    """As Accelerate's launcher would say it. Processes share a GPU where there are too few."""
+    known = environ(dry, ACCELERATE_MIXED_PRECISION=precision, **one.variables)
     if dry:
         known["ACCELERATE_USE_CPU"] = "true"
+    elif one.processes > gpus():
+        known["LOCKSTEP_SHARE_GPU"] = "1"
     return known
 
 
@@ -105,14 +121,18 @@ def sha(run: Path) -> str:
     return str(json.loads((run / "result.json").read_text())["weights_sha256"])
 
 
-def trained(folder: Path, name: str, knobs: list[str], dry: bool, processes: int = 1) -> str:
-    """The hash of a run; `killed` in its name: with SIGKILL in the middle, and gone on with."""
+def trained(folder: Path, name: str, one: Try, dry: bool) -> str:
+    """The hash of a run, in the precision that its name begins with."""
     precision, tf32 = PRECISIONS[name.split(maxsplit=1)[0]]
     run = folder / name.replace(" ", "-")
     length = ["--max_steps", str(STEPS[dry]), "--tf32", str(tf32).lower()]
-    words = fit(run, *length, *knobs, processes=processes)
-    child = started(words, variables(precision, dry))
-    if "killed" in name:
+
+    def begun(way: Try) -> subprocess.Popen[str]:
+        words = fit(run, *length, *way.knobs, processes=way.processes)
+        return started(words, variables(precision, dry, way))
+
+    child = begun(one)
+    if one.then is not None:
         deadline = time.monotonic() + LIMIT
         while not (run / "checkpoints" / "step-00000020").exists():
             if child.poll() is not None or time.monotonic() > deadline:
@@ -122,50 +142,75 @@ def trained(folder: Path, name: str, knobs: list[str], dry: bool, processes: int
             raise RuntimeError(f"it ended before the kill: {last_line(child.communicate()[0])}")
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-        child = started(words, variables(precision, dry))
+        child = begun(one.then)
     finished(child)
     return sha(run)
 
 
 def bits(dry: bool, names: list[str] | None = None) -> Iterator[Row]:
-    """Each precision: twice, after a kill, with loaders, and on two processes on one GPU."""
-    device = "CPU" if dry else "GPU"
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        for name in names or [n for n in PRECISIONS if not dry or n in ("FP32", "BF16")]:
-            tries = {
-                f"{name} first": ([], 1),
-                f"{name} again": ([], 1),
-                f"{name} killed": ([], 1),
-                f"{name} 4 workers": (["--data.workers", "4", "--data.cache", "0"], 1),
-                f"{name} 2 processes": ([], 2),
+    """Each precision: twice, after a kill, with loaders, and on two processes."""
+    for name in names or [n for n in PRECISIONS if not dry or n in ("FP32", "BF16")]:
+        tries = {
+            f"{name} again": Try(),
+            f"{name} killed": Try(then=Try()),
+            f"{name} 4 workers": Try(("--data.workers", "4", "--data.cache", "0")),
+            f"{name} 2 processes": Try(processes=2),
+        }
+        if not dry:
+            tries[f"{name} images on the GPU"] = Try(("--data.cache_on", "gpu"))
+            away = Try(("--optim.offload", "true"))
+            tries[f"{name} offload"] = away
+            tries[f"{name} offload killed"] = Try(away.knobs, then=away)
+        yield from compared(name, tries, dry)
+
+
+def large(dry: bool, names: list[str] | None = None) -> Iterator[Row]:
+    """Models over several processes: sharded, in stages, in copies of stages, and after kills."""
+    whole, sharded = Try(), Try(processes=2, variables=FSDP)
+    copies = Try(processes=4, variables={"STAGES": "2"})
+    if not shards():
+        yield Row("sharded weights", "this torch is too old for them", "make doctor")
+    for name in names or ["FP32", "BF16"]:
+        tries = {
+            f"{name} in 2 stages": Try(processes=2, variables={"STAGES": "2"}),
+            f"{name} 2 copies in 2 stages": copies,
+            f"{name} whole, killed, on in copies": Try(then=copies),
+        }
+        if shards():
+            tries |= {
+                f"{name} sharded on 2": sharded,
+                f"{name} sharded, killed": Try(processes=2, variables=FSDP, then=sharded),
+                f"{name} sharded, killed, on whole": Try(processes=2, variables=FSDP, then=whole),
             }
-            if not dry:
-                tries[f"{name} images on the GPU"] = (["--data.cache_on", "gpu"], 1)
-                away = ["--optim.offload", "true"]
-                tries[f"{name} offload"], tries[f"{name} offload killed"] = (away, 1), (away, 1)
-            # Side by side: each leaves most of the machine idle.
-            with ThreadPoolExecutor(1 if dry else len(tries)) as pool:
-                jobs = {
-                    own: pool.submit(trained, folder, own, knobs, dry, count)
-                    for own, (knobs, count) in tries.items()
-                }
-                said: dict[str, str] = {}
-                for own, job in jobs.items():
-                    try:
-                        said[own] = job.result()
-                    except Exception as error:
-                        said[own] = f"failed: {error}"
-            first = said.pop(f"{name} first")
-            command = f"python -m train fit --max_steps {STEPS[dry]} " + " ".join(DIGITS)
-            lost = first.startswith("failed")
-            shown = first if lost else f"{first[:16]}…"
-            yield Row(f"{name}, one process on the {device}", shown, command, not lost)
-            for own, found in said.items():
-                same = found == first and not lost
-                other = "nothing to compare with" if lost else "OTHER BITS"
-                shown = "the same bits" if same else found if "failed" in found else other
-                yield Row(own, shown, command, same)
+        yield from compared(name, tries, dry)
+
+
+def compared(name: str, tries: dict[str, Try], dry: bool) -> Iterator[Row]:
+    """Each training beside one on one process, in a precision."""
+    device = "CPU" if dry else "GPU"
+    every = {f"{name} first": Try(), **tries}
+    said: dict[str, str] = {}
+    # Side by side: each leaves most of the machine idle.
+    with (
+        tempfile.TemporaryDirectory() as place,
+        ThreadPoolExecutor(1 if dry else len(every)) as pool,
+    ):
+        jobs = {own: pool.submit(trained, Path(place), own, one, dry) for own, one in every.items()}
+        for own, job in jobs.items():
+            try:
+                said[own] = job.result()
+            except Exception as error:
+                said[own] = f"failed: {error}"
+    first = said.pop(f"{name} first")
+    command = f"python -m train fit --max_steps {STEPS[dry]} " + " ".join(DIGITS)
+    lost = first.startswith("failed")
+    shown = first if lost else f"{first[:16]}…"
+    yield Row(f"{name}, one process on the {device}", shown, command, not lost)
+    for own, found in said.items():
+        same = found == first and not lost
+        other = "nothing to compare with" if lost else "OTHER BITS"
+        shown = "the same bits" if same else found if "failed" in found else other
+        yield Row(own, shown, command, same)
 
 
 # --- what needs torch, in a process of its own
@@ -210,6 +255,7 @@ def tune(dry: bool) -> Iterator[Row]:
 SECTIONS: dict[str, tuple[str, Callable[[bool], Iterator[Row]]]] = {
     "machine": ("The machine", part("machine")),
     "bits": ("The same bits", bits),
+    "large": ("Models over several processes", large),
     "families": ("Models under deterministic algorithms", part("families")),
     "steps": ("What a step costs", part("steps")),
     "settings": ("Memory format, compilation, fused optimizer", part("settings")),
@@ -235,11 +281,25 @@ def table(title: str, rows: Iterator[Row]) -> Iterator[str]:
     yield f"\n{time.monotonic() - begun:.0f} s."
 
 
+@cache
 def gpus() -> int:
     """GPUs that torch sees."""
-    words = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
+    said = asked("import torch; print(torch.cuda.device_count())")
+    return int(said) if said.isdigit() else 0
+
+
+@cache
+def shards() -> bool:
+    """Whether this torch can train sharded weights as the trainer needs it."""
+    of = "from torch.distributed.fsdp import FSDPModule as F"
+    return asked(f"{of}; print(hasattr(F, 'set_reduce_scatter_unused_params'))") == "True"
+
+
+def asked(question: str) -> str:
+    """The last word that a Python process prints; torch is not imported into this one."""
+    words = [sys.executable, "-c", question]
     said = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
-    return int(said[-1]) if said and said[-1].isdigit() else 0
+    return said[-1] if said else ""
 
 
 def main() -> int:

@@ -30,6 +30,13 @@ def test_the_same_bits_twice_after_a_kill_with_loaders_and_on_two_processes(prec
     assert {row.question: row.found for row in rows if row.good is False} == {}
 
 
+@pytest.mark.parametrize("precision", ["FP32", "BF16"])
+def test_models_over_several_processes_end_in_the_bits_of_one(precision) -> None:
+    rows = list(gpu.large(dry=False, names=[precision]))
+    assert len(rows) == (7 if gpu.shards() else 5)
+    assert {row.question: row.found for row in rows if row.good is False} == {}
+
+
 @pytest.mark.parametrize("part", ["families", "syncs", "health"])
 def test_a_part_of_the_proof(part) -> None:
     _, rows = gpu.SECTIONS[part]
