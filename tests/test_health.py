@@ -12,7 +12,7 @@ from pynvml import NVMLError
 from host import kernel
 from host.errors import HostError, UsageError
 from train.config import Config
-from train.process import failures, health
+from train.process import exhausted, failures, health
 from train.process.health import Health
 from train.process.stopwatch import Stopwatch
 
@@ -79,7 +79,7 @@ def test_samples_are_of_this_process(monkeypatch) -> None:
 def test_lack_of_memory_is_told_from_other_errors(error, said, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("RANK", "3")
     (tmp_path / "latest").symlink_to("step-00000045")
-    found = failures.out_of_memory(error, Config(), tmp_path)
+    found = exhausted.out_of_memory(error, Config(), tmp_path)
     if said is None:
         assert found is None
         return
@@ -111,13 +111,13 @@ def test_memory_in_pieces_is_told_from_too_little(asked, free, kept, pieces, mon
         f" 11.97 GiB is allocated by PyTorch, and {kept} is reserved by PyTorch but unallocated."
     )
     error = torch.cuda.OutOfMemoryError(text)
-    found = failures.out_of_memory(error, Config())
+    found = exhausted.out_of_memory(error, Config())
     assert found is not None
     told = "PYTORCH_ALLOC_CONF=expandable_segments:True >> .env" in found.fix
     assert told == (pieces is not None)
     assert (f"{pieces} that torch keeps unused" in found.problem) == told
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    again = failures.out_of_memory(error, Config())
+    again = exhausted.out_of_memory(error, Config())
     assert again is not None
     assert "expandable_segments" not in again.fix
 

@@ -16,7 +16,7 @@ from train.lanes.state import move
 from train.lanes.traits import Traits
 from train.learn import activations, models, optim
 from train.learn.alone import alone
-from train.process.failures import out_of_memory
+from train.process.exhausted import out_of_memory
 
 
 def new(config: Config, images: ImageData, runtime: Runtime) -> tuple[nn.Module, Optimizer]:

@@ -14,7 +14,7 @@ from train.lanes import order
 from train.lanes.runtime import Runtime
 from train.learn import models
 from train.learn.tries import Samples, Tries
-from train.process.failures import out_of_memory
+from train.process.exhausted import out_of_memory
 
 # Images in the largest batch that is tried: small ones are what a model may not take.
 _LARGEST = 32

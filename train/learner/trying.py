@@ -26,7 +26,7 @@ from train.learn.alone import alone
 from train.learner import sizes
 from train.learner.building import as_trained, built, explain
 from train.process import memory
-from train.process.failures import out_of_memory
+from train.process.exhausted import out_of_memory
 
 Place = Callable[[], AbstractContextManager[None]]
 

@@ -1,32 +1,21 @@
-"""What an error of a library means for the user: a process is gone, or memory is."""
+"""What an error of a library means for the user: a process is gone, or a GPU failed."""
 
-import os
 import re
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from host import kernel, launcher
-from host.errors import HostError, LockstepError, LostPeers, OutOfMemory, UsageError
+from host.errors import HostError, LockstepError, LostPeers, UsageError
 from train.config import Config
 from train.lanes.pulse import Pulse
-from train.learn import optim
+from train.process.exhausted import going_on, out_of_memory
 
 # How gloo and NCCL say that a process is gone.
 _GONE = ("closed by peer", "Connection reset", "Broken pipe", "Timed out waiting")
-# How CUDA, its libraries, torch's CPU allocator, C++ and oneDNN say that memory lacks.
-_GPU_FULL = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "Cuda failure 2 'out of memory'",
-)
-_CPU_FULL = ("can't allocate memory", "std::bad_alloc", "could not create a memory object")
 # How CUDA, its libraries and NVML say that something went wrong on a GPU.
 _GPU_FAILED = re.compile(
     r"CUDA (driver )?error: |CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)|CUBLAS_STATUS_"
@@ -37,9 +26,6 @@ _GPU_BROKEN = re.compile(
     r"ECC|is lost|off the bus|launch failure|launch timed out|unknown error|illegal memory access"
     r"|EXECUTION_FAILED|unhandled cuda error|hardware"
 )
-_AMOUNT = r"([\d.]+) ((?:[KMGT]i)?B|bytes)"
-_UNITS = {"B": 1, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True"
 _RECENT = 600.0  # seconds that an entry of the kernel's log may be older than a failure
 _COMPILER = ("/torch/_dynamo/", "/torch/_functorch/", "/torch/_inductor/", "torch._dynamo.exc")
 
@@ -85,7 +71,7 @@ def lost(
         where = pulse.place() if pulse else ""
         return LostPeers(
             f"process {rank} lost the others{f' {where}' * bool(where)}",
-            f"read above which process ended, and how{_resume(checkpoints)}",
+            f"read above which process ended, and how{going_on(checkpoints)}",
             one_rank=True,
         )
     return None
@@ -136,76 +122,6 @@ def uncompiled(error: BaseException, config: Config) -> LockstepError | None:
     )
 
 
-def out_of_memory(
-    error: BaseException, config: Config, checkpoints: Path | None = None
-) -> OutOfMemory | None:
-    """What to say of an error that means lack of memory; None for other errors."""
-    text = str(error)
-    gpu = isinstance(error, torch.cuda.OutOfMemoryError) or any(sign in text for sign in _GPU_FULL)
-    if not (gpu or isinstance(error, MemoryError) or any(sign in text for sign in _CPU_FULL)):
-        return None
-    asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", text)
-    wanted = f"; it asked for {asked.group(1)}" if asked else ""
-    more = f"--lanes {2 * config.lanes} (other bits), PRECISION=bf16, or a smaller --batch_size"
-    if not (config.model.compile or config.model.activation_checkpointing):
-        more = f"--model.activation_checkpointing true (the same bits, slower), {more}"
-    if gpu and optim.kept(config.optim) and not config.optim.offload:
-        more += ", or --optim.offload true (the same bits, slower)"
-    if config.checkpoint.background and not gpu:
-        more += ", or --checkpoint.background false"
-    pieces = _in_pieces(text)
-    if pieces:
-        wanted += f", and {pieces} that torch keeps unused lie in pieces that are too small"
-        more = f"`echo {_EXPANDABLE} >> .env` joins the pieces; or {more}"
-    _told_in_full(checkpoints)
-    return OutOfMemory(
-        f"process {launcher.rank()} ran out of {_gpu_memory() if gpu else 'memory'}{wanted}",
-        f"{more}; `make tune` finds what fits{_resume(checkpoints)}",
-        one_rank=True,
-    )
-
-
-def _in_pieces(text: str) -> str | None:
-    """How much memory torch holds unused, where it and what is free would have been enough.
-
-    Torch has given whole blocks back before it says so: what is left lies between tensors.
-    """
-    asked, free, kept = (
-        re.search(sign, text)
-        for sign in (
-            rf"[Tt]ried to allocate {_AMOUNT}",
-            rf"of which {_AMOUNT} is free",
-            rf"{_AMOUNT} is reserved by PyTorch but unallocated",
-        )
-    )
-    if not (asked and free and kept) or "expandable_segments" in _allocator():
-        return None
-    sizes = [float(found.group(1)) * _UNITS[found.group(2)] for found in (asked, free, kept)]
-    enough = sizes[1] < sizes[0] <= sizes[1] + sizes[2]
-    return f"{kept.group(1)} {kept.group(2)}" if enough else None
-
-
-def _allocator() -> str:
-    """What torch's allocator is told, under its old name and its new one."""
-    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    return " ".join(os.environ.get(name, "") for name in names)
-
-
-def _told_in_full(checkpoints: Path | None) -> None:
-    """Leave what torch's allocator knows in the run's folder: which sizes it holds."""
-    if checkpoints is not None and torch.cuda.is_available():
-        with suppress(OSError, RuntimeError):
-            said = checkpoints.parent / f"memory-{launcher.rank()}.txt"
-            said.write_text(torch.cuda.memory_summary())
-
-
-def _resume(checkpoints: Path | None) -> str:
-    """How to go on, where there is a checkpoint."""
-    last = checkpoints / "latest" if checkpoints else None
-    whole = last.parent / last.readlink() if last and last.is_symlink() else None
-    return f"; {whole} is whole: add --resume" if whole else ""
-
-
 def gpu_failed(error: BaseException, checkpoints: Path | None = None) -> LockstepError | None:
     """What an error says that means that a GPU failed, or was misled; None for other errors.
 
@@ -237,19 +153,6 @@ def gpu_failed(error: BaseException, checkpoints: Path | None = None) -> Lockste
     log = "" if logged else " and `sudo dmesg | grep -iE 'nvrm|xid'`"
     return HostError(
         f"{who} failed: {cause}" + (f"; the kernel's log has {logged}" if logged else ""),
-        f"look at `nvidia-smi`{log}; leave that GPU out (GPUS=…), or reboot{_resume(checkpoints)}",
+        f"look at `nvidia-smi`{log}; leave that GPU out (GPUS=…), or reboot{going_on(checkpoints)}",
         one_rank=True,
-    )
-
-
-def _gpu_memory() -> str:
-    """The state of this process's GPU's memory, for people."""
-    if not torch.cuda.is_available():
-        return "memory"
-    free, total = torch.cuda.mem_get_info()
-    taken, held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    whole, tensors, kept, left = (f"{n / 2**30:.1f}" for n in (total, taken, held - taken, free))
-    return (
-        f"GPU memory: {tensors} of {whole} GiB hold tensors, {kept} are kept by torch and unused,"
-        f" {left} are free"
     )

@@ -17,7 +17,7 @@ from train.lanes.traits import USUAL, Traits
 from train.learn.average import Average
 from train.parts import Parts
 from train.process import memory
-from train.process.failures import out_of_memory
+from train.process.exhausted import out_of_memory
 from train.process.interrupt import StopFlag
 from train.record.saver import Saver
 
