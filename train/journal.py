@@ -125,13 +125,15 @@ class Journal:
             part: Spread | None = None
             apart: AbstractContextManager[None] = nullcontext()
             main, sharding = parts.runtime.main, parts.sharding
+            gathers = sharding is not None
             # Each process has a part of the weights, and writes it; over several machines, which
             # may not see one directory, the main one gathers all.
             if sharding and launcher.local_world() == parts.runtime.world:
+                gathers = False
                 part = spread.begin(parts.saver.root, state.step, parts.runtime)
                 apart = sharding.apart()
             with parts.runtime.together():
-                if main or sharding:
+                if main or part or gathers:
                     with apart:
                         held = parts.saver.held(copy=background and (main or part is not None))
                 if main or part:
