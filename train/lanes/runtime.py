@@ -178,20 +178,11 @@ def start(
     use_cpu = (portable and not launched.by_launcher()) or launched.use_cpu()
     threads = pin(config)
     garbage.as_usual()  # all is imported
-    try:
-        # The watchdog says more than a library whose patience ends: it is to be the first. It does
-        # not watch what comes before the first step, such as the hashing of all data.
-        patience = timedelta(seconds=max(1800, config.watchdog + 600))
-        patience = patience if config.watchdog else _FOREVER
-        group = InitProcessGroupKwargs(timeout=patience)
-        if launched.share_gpu() and (launcher.world() or 1) > 1 and not use_cpu:
-            group.backend = "gloo"
-            # Accelerate takes a process's number for its GPU's where it wraps a model for DDP.
-            os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
-        handlers: list[Any] = [_buckets(config), group]
-        accelerator = Accelerator(cpu=use_cpu, mixed_precision=precision, kwargs_handlers=handlers)
-    except ValueError as error:
-        raise HostError(str(error), "choose another precision, such as PRECISION=no") from error
+    # The watchdog says more than a library whose patience ends: it is to be the first. It does not
+    # watch what comes before the first step, such as the hashing of all data.
+    patience = timedelta(seconds=max(1800, config.watchdog + 600))
+    patience = patience if config.watchdog else _FOREVER
+    accelerator = _accelerator(config, patience, use_cpu=use_cpu, precision=precision)
     try:
         rank, world = accelerator.process_index, accelerator.num_processes
         launched.compare(world)
@@ -240,6 +231,22 @@ def start(
     finally:
         # Without this, leaving with a process group open now and then ends in SIGABRT.
         accelerator.end_training()
+
+
+def _accelerator(
+    config: Config, patience: timedelta, *, use_cpu: bool, precision: str | None
+) -> Accelerator:
+    """Accelerate's part, which brings up the processes' group: on GPUs over NCCL, or over gloo."""
+    group = InitProcessGroupKwargs(timeout=patience)
+    if launched.share_gpu() and (launcher.world() or 1) > 1 and not use_cpu:
+        group.backend = "gloo"
+        # Accelerate takes a process's number for its GPU's where it wraps a model for DDP.
+        os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
+    handlers: list[Any] = [_buckets(config), group]
+    try:
+        return Accelerator(cpu=use_cpu, mixed_precision=precision, kwargs_handlers=handlers)
+    except ValueError as error:
+        raise HostError(str(error), "choose another precision, such as PRECISION=no") from error
 
 
 def _buckets(config: Config) -> DistributedDataParallelKwargs:
