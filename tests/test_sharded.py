@@ -364,6 +364,15 @@ def test_what_a_model_does_with_its_blocks(tmp_path, forward, line) -> None:
         assert_same_run(runs[2] / "run", runs[1] / "run")
 
 
+def test_one_process_says_that_it_has_them_whole(cli, tmp_path, monkeypatch) -> None:
+    words = ["fit", "--config", "configs/digits.yaml", "--max_steps", 2, "--run", tmp_path / "run"]
+    for name, value in FSDP.items():
+        monkeypatch.setenv(name, value)
+    done = cli(*words)
+    assert done.code == 0, done.err
+    assert "warning: ACCELERATE=fsdp spreads weights over processes, and there is one" in done.out
+
+
 @pytest.mark.slow
 def test_other_verbs_do_without(cli, monkeypatch, finished) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")

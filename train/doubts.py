@@ -34,6 +34,8 @@ def doubts(parts: Parts) -> Iterator[str]:
             f"{len(images.skipped):,} of {count:,} pictures cannot be used, and are skipped:"
             f" {some(images.skipped)}; run.json lists them"
         )
+    if runtime.unspread:
+        yield "ACCELERATE=fsdp spreads weights over processes, and there is one: it has them whole"
     cuts = parts.sharding.stages.cuts if isinstance(parts.sharding, Staging) else ()
     found = fitting.fit(
         config,

@@ -48,6 +48,7 @@ class Runtime:
         control: a CPU process group for small decisions; None when alone.
         settings: those of torch that are pinned.
         sharded: whether weights are spread over the processes.
+        unspread: whether they were to be, and there is one process.
         stages: into how many the model is to be cut, or where; None: each process has all of it.
         links: what the stages send to each other by.
         team: the processes that sum their gradients with this one.
@@ -64,6 +65,7 @@ class Runtime:
     settings: dict[str, Any]
     balanced: bool = False
     sharded: bool = False
+    unspread: bool = False
     stages: Stages | None = None
     links: Links | None = None
     team: Team = field(kw_only=True)
@@ -196,7 +198,7 @@ def start(
         if portable and accelerator.mixed_precision != "no":
             raise plan.not_portable(f"{accelerator.mixed_precision.upper()} is asked for")
         size, level = config.batch_size, config.reproducibility
-        sharded = sharded and world > 1
+        sharded, unspread = sharded and world > 1, sharded and world == 1
         shares, asked = [range(0)] * world, os.environ.get("SHARES")
         # Small decisions must not wait for the GPU, as a group over NCCL would.
         control: Any = None
@@ -224,6 +226,7 @@ def start(
             settings(),
             training and staged is None and world > 1 and asked == MEASURED,
             sharded,
+            unspread,
             staged,
             linked(accelerator.device, patience, staged.count) if staged is not None else None,
             team=team,
