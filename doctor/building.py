@@ -17,53 +17,64 @@ def akmods(machine: Machine) -> list[str]:
     return [n for n in names if n.endswith("failed.log") and release and release in n]
 
 
-def dkms(machine: Machine) -> tuple[str, str, str] | None:
-    """What DKMS says of a module that it could not build: seen, why, fix."""
+def broken(machine: Machine) -> tuple[str, str, str] | None:
+    """What those say who could not build the module, DKMS or NVIDIA's installer: seen, why, fix."""
     place = "/var/lib/dkms/nvidia"
     for version in machine.names(place):
-        said = machine.read(f"{place}/{version}/build/make.log") or ""
-        error = next(
-            filter(None, (re.search(sign, said, re.MULTILINE | re.IGNORECASE) for sign in _ERRORS)),
-            None,
-        )
-        if error is None:
-            continue
-        seen = f"DKMS could not build its module: {error.group().strip()[:120]}"
-        gcc = _other_gcc(said)
-        if gcc is not None:
-            return (
-                seen,
-                f"the kernel was built by {gcc}, and this machine's compiler is another one",
-                (
-                    f"sudo apt-get install {gcc}; sudo update-alternatives --install /usr/bin/gcc"
-                    f" gcc /usr/bin/{gcc} 20; sudo dkms autoinstall && sudo modprobe nvidia"
-                ),
-            )
-        if "PREEMPT_RT" in said:
-            return (
-                "DKMS could not build its module: the kernel is a real-time one (PREEMPT_RT)",
-                "NVIDIA's build refuses such kernels",
-                (
-                    "boot a kernel without PREEMPT_RT (Ubuntu: linux-generic); or, at your own"
-                    " risk, build with IGNORE_PREEMPT_RT_PRESENCE=1"
-                ),
-            )
-        major = version.split(".")[0]
-        if major in _LAST:
-            return (
-                seen,
-                f"branch {major} is the last for its cards, and is not kept up with new kernels",
-                "boot the kernel before, or an LTS one; or a build of that branch with patches",
-            )
+        path = f"{place}/{version}/build/make.log"
+        found = _read(machine.read(path) or "", "DKMS", version, path)
+        if found is not None:
+            return found
+    path = "/var/log/nvidia-installer.log"
+    said = machine.read(path) or ""
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    release = re.search(r"^installer version: (\S+)", said, re.MULTILINE)
+    # It also ends so where it was not wanted for the kernel that runs.
+    if not running or f"/lib/modules/{running}/" not in said or "was not created" not in said:
+        return None
+    return _read(said, "NVIDIA's installer", release.group(1) if release else "", path)
+
+
+def _read(said: str, who: str, version: str, path: str) -> tuple[str, str, str] | None:
+    """What a log says of an attempt to build release `version`; None: nothing went wrong."""
+    error = next(
+        filter(None, (re.search(sign, said, re.MULTILINE | re.IGNORECASE) for sign in _ERRORS)),
+        None,
+    )
+    if error is None:
+        return None
+    seen = f"{who} could not build its module: {error.group().strip()[:120]}"
+    again = "sudo dkms autoinstall && sudo modprobe nvidia" if who == "DKMS" else "install it again"
+    gcc = _other_gcc(said)
+    major = version.partition(".")[0]
+    if gcc is not None:
         return (
             seen,
-            "driver and kernel do not fit each other",
+            f"the kernel was built by {gcc}, and this machine's compiler is another one",
             (
-                f"read {place}/{version}/build/make.log; install a newer driver, or boot the kernel"
-                " before"
+                f"sudo apt-get install {gcc}; sudo update-alternatives --install /usr/bin/gcc"
+                f" gcc /usr/bin/{gcc} 20; {again}"
             ),
         )
-    return None
+    if "PREEMPT_RT" in said:
+        return (
+            f"{who} could not build its module: the kernel is a real-time one (PREEMPT_RT)",
+            "NVIDIA's build refuses such kernels",
+            (
+                "boot a kernel without PREEMPT_RT (Ubuntu: linux-generic); or, at your own"
+                " risk, build with IGNORE_PREEMPT_RT_PRESENCE=1"
+            ),
+        )
+    if major in _LAST:
+        return (
+            seen,
+            f"branch {major} is the last for its cards, and is not kept up with new kernels",
+            "boot the kernel before, or an LTS one; or a build of that branch with patches",
+        )
+    why = "driver and kernel do not fit each other"
+    if "GPL-only symbol" in said:
+        why = f"release {version} calls what this kernel gives to free modules alone"
+    return seen, why, f"read {path}; install a newer driver, or boot the kernel before"
 
 
 def _other_gcc(said: str) -> str | None:

@@ -107,7 +107,8 @@ def _uninstalled(machine: Machine) -> Finding | None:
     told = re.search(r'"path"\s*:\s*"((?:/[\w./-]+/)?nvidia-container-runtime)"', said)
     if told is None or machine.has("nvidia-container-runtime"):
         return None
-    if machine.exists(told.group(1)) or not machine.names("/usr/bin"):
+    programs = machine.names("/usr/bin")  # Docker's own PATH may be another than ours
+    if machine.exists(told.group(1)) or not programs or "nvidia-container-runtime" in programs:
         return None
     return fail(
         "toolkit",

@@ -42,7 +42,7 @@ def examine(machine: Machine, on_bus: str) -> Finding:
             "a new kernel came without them, and DKMS needs them",
             f"{headers}; then sudo dkms autoinstall && sudo modprobe nvidia; {CPU}",
         )
-    elif (broken := building.dkms(machine)) is not None:
+    elif (broken := building.broken(machine)) is not None:
         seen, why, build = broken
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {CPU}")
     elif (other := building.elsewhere(machine)) is not None:

@@ -13,8 +13,10 @@ _WSL = "/usr/lib/wsl/lib"
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 # Windows' own has no number of a version; a package's has.
 _OWN = re.compile(r"libnvidia-ml\.so\.\d{3}[\d.]*")
+# The driver's packages, and not the container toolkit's.
 _PURGE = (
-    "sudo apt-get purge '^(lib)?nvidia-.*' && sudo ldconfig, then open the shell anew; or CPUS=1"
+    "sudo apt-get purge '^(lib)?nvidia-(cfg|com|dec|dkms|driver|enc|extra|fbc|gl|headless|kernel"
+    "|utils).*' && sudo ldconfig, then open the shell anew; or CPUS=1"
 )
 _UPDATE = (
     "in Windows: install NVIDIA's newest driver, nvidia-smi -i N -dm 0 (WDDM) for each"
@@ -59,20 +61,29 @@ def blocked(machine: Machine, answer: Answer) -> Finding | None:
 
 
 def hidden(machine: Machine) -> Finding | None:
-    """Windows' driver answers, and programs would load the libcuda of a Linux one."""
+    """Windows' driver answers, and programs would load the libcuda of a Linux one: PyTorch by the
+    name with .1, some others by the one without.
+    """
     if not is_windows(machine) or not machine.exists(f"{_WSL}/nvidia-smi"):
         return None
     own = next(
         (n for n in machine.names(_LIBRARIES) if re.fullmatch(r"libcuda\.so\.\d{3}[\d.]*", n)), None
     )
-    first = re.search(r"libcuda\.so\.1 .*=> (\S+)/libcuda", machine.run("ldconfig", "-p").out)
+    cache = machine.run("ldconfig", "-p").out
     paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
-    if own is None or first is None or first.group(1).startswith(_WSL) or _WSL in paths:
+    names = ("libcuda.so.1", "libcuda.so")
+    firsts = [re.search(rf"{re.escape(name)} .*=> (\S+)/libcuda", cache) for name in names]
+    lost = [f is not None and not f.group(1).startswith(_WSL) for f in firsts]
+    if own is None or not any(lost) or _WSL in paths:
         return None
-    return fail(
+    seen = f"WSL 2: a Linux driver is installed beside Windows' own: {_LIBRARIES}/{own}"
+    if lost[0]:
+        why = "programs load that libcuda, which finds no GPU here (100)"
+        return fail("driver", seen, why, _PURGE)
+    return warn(
         "driver",
-        f"WSL 2: a Linux driver is installed beside Windows' own: {_LIBRARIES}/{own}",
-        "programs load that libcuda, which finds no GPU here (100)",
+        seen,
+        "PyTorch finds Windows' libcuda.so.1; what loads libcuda.so gets the other (no GPU, 100)",
         _PURGE,
     )
 
