@@ -32,7 +32,7 @@ stray := $(firstword $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filt
 ifneq ($(stray),)
 near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \
   print(nearest(sys.argv[1].upper(), sys.argv[2:]))' '$(subst ','\'',$(stray))' $(known) 2>/dev/null)
-$(error make has no variable $(stray)$(near) → see `make help`; what is for PyTorch and other libraries \
+$(error make has no variable $(stray)$(near) → see `make help`; knobs go into ARGS (ARGS="--lanes 4"); what is for PyTorch and other libraries \
   stands before make: $(stray)=… make)
 endif
 

@@ -38,6 +38,20 @@ _UNSEEN = (
         "this Docker is older than 19.03, the first that hands over GPUs by --gpus",
         "update Docker Engine; or ENGINE=local",
     ),
+    (
+        "no space left on device",
+        "the engine's disk is full",
+        "docker system prune, or give Docker a larger disk (data-root in daemon.json)",
+    ),
+    (
+        r"apparmor failed to apply profile|unable to apply apparmor profile",
+        "the kernel does not let the engine set AppArmor's profile, as in an LXC container",
+        (
+            "in the LXC container's configuration on the host: lxc.mount.entry: /dev/null"
+            " sys/module/apparmor/parameters/enabled none bind 0 0, then start it anew; or"
+            " ENGINE=local"
+        ),
+    ),
     ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
     (
         "unresolvable CDI|failed to stat CDI|CDI device injection failed",

@@ -31,7 +31,13 @@ _MEANING = {
     92: ("very many errors in its memory were corrected", _REPLACE),
     94: ("an error in its memory ended one program", _RESET),
     95: ("an error in its memory that may have reached any program", _RESET),
-    119: ("its firmware (GSP) does not answer", f"{_RESET}; update the driver"),
+    119: (
+        "its firmware (GSP) does not answer",
+        (
+            f"{_RESET}; update the driver; where it comes again, with closed modules: options"
+            " nvidia NVreg_EnableGpuFirmware=0 in /etc/modprobe.d, and reboot"
+        ),
+    ),
     120: ("its firmware (GSP) stopped", f"{_RESET}; update the driver"),
     136: ("NVLink could not be set up", _RESET),
     140: ("errors in its memory that could not be corrected", _RESET),

@@ -78,7 +78,8 @@ _LOG = (
         "its firmware (GSP) does not start or does not answer",
         "a fault of driver or card; the next boot may do",
         (
-            "power the machine off, half a minute without current, and on; then update the driver;"
+            "power the machine off, half a minute without current, and on; then update the driver,"
+            " or take the release before where an update brought it;"
             " with closed modules also: options nvidia NVreg_EnableGpuFirmware=0 in /etc/modprobe.d"
         ),
     ),

@@ -103,7 +103,8 @@ def make(
     if plan.device == "cuda" and plan.processes > visible:
         raise too_few(asked.words or f"ACCELERATE={name}", plan.processes, visible)
     if plan.device == "cpu" and plan.precision == "fp16":
-        raise HostError("FP16 needs a GPU", "use PRECISION=bf16 or PRECISION=no on the CPU")
+        bf16 = "PRECISION=bf16" + " with --numerics native" * portable
+        raise HostError("FP16 needs a GPU", f"use {bf16}, or PRECISION=no, on the CPU")
     if portable:
         _check_portable(plan, asked.words or f"ACCELERATE={name}")
     if nodes is not None:  # torchrun starts them, and says no more than these

@@ -136,6 +136,11 @@ def test_changed_code_is_refused_by_name(run, cli, here, monkeypatch) -> None:
     refused = cli("reproduce", run)
     assert refused.code == 2
     assert "the code changed since: train/learn/optim.py, train/loop.py (" in one_line(refused.err)
+    change(run, "git", "diff_sha256", to="0" * 64)
+    change(run, "git", "commit", to="1" * 40)
+    refused = one_line(cli("reproduce", run).err)
+    assert "ran commit 111111111111 with changes that were not committed" in refused
+    assert "git checkout" not in refused
     done = cli("reproduce", run, "--anyway")
     assert done.code == 0
     assert "not as recorded: code train/loop.py: 000000000000 recorded" in done.out

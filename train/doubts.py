@@ -1,11 +1,13 @@
 """What may go worse than it could, told before the first step."""
 
+import json
 from collections.abc import Iterator
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from host import lanes, launcher
+from host.errors import CheckpointError
 from host.lanes import default
 from host.stages import Stages
 from train.config import Config
@@ -16,6 +18,7 @@ from train.lanes.staging import Staging
 from train.learn import optim
 from train.parts import Parts
 from train.process import fitting
+from train.record.facts import Facts
 
 # Samples below which batch norm's averages are rough.
 _FEW = 8
@@ -28,6 +31,7 @@ def doubts(parts: Parts) -> Iterator[str]:
     """A line for each."""
     config, runtime, images = parts.config, parts.runtime, parts.data
     yield from images.doubts
+    yield from _of_weights(parts)
     if images.skipped:
         count = len(images.train) + len(images.validation) + len(images.skipped)
         yield (
@@ -76,6 +80,33 @@ def doubts(parts: Parts) -> Iterator[str]:
             f"batch norm sees a lane at a time, and a lane has {config.micro_batch} of the batch's"
             f" {config.batch_size} samples, which costs accuracy: --lanes"
             f" {default(config.batch_size)}, or a larger --batch_size (other bits either way)"
+        )
+
+
+def _of_weights(parts: Parts) -> Iterator[str]:
+    """Where the weights to begin with are a run's: what its pictures were, and these are not."""
+    file, images = parts.config.model.file, parts.data
+    try:
+        state = json.loads((file.parent / "state.json").read_text()) if file else None
+        before = Facts.read(state, str(file)) if state else None
+    except (OSError, ValueError, CheckpointError):  # of no run
+        return
+    if before is None:
+        return
+    if before.classes != images.classes and len(before.classes) == len(images.classes):
+        yield (
+            f"the weights to begin with are of other classes ({some(before.classes)}), and of as"
+            " many: the last layer begins as it was for those"
+        )
+    theirs, ours = (
+        [", ".join(f"{x:.4f}" for x in each) for each in (of.mean, of.std)]
+        for of in (before, images)
+    )
+    if theirs != ours:
+        mean, std = theirs
+        yield (
+            "the weights to begin with saw pictures normalised otherwise: --data.mean"
+            f" '[{mean}]' --data.std '[{std}]' does as they did"
         )
 
 

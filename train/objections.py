@@ -26,9 +26,13 @@ def before(run: Path, manifest: dict[str, Any], config: Config, count: int) -> l
     recorded, now = manifest["code"], provenance.code()
     changed = [name for name in sorted({*recorded, *now}) if recorded.get(name) != now.get(name)]
     if changed:
-        commit = manifest["git"]["commit"]
-        hint = f" ({run} ran commit {commit[:12]})" if commit else ""
-        fix = ANYWAY.replace("it", f"it (git checkout {commit[:12]})", 1) if commit else ANYWAY
+        commit, fix, hint = manifest["git"]["commit"], ANYWAY, ""
+        if commit and manifest["git"].get("diff_sha256"):
+            hint = f" ({run} ran commit {commit[:12]} with changes that were not committed: only"
+            hint += " their digest is kept)"
+        elif commit:
+            hint = f" ({run} ran commit {commit[:12]})"
+            fix = ANYWAY.replace("it", f"it (git checkout {commit[:12]})", 1)
         found.append(UsageError(f"the code changed since: {_few(changed)}{hint}", fix))
     dotted.check_there(config.own_code.values())  # without it, nothing can be trained
     own = dotted.changed(manifest.get("own_code", {}))

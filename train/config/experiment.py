@@ -143,7 +143,8 @@ class Config(Section):
             if (self.data.prepare or 1 << 14) < (size or 0):
                 raise UsageError(
                     f"data.prepare: {self.data.prepare} is less than {name}: {size}",
-                    "prepare pictures that are as large, or larger",
+                    "prepare pictures that are as large, or larger"
+                    + ", or --eval.size null --eval.crop null" * (name == "eval.size"),
                 )
         return self
 

@@ -53,7 +53,9 @@ def load(model: nn.Module, config: Model) -> None:
     modules = {n.rpartition(".")[0] for n in anew if not n.endswith(_COUNTER)}
     head = [name for name, module in model.named_modules() if module._parameters][-1:]
     if strange or (modules and [*modules] != head) or len(anew) == len(own):
-        odd = [*strange, *lacking, *sorted(anew)]
+        # The head may be another one, so it is named last.
+        of_head = [n for n in [*lacking, *sorted(anew)] if n.rpartition(".")[0] in head]
+        odd = [n for n in [*strange, *lacking, *sorted(anew)] if n not in of_head] + of_head
         sizes = [_sized(each[odd[0]].shape) for each in (own, given) if odd[0] in each]
         differ = f": it is {sizes[0]} here, and {sizes[1]} there" if len({*sizes}) > 1 else ""
         raise UsageError(

@@ -225,5 +225,5 @@ def _factors(manifest: Manifest) -> dict[str, Any]:
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    text = "none" if value is None else str(value)
     return text[:12] if re.fullmatch("[0-9a-f]{64}", text) else text

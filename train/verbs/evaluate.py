@@ -26,6 +26,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     trained.arguments(parser)
     parser.add_argument("--data.root", dest="root", metavar="DIR", help="where the data is now")
     parser.add_argument(
+        "--data.on_bad",
+        dest="on_bad",
+        choices=("error", "skip"),
+        help="what to do about pictures that cannot be used (default: as in the training)",
+    )
+    parser.add_argument(
         "--all", action="store_true", help="measure all of its pictures, none of them held out"
     )
 
@@ -58,7 +64,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         averaged, main = it.checkpoint.averaged, it.runtime.main
         what = "the average of the weights" if averaged else "the weights"
         with told(f"measuring {what} on the validation images", main=main, file=sys.stderr):
-            metrics = _measured(it, options.all)
+            metrics = _measured(it, options.all, options.on_bad)
     if main:
         step = it.checkpoint.state["step"]
         print(
@@ -80,7 +86,7 @@ def _check_others(root: str | None, before: str | None) -> None:
         )
 
 
-def _measured(it: trained.Trained, every: bool) -> "Metrics":
+def _measured(it: trained.Trained, every: bool, on_bad: str | None) -> "Metrics":
     """The figures of a checkpoint's weights, on its data: what is held out, or every picture."""
     from train.data import ALL, Augmenter, load
     from train.measure import evaluate
@@ -95,6 +101,8 @@ def _measured(it: trained.Trained, every: bool) -> "Metrics":
         )
     if every:
         place = place.model_copy(update={"holdout": ALL})
+    if on_bad is not None:
+        place = place.model_copy(update={"on_bad": on_bad})
     with runtime.together():
         data = load(place, config.augment, config.eval)
     if every and not data.held_out:
@@ -104,6 +112,9 @@ def _measured(it: trained.Trained, every: bool) -> "Metrics":
         )
     if data.classes != facts.classes or data.train.shape != facts.shape:
         raise DataError(_unlike(data, facts), f"name the right data with {root_flag()}")
+    if data.skipped:
+        some = f"{len(data.skipped):,} picture{'s' * (len(data.skipped) > 1)}"
+        trained.warn(f"left out: {some} that cannot be used")
     other = facts.data_sha256 not in (None, data.sha256)
     if other and data.held_out and not every:
         held, total = len(data.validation), len(data.validation) + len(data.train)

@@ -1,6 +1,7 @@
 """name what is on pictures: a line for each file"""
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -98,7 +99,11 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         total = len(listed.names) + len(listed.bad)
         raise DataError(
             f"{told.failed:,} of {total:,} files cannot be used: {unusable.by_reason(told.bad)}",
-            "mend or remove them, or ask a run that takes them (RUN=)"
+            (
+                "name a file or folder that is there"
+                if all(os.strerror(errno.ENOENT) in why for why in told.bad.values())
+                else "mend or remove them, or ask a run that takes them (RUN=)"
+            )
             + "; the others are predicted" * (told.failed < total)
             + "; a container sees data/ and runs/ alone, by these names" * INSIDE.exists(),
         )

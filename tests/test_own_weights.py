@@ -1,0 +1,75 @@
+"""A run that begins with the weights of another one: what is said of what differs."""
+
+import shutil
+from collections import OrderedDict
+
+import pytest
+from PIL import Image
+from safetensors.torch import save_file
+from test_finetune import pictures
+from torch import nn
+
+from host.errors import UsageError
+from train.config import Model
+from train.learn import pretrained
+
+
+def net(channels: int, classes: int) -> nn.Module:
+    parts = {"stem": nn.Conv2d(channels, 4, 3), "pool": nn.AdaptiveAvgPool2d(1)}
+    parts |= {"flat": nn.Flatten(), "fc": nn.Linear(4, classes)}
+    return nn.Sequential(OrderedDict(parts))
+
+
+def test_the_tensor_that_is_named_is_none_of_the_last_layer(tmp_path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file(net(1, 10).state_dict(), file)
+    with pytest.raises(UsageError, match=r"stem\.weight does not fit: it is 4×3×3×3 here"):
+        pretrained.load(net(3, 4), Model(weights=str(file)))
+    pretrained.load(net(1, 4), Model(weights=str(file)))
+
+
+@pytest.mark.slow
+def test_other_classes_and_other_pixels_are_told(cli, tmp_path) -> None:
+    pictures(tmp_path / "data")
+    fit = [
+        "fit", "--config", "configs/digits.yaml", "--numerics", "native", "--batch_size", 30,
+        "--lanes", 2, "--max_steps", 2, "--optim.warmup", 0, "--augment.pad", 0,
+        "--data.source", "folder", "--data.holdout", 0.2, "--data.cache_dir", tmp_path / "cache",
+    ]  # fmt: skip
+    first = tmp_path / "first"
+    done = cli(*fit, "--data.root", tmp_path / "data", "--run", first)
+    assert done.code == 0, done.err
+    weights = ["--model.weights", first / "checkpoints/latest/model.safetensors"]
+
+    same = cli(*fit, *weights, "--data.root", tmp_path / "data", "--run", tmp_path / "same")
+    assert same.code == 0, same.err
+    assert "weights to begin with" not in same.out
+    other = tmp_path / "other"
+    shutil.copytree(tmp_path / "data", other)
+    for split in other.iterdir():
+        (split / "none").rename(split / "neither")
+        for file in split.rglob("*.png"):
+            Image.open(file).point(lambda value: value // 2).save(file)
+    done = cli(*fit, *weights, "--data.root", other, "--run", tmp_path / "second")
+    assert done.code == 0, done.err
+    assert "of other classes (left, none, right), and of as many" in done.out
+    [told] = [line for line in done.out.splitlines() if "saw pictures normalised" in line]
+    asked = told.partition("otherwise: ")[2].removesuffix(" does as they did").replace("'", "")
+    words = asked.replace(" --data.std ", "|").removeprefix("--data.mean ").split("|")
+    stated = ["--data.mean", words[0], "--data.std", words[1]]
+    done = cli(*fit, *weights, *stated, "--data.root", other, "--run", tmp_path / "third")
+    assert done.code == 0, done.err
+    assert "saw pictures normalised" not in done.out
+
+    (other / "validation/left/empty.png").touch()
+    measure = ["evaluate", "--run", tmp_path / "second", "--data.root", other]
+    assert "--data.on_bad skip" in cli(*measure).err
+    done = cli(*measure, "--data.on_bad", "skip")
+    assert done.code == 0, done.err
+    assert "left out: 1 picture that cannot be used" in done.err
+
+
+@pytest.mark.slow
+def test_a_picture_that_is_not_there(finished, cli, tmp_path) -> None:
+    done = cli("predict", "--run", finished, tmp_path / "none.png")
+    assert (done.code, "→ name a file or folder that is there" in done.err) == (3, True)
