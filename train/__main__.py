@@ -21,7 +21,7 @@ from host.errors import LockstepError, Stopped
 from host.text import any_encoding
 from train import cli
 from train.numerics import variables
-from train.process import outcome, parent
+from train.process import leaving, outcome, parent
 
 _LATER = 2.0
 
@@ -82,4 +82,7 @@ def _report(error: LockstepError) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if (launcher.world() or 1) > 1:
+        leaving.leave(code)
+    sys.exit(code)
