@@ -29,7 +29,7 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
     said = machine.read(path) or ""
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
     release = re.search(r"^installer version: (\S+)", said, re.MULTILINE)
-    # It also ends so where it was not wanted for the kernel that runs.
+    # What it says of an older kernel says nothing of the one that runs.
     if not running or f"/lib/modules/{running}/" not in said or "was not created" not in said:
         return None
     return _read(said, "NVIDIA's installer", release.group(1) if release else "", path)

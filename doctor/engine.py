@@ -13,6 +13,7 @@ from host.errors import LockstepError
 from host.machine import Machine
 
 _THREADS_SINCE = (20, 10, 10)
+LARGER_DISK = "docker system prune, or give Docker a larger disk (data-root in daemon.json)"
 
 
 def engine(machine: Machine) -> Finding:
@@ -104,7 +105,7 @@ def room(machine: Machine) -> Finding:
             "engine's disk",
             seen,
             f"building the image takes {images.ROOM / 1e9:.0f} GB",
-            "docker system prune, or give Docker a larger disk (data-root in daemon.json)",
+            LARGER_DISK,
         )
     files = machine.files(root)
     if files is not None and disks.few(*files):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor import log, toolkit
-from doctor.engine import answers, image_here, told, weighed
+from doctor.engine import LARGER_DISK, answers, image_here, told, weighed
 from doctor.finding import Finding, fail, ok, skip
 from doctor.toolkit import CONFIG, NO_CGROUPS
 from host import docker, nvidia
@@ -41,7 +41,7 @@ _UNSEEN = (
     (
         "no space left on device",
         "the engine's disk is full",
-        "docker system prune, or give Docker a larger disk (data-root in daemon.json)",
+        LARGER_DISK,
     ),
     (
         r"apparmor failed to apply profile|unable to apply apparmor profile",

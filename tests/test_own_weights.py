@@ -10,8 +10,8 @@ from test_finetune import pictures
 from torch import nn
 
 from host.errors import UsageError
-from train.config import Model
-from train.learn import pretrained
+from train.config import Config, Model
+from train.learn import models, pretrained
 
 
 def net(channels: int, classes: int) -> nn.Module:
@@ -67,6 +67,17 @@ def test_other_classes_and_other_pixels_are_told(cli, tmp_path) -> None:
     done = cli(*measure, "--data.on_bad", "skip")
     assert done.code == 0, done.err
     assert "left out: 1 picture that cannot be used" in done.err
+
+
+@pytest.mark.parametrize("said", ["5", "[]", "{", '{"step": 3}'])
+def test_a_state_beside_the_weights_that_is_no_run_s_is_passed_over(cli, tmp_path, said) -> None:
+    fit = ["fit", "--config", "configs/digits.yaml", "--max_steps", 1, "--optim.warmup", 0]
+    file = tmp_path / "model.safetensors"
+    save_file(models.build(Config().model, 10, (1, 8, 8)).state_dict(), file)
+    (tmp_path / "state.json").write_text(said)
+    done = cli(*fit, "--model.weights", file, "--run", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert "weights to begin with" not in done.out
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def _of_weights(parts: Parts) -> Iterator[str]:
     file, images = parts.config.model.file, parts.data
     try:
         state = json.loads((file.parent / "state.json").read_text()) if file else None
-        before = Facts.read(state, str(file)) if state else None
+        before = Facts.read(state, str(file)) if isinstance(state, dict) else None
     except (OSError, ValueError, CheckpointError):  # of no run
         return
     if before is None:

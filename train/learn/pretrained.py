@@ -54,8 +54,8 @@ def load(model: nn.Module, config: Model) -> None:
     head = [name for name, module in model.named_modules() if module._parameters][-1:]
     if strange or (modules and [*modules] != head) or len(anew) == len(own):
         # The head may be another one, so it is named last.
-        of_head = [n for n in [*lacking, *sorted(anew)] if n.rpartition(".")[0] in head]
-        odd = [n for n in [*strange, *lacking, *sorted(anew)] if n not in of_head] + of_head
+        odd = [*strange, *lacking, *sorted(anew)]
+        odd.sort(key=lambda name: name.rpartition(".")[0] in head)
         sizes = [_sized(each[odd[0]].shape) for each in (own, given) if odd[0] in each]
         differ = f": it is {sizes[0]} here, and {sizes[1]} there" if len({*sizes}) > 1 else ""
         raise UsageError(
