@@ -49,6 +49,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+import turns
 from accelerate.state import AcceleratorState, GradientState
 from checkouts import Checkout, copy
 from PIL import Image
@@ -86,35 +87,24 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del os.environ[name]
 
 
-# A minute and more each.
-_LONG = (
-    "test_the_commands_of_a_page_run",
-    "test_it_trains_three_steps",
-    "test_kills_at_random_moments",
-    "test_random_faults_end_in_the_same_bits",
-    "test_a_lost_machine_is_done_without",
-    "test_killed_three_times_it_has_each_trial_once_and_the_same",
-    "test_it_trains_to_the_same_bits_resumes_and_is_reproduced",
-    "test_one_hash_on_one_two_and_four_processes",
-    "test_an_array_of_seeds",
-    "test_out_of_time_it_goes_on",
-    "test_a_lost_node_has_the_job",
-    "test_preempted_it_saves",
-    "test_a_run_goes_on_from_the_bucket",
-    "test_what_two_machines_trained_is_reproduced",
-    "test_the_old_launch_lines",
-    "test_two_mounts_of_one_folder",
-    "test_a_model_that_one_process_has_no_memory_for",
-    "test_the_bits_of_one_process",
-    "test_activations_that_are_computed_again",
-    "test_who_is_slow_is_given_fewer_lanes",
-    "test_models_go_into_all_formats",
-)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share",
+        metavar="N/M",
+        help="the first of the slow tests, and the N-th M-th of the others",
+    )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones begin first, so that the other workers do not wait for them at the end."""
-    items.sort(key=lambda item: not item.name.startswith(_LONG))
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The long ones first; of the slow ones those of a share, where one is asked for."""
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and turns.strange(items):
+        raise pytest.UsageError(f"tests/turns.py names no test: {', '.join(turns.strange(items))}")
+    turns.sort(items)
+    if share := config.getoption("--share"):
+        left = turns.outside(items, share)
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
 
 
 @dataclass
