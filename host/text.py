@@ -54,6 +54,39 @@ def show_cursor() -> None:
         print("\x1b[?25h", flush=True)
 
 
+class _Outliving(io.TextIOWrapper):
+    """Standard output whose reader may leave, as `| head` does, or a `| tee` that is killed."""
+
+    said = ""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            self._goes_nowhere()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            self._goes_nowhere()
+
+    def _goes_nowhere(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+        if self.said:
+            print(self.said, file=sys.stderr, flush=True)
+
+
+def outlive_reader(said: str = "") -> None:
+    """Go on where nobody reads what is printed any more, after saying so to standard error."""
+    old = sys.stdout
+    if isinstance(old, io.TextIOWrapper):
+        name, errors, lines = old.encoding, old.errors, old.line_buffering
+        sys.stdout = new = _Outliving(old.detach(), name, errors, line_buffering=lines)
+        new.said = said
+
+
 def any_encoding() -> None:
     """Have what the output's encoding lacks written out, instead of a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -1,9 +1,11 @@
-"""A trainer of several ends past the end of Python, and leaves nothing undone."""
+"""How trainers end: one of several past the end of Python, one that is killed with a line, and one
+whose reader leaves not at all.
+"""
 
 import subprocess
 import sys
 
-from conftest import ROOT
+from conftest import ROOT, one_line
 
 SCRIPT = """
 import atexit, sys, threading, time
@@ -27,3 +29,21 @@ def test_it_waits_does_what_is_registered_and_skips_the_rest() -> None:
         [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, "said a thread\nregistered\n", "")
+
+
+def test_who_is_killed_has_a_line() -> None:
+    code = "import sys; from train.process.supervisor import supervise;"
+    code += "sys.exit(supervise(['sh', '-c', 'kill -9 $$'], alone=True))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 137
+    assert one_line(done.stderr).startswith("error: signal 9 (Killed) ended the process → start it")
+
+
+def test_it_outlives_its_reader_and_says_so_once() -> None:
+    code = "import sys; from host import text; text.outlive_reader('it goes on');"
+    code += "[print(n, flush=True) for n in range(100_000)]; print('done', file=sys.stderr)"
+    line = ["bash", "-c", '"$0" -c "$1" | head -n 1; exit ${PIPESTATUS[0]}', sys.executable, code]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "it goes on\ndone\n")

@@ -76,6 +76,8 @@ def config_json(config: Config, facts: Facts, steps: Preprocessing) -> dict[str,
         "library": _library(config),
         **({"model_args": {"in_chans": steps.channels, **options}} if timm else {}),
         "pretrained_cfg": cut,
+        # Not timm's: what the shorter side is scaled to before that, where it is longer.
+        **({"prepare": steps.prepared} if steps.prepared else {}),
     }
 
 

@@ -114,8 +114,18 @@ def supervise(words: list[str], *, alone: bool, trains: bool = True) -> int:
         show_cursor()  # a bar had hidden it, and who was killed did not show it again
     if asked and not trains and said.error is None and code != 0:
         return 128 + asked[0]
+    if code < 0 and said.error is None and not asked and (limits.oom_kills() or 0) <= killed:
+        print(_killed(-code), file=sys.stderr)
     return _code(
         code, said, killed=(limits.oom_kills() or 0) > killed, asked=bool(asked), alone=alone
+    )
+
+
+def _killed(number: int) -> str:
+    name = signal.strsignal(number) or "unknown"
+    return (
+        f"error: signal {number} ({name}) ended the process → start it again; with --resume a"
+        " training goes on from its last checkpoint"
     )
 
 
