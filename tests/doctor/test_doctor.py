@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-import yaml
-from recorded import build
+from recorded import build, load
 from torch import nn
 from torchvision.models import resnet18
 
@@ -77,7 +76,7 @@ def test_the_quick_half_is_silent_where_all_is_well() -> None:
      ("full-disk", True, 6), ("busy", False, 0), ("wrong-owner", True, 6)],
 )  # fmt: skip
 def test_the_quick_half_stops_what_cannot_train(name, on_cpu, code, tmp_path) -> None:
-    machine = build(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()), tmp_path)
+    machine = build(load(MACHINES / f"{name}.yaml"), tmp_path)
     if on_cpu:
         machine.environ = {**machine.environ, "CPUS": "1"}
     found = checks.quick(machine)
@@ -153,7 +152,7 @@ def test_an_experiment_that_nothing_can_look_at_yet_is_said(tmp_path) -> None:
 
 def test_what_may_freeze_the_machine_is_said_before_anything_is_started(tmp_path) -> None:
     name = "field-rtx5090-usb4-box-xid79-in-waiting"
-    machine = build(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()), tmp_path)
+    machine = build(load(MACHINES / f"{name}.yaml"), tmp_path)
     assert any("freeze" in f.why for f in checks.quick(machine))
     [only] = bridge.examine(machine, None, None, checks.examine(machine))
     assert only.status == "skip"
@@ -177,7 +176,7 @@ def test_the_json_is_of_a_schema() -> None:
 @pytest.mark.parametrize("columns", [80, 50, 132])
 def test_no_row_is_wider_than_the_terminal(columns, tmp_path) -> None:
     for name in ("kernel-mismatch", "x4-slot", "field-docker-in-proxmox-lxc", "egpu-tb3"):
-        machine = build(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()), tmp_path / name)
+        machine = build(load(MACHINES / f"{name}.yaml"), tmp_path / name)
         text = finding.table(checks.examine(machine), colour=False, columns=columns)
         # A fix stays on one line: of a command that is cut, the first half would run.
         rows = [row for row in text.splitlines() if not row.lstrip().startswith("→")]
@@ -518,7 +517,7 @@ def test_which_interfaces_a_variable_means(variable, asked, meant) -> None:
 def test_a_torch_without_cuda_beside_a_gpu(tmp_path, monkeypatch) -> None:
     """As PyPI's of 2024 for aarch64: https://github.com/pytorch/pytorch/issues/123835"""
     name = "field-sound-mint-two-3090-at-eight-lanes-each"
-    machine = build(yaml.safe_load((MACHINES / f"{name}.yaml").read_text()), tmp_path)
+    machine = build(load(MACHINES / f"{name}.yaml"), tmp_path)
     assert devices.build(machine).status == "ok"
     monkeypatch.setattr(torch.version, "cuda", None)
     found = devices.build(machine)

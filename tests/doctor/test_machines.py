@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
-from recorded import MACHINES, build
+from recorded import MACHINES, build, load
 
 from doctor import checks, finding, markdown
 
@@ -16,7 +15,7 @@ _PRIVATE = re.compile(
 
 @pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
 def test_a_machine_gives_just_these_findings(path: Path, tmp_path: Path) -> None:
-    recorded = yaml.safe_load(path.read_text())
+    recorded = load(path)
     machine = build(recorded, tmp_path)
     found = checks.examine(machine)
     said = {f.name: (f.status, f"{f.seen} {f.why} {f.fix}") for f in found}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
-from recorded import MACHINES, build
+from recorded import MACHINES, build, load
 
 from doctor import checks
 from doctor.finding import Finding
@@ -36,7 +35,7 @@ class Looked:
 
 
 def _looked(path: Path, folder: Path) -> Looked:
-    machine = build(yaml.safe_load(path.read_text()), folder)
+    machine = build(load(path), folder)
     checks.examine(machine)
     return Looked(machine)
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-import yaml
-from recorded import HERE, build
+from recorded import HERE, build, load
 
 from doctor import nvlink
 from doctor.inside import collectives
@@ -21,7 +20,7 @@ from doctor.inside import collectives
     ],
 )
 def test_the_narrowest_place_between_gpus(name, rate, over, tmp_path: Path) -> None:
-    machine = build(yaml.safe_load((HERE / f"machines/{name}.yaml").read_text()), tmp_path)
+    machine = build(load(HERE / f"machines/{name}.yaml"), tmp_path)
     found = nvlink.between(machine)
     assert found is not None
     assert (round(found[0]), found[1]) == (rate, over)
@@ -30,7 +29,7 @@ def test_the_narrowest_place_between_gpus(name, rate, over, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["egpu-tb3", "captured-vm"])
 def test_it_is_not_known_of_one_gpu_or_none(name, tmp_path: Path) -> None:
     [path] = (HERE / "machines").glob(f"{name}.*")
-    machine = build(yaml.safe_load(path.read_text()), tmp_path)
+    machine = build(load(path), tmp_path)
     assert nvlink.between(machine) is None
 
 
