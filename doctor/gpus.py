@@ -6,7 +6,7 @@ import re
 
 from doctor import kind, reasons
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits, nvidia, pci, visible
+from host import exclusive, limits, nvidia, pci, visible
 from host.machine import Machine
 
 _WHOLE = (1, 2, 4, 8, 16)  # GPUs of a board, or of two
@@ -133,19 +133,20 @@ def equal(machine: Machine) -> Finding:
 
 def _held_alone(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
     """A GPU that lets one process compute, and has one."""
-    modes = {gpu.index: gpu.text("compute_mode") or "" for gpu in nvidia.health(machine)}
-    apps = {app.uuid: app for app in nvidia.apps(machine)}
-    for gpu in gpus:
-        if modes.get(gpu.index, "").startswith("Exclusive") and gpu.uuid in apps:
-            app = apps[gpu.uuid]
-            return fail(
-                "busy GPUs",
-                f"{gpu.label} is for one process alone ({modes[gpu.index]}), and"
-                f" {_called(app)} has it",
-                "CUDA refuses it to all others (busy or unavailable, 46)",
-                ("GPUS=free; or " if len(gpus) > 1 else "")
-                + f"end that one, or sudo nvidia-smi -i {gpu.index} -c DEFAULT",
-            )
+    for held in exclusive.held(machine, gpus):
+        gpu, others = held.gpu, len(gpus) > 1
+        if held.app is not None:
+            who, fix = f"{_called(held.app)} has it", "end that one"
+        else:
+            used = gpu.number("memory.used") or 0
+            who = f"one that is not shown has {used:.0f} MiB of it"
+            fix = f"end it, such as a dead job's container: sudo fuser -v /dev/nvidia{gpu.index}"
+        return fail(
+            "busy GPUs",
+            f"{gpu.label} is for one process alone ({held.mode}), and {who}",
+            "CUDA refuses it to all others (busy or unavailable, 46)",
+            f"{'GPUS=free; or ' * others}{fix}, or sudo nvidia-smi -i {gpu.index} -c DEFAULT",
+        )
     return None
 
 

@@ -146,7 +146,12 @@ def health(machine: Machine) -> Finding:
             if value and re.fullmatch(sign, value, re.IGNORECASE):
                 said = f"{gpu.label}: {seen.format(value=value)}"
                 unwell = fail if status == "fail" else warn
-                return unwell("GPU health", said, why, fix.format(gpu=gpu.index))
+                helps = fix.format(gpu=gpu.index)
+                if field == "fabric.state" and limits.in_container(machine.root):
+                    helps = (
+                        f"on the host: {helps}. If it is not yours: tell its owner, take another"
+                    )
+                return unwell("GPU health", said, why, helps)
     for look in (_switches, _sealed, _apart):
         found = look(machine)
         if found is not None:

@@ -65,7 +65,7 @@ def slots(machine: Machine) -> Finding:
                 "PCIe",
                 f"{card.address}: {link}, and the card can do {card.best}",
                 f"about {link.rate:.1f} GB/s instead of {card.best.rate:.0f}",
-                _mend(card, link),
+                _mend(machine, card, link),
             )
     kinds = sorted({f"{link}, about {link.rate:.0f} GB/s" for _, link in links})
     return ok("PCIe", "; ".join(kinds))
@@ -98,14 +98,16 @@ def _ruled(machine: Machine) -> str:
     return ""
 
 
-def _mend(card: pci.Card, link: pci.Link) -> str:
+def _mend(machine: Machine, card: pci.Card, link: pci.Link) -> str:
     assert card.best is not None
     if card.port and card.port.width <= link.width and card.port.width < card.best.width:
         lanes = f"{card.port.width} lane{'s' * (card.port.width != 1)}"
         return f"the slot has {lanes}: move the card to a wider one; {_ADVICE}"
     if card.port and card.port.speed < card.best.speed and link.width >= card.best.width:
         return f"the slot is of an older generation; BIOS: PCIe speed of the slot; {_ADVICE}"
-    return f"seat the card again, check riser and BIOS (bifurcation); {_ADVICE}"
+    again = "power it off and on, since a reset when the card is handed over may halve its lanes; "
+    where = f"on the machine that runs this one: {again}" if kind.is_guest(machine) else ""
+    return f"{where}seat the card again, check riser and BIOS (bifurcation); {_ADVICE}"
 
 
 def freezes(machine: Machine) -> Finding:

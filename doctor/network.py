@@ -6,7 +6,7 @@ import re
 
 from doctor import log
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits
+from host import limits, nvidia
 from host.machine import Machine
 from host.text import number, whole
 
@@ -168,6 +168,9 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
             "NCCL takes it only by a plugin of Amazon's; else TCP",
             "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
         )
+    refused = _refused_peermem(machine)
+    if kind == "InfiniBand" and refused is not None:
+        return refused
     if kind == "InfiniBand" and _without_peermem(machine):
         return (
             "; nvidia_peermem is not loaded",
@@ -191,9 +194,30 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     return None
 
 
+def _refused_peermem(machine: Machine) -> tuple[str, str, str] | None:
+    """The kernel would not load the module by which ports read GPUs' memory."""
+    row = log.last(machine, r"nvidia_peermem: (disagrees about version of|Unknown) symbol")
+    if row is None or _has_peermem(machine):
+        return None
+    return (
+        "; nvidia_peermem was built for other InfiniBand drivers than the ones that run",
+        "NCCL goes through the host's memory, where it cannot do with DMA-BUF (the open modules)",
+        (
+            "build the driver again beside them: sudo dkms install --force"
+            f" nvidia/{nvidia.loaded(machine) or 'VERSION'}; with the GPU operator:"
+            " driver.rdma.useHostMofed=true, and delete the driver's pod of this node"
+        ),
+    )
+
+
+def _has_peermem(machine: Machine) -> bool:
+    modules = machine.read("/proc/modules") or ""
+    return "nvidia_peermem" in modules or "nv_peer_mem" in modules
+
+
 def _without_peermem(machine: Machine) -> bool:
     """Whether ports cannot read GPUs' memory: the open kernel modules do without that module."""
     modules = machine.read("/proc/modules") or ""
     version = machine.read("/proc/driver/nvidia/version") or ""
-    loaded = "nvidia_peermem" in modules or "nv_peer_mem" in modules
-    return "nvidia_uvm" in modules and "NVRM" in version and "Open" not in version and not loaded
+    closed = "NVRM" in version and "Open" not in version
+    return "nvidia_uvm" in modules and closed and not _has_peermem(machine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor import distribution, kind, log
-from host import pci
+from host import nvidia, pci
 from host.machine import Machine
 
 # The second as kernels from 6.8 on say it.
@@ -16,6 +16,7 @@ _NO_ROOM = (
 )
 _LEGACY = r"supported through the NVIDIA (\d+)\S* Legacy"
 _VOLTA = range(0x1D81, 0x1DF7)
+_OPEN_ONLY = 10  # compute capability of Blackwell, the first that the closed modules do not start
 _HOST = (
     "on the machine that runs this one: VMware wants EFI firmware, pciPassthru.use64bitMMIO=TRUE"
     " and pciPassthru.64bitMMIOSizeGB, a power of two above the memory of all its GPUs; QEMU wants"
@@ -257,6 +258,13 @@ def _without_gsp(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str
             "the driver does not find the card's own processor (GSP), which it has",
             "the card hangs",
             "power the machine off, half a minute without current, and on",
+        )
+    _, listed = nvidia.ask(machine)
+    if any((gpu.number("compute_cap") or 0) >= _OPEN_ONLY for gpu in listed):
+        return (
+            "the open kernel modules do not know cards before Turing",
+            "the newer card needs the open ones, and no driver has both",
+            "take the older card out, or leave it to a machine of its own",
         )
     fix = "sudo apt-get install nvidia-driver-580   # without -open; 580 is the last for them"
     if machine.exists("/run/ostree-booted"):

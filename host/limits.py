@@ -114,7 +114,11 @@ def in_container(root: Path = ROOT) -> bool:
     if any((root / name).exists() for name in _SIGNS):
         return True
     with suppress(OSError, ValueError):
-        return "kubepods" in (root / "proc/self/cgroup").read_text()
+        groups = (root / "proc/self/cgroup").read_text()
+        if "kubepods" in groups:
+            return True
+        # A host's programs are in groups of their own, also where its root is an overlay.
+        return groups == "0::/\n" and (root / "proc/mounts").read_text().startswith("overlay / ")
     return False
 
 

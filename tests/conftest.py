@@ -42,7 +42,7 @@ os.environ.update(variables.HELD)
 os.environ["OMP_WAIT_POLICY"] = variables.STARTED["OMP_WAIT_POLICY"]
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,16 +95,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
     """The long ones first; of the slow ones those of a share, where one is asked for."""
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS and turns.strange(items):
         raise pytest.UsageError(f"tests/turns.py names no test: {', '.join(turns.strange(items))}")
-    turns.sort(items)
     if share := config.getoption("--share"):
         left = turns.outside(items, share)
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
+    yield  # to what leaves out others, as -m does
+    turns.sort(items, getattr(config, "workerinput", {}).get("workercount", 1))
 
 
 @dataclass

@@ -66,9 +66,23 @@ CORE = (
 )
 
 
-def sort(items: list[pytest.Item]) -> None:
-    """The long ones begin first, so that the other workers do not wait for them at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+def sort(items: list[pytest.Item], workers: int = 1) -> None:
+    """Each worker begins with its part of the long ones, so that the others do not wait for one at
+    the end.
+
+    Args:
+        workers: of pytest-xdist, to whom `--dist worksteal` gives equal parts, one after another.
+    """
+    long = [item for item in items if item.nodeid.startswith(LONG)]
+    rest = [item for item in items if not item.nodeid.startswith(LONG)]
+    left, items[:] = len(items), []
+    for worker in range(workers):
+        part, left = left // (workers - worker), left - left // (workers - worker)
+        mine = long[worker::workers]
+        more = max(0, part - len(mine))
+        items += [*mine, *rest[:more]]
+        del rest[:more]
+    items += rest
 
 
 def strange(items: list[pytest.Item]) -> list[str]:

@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from recorded import MACHINES, build, load
+from recorded import HERE, MACHINES, build, load
 
 from doctor import checks, finding, markdown
+from host import selection, visible
 
 _PRIVATE = re.compile(
     r"\bada\b|GPU-[0-9a-f]{8}|/home/(?!USER)|(?<![\d.])(?!127\.)\d{1,3}(\.\d{1,3}){3}(?![\d.])"
@@ -38,3 +39,13 @@ def test_a_machine_gives_just_these_findings(path: Path, tmp_path: Path) -> None
     table = [row for row in told.splitlines() if re.match(r"\| (ok|skip) \|", row)]
     assert len(table) == len(found) - len(unwell)
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in table} <= {4}
+
+
+def test_gpus_free_leaves_out_one_that_another_process_has_alone(tmp_path: Path) -> None:
+    """Which it does not see in the driver's list of programs."""
+    recorded = load(HERE / "machines/field-dgx1-v100-memory-left-by-a-dead-job.yaml")
+    machine = build(recorded, tmp_path)
+    first, *others = (gpu.uuid for gpu in visible.seen(machine))
+    chosen = selection.resolve({**machine.environ, "GPUS": "free"}, machine)
+    assert first not in chosen["CUDA_VISIBLE_DEVICES"]
+    assert chosen["CUDA_VISIBLE_DEVICES"].split(",") == others
