@@ -1,4 +1,4 @@
-"""Which of the slow tests run, and which of them first."""
+"""Which of the slow tests and those of the container run, and which of them first."""
 
 import re
 
@@ -36,6 +36,7 @@ LONG = (
 )
 
 # What is promised first, each with one case of ten to twenty seconds: these are in every share.
+# One of the tests that run alone, and some of the container, are among them.
 CORE = (
     "tests/test_lockstep.py::test_one_hash_on_one_two_and_four_processes[batch norm, sgd",
     "tests/test_lockstep.py::test_one_hash_on_one_two_and_four_processes[dropout, adamw]",
@@ -63,6 +64,14 @@ CORE = (
     "tests/test_extending.py::test_an_example_of_the_page[A CUDA line]",
     "tests/test_make.py::test_nothing_in_a_value_is_run[$(shell touch ran)]",
     "tests/test_docs.py::test_the_commands_of_a_page_run[docs/machine.md]",
+    "tests/container/test_train.py::test_the_container_ends_in_the_bits_of_the_local_environment",
+    "tests/container/test_train.py::test_the_quick_tests_run_in_the_container",
+    "tests/container/test_train.py::test_the_second_start_builds_nothing",
+    "tests/container/test_docker_stop.py::test_a_run_goes_on_after_docker_stop_and_docker_kill[stop-1]",
+    "tests/container/test_limited.py::test_the_doctor_finds_each_limit",
+    "tests/container/test_limited.py::test_a_training_that_the_kernel_kills_says_so",
+    "tests/container/test_configuration.py::test_every_combination_is_valid",
+    "tests/container/test_confined.py::test_it_trains_read_only",
 )
 
 
@@ -92,11 +101,11 @@ def strange(items: list[pytest.Item]) -> list[str]:
 
 
 def outside(items: list[pytest.Item], share: str) -> set[pytest.Item]:
-    """The slow tests that a share leaves out: what is in CORE it never does, and of the others it
-    has every M-th, of the long ones and of the rest.
+    """The slow tests, and those of the container, that a share leaves out: what is in CORE it never
+    does, and of the others it has every M-th, of the long ones and of the rest.
 
     Args:
-        items: tests, of which those that are not slow, and those of the container, stay.
+        items: tests, of which the quick ones stay.
         share: `N/M`, from `1/M` to `M/M`: each test that is not in CORE is in one of the M.
 
     Raises:
@@ -105,11 +114,11 @@ def outside(items: list[pytest.Item], share: str) -> set[pytest.Item]:
     found = re.fullmatch("([0-9]+)/([0-9]+)", share)
     number, shares = map(int, found.groups()) if found else (0, 0)
     if not 1 <= number <= shares:
-        raise pytest.UsageError(f"--share {share}: say 1/10 to 10/10, for instance")
+        raise pytest.UsageError(f"--share {share}: say 1/12 to 12/12, for instance")
     slow = [
         item
         for item in sorted(items, key=lambda item: item.nodeid)
-        if item.get_closest_marker("slow") and not item.get_closest_marker("container")
+        if item.get_closest_marker("slow") or item.get_closest_marker("container")
         if not item.nodeid.startswith(CORE)
     ]
     sort(slow)
