@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import log
+from doctor import distribution, log
 from doctor.finding import Finding, fail, warn
 from host import limits
 from host.machine import Machine
@@ -29,7 +29,9 @@ def switched_off(machine: Machine) -> tuple[str, str] | None:
                 file = f"{folder}/{name}"
                 fix = next((fix for word, fix in tools.items() if word in name + text), None)
                 if fix is None and machine.has("prime-select"):
-                    fix = "sudo prime-select on-demand"
+                    # openSUSE's has another word for it than Ubuntu's.
+                    suse = "suse" in distribution.names(machine)
+                    fix = f"sudo prime-select {'offload' if suse else 'on-demand'}"
                 seen = f"{file} keeps its module from being loaded"
                 return seen, f"{fix or f'sudo mv {file} {file}.off'} && sudo reboot"
     if (machine.read("/etc/prime-discrete") or "") in ("off", "intel"):

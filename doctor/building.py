@@ -19,12 +19,14 @@ def akmods(machine: Machine) -> list[str]:
 
 def broken(machine: Machine) -> tuple[str, str, str] | None:
     """What those say who could not build the module, DKMS or NVIDIA's installer: seen, why, fix."""
-    place = "/var/lib/dkms/nvidia"
-    for version in machine.names(place):
-        path = f"{place}/{version}/build/make.log"
-        found = _read(machine.read(path) or "", "DKMS", version, path)
-        if found is not None:
-            return found
+    before = _having(machine) or ""
+    for name in machine.names("/var/lib/dkms"):
+        # Debian's is nvidia-current, or nvidia-tesla-470.
+        for version in machine.names(f"/var/lib/dkms/{name}") if name.startswith("nvidia") else []:
+            path = f"/var/lib/dkms/{name}/{version}/build/make.log"
+            found = _read(machine.read(path) or "", "DKMS", version, path, before)
+            if found is not None:
+                return found
     path = "/var/log/nvidia-installer.log"
     said = machine.read(path) or ""
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
@@ -35,15 +37,20 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
     return _read(said, "NVIDIA's installer", release.group(1) if release else "", path)
 
 
-def _read(said: str, who: str, version: str, path: str) -> tuple[str, str, str] | None:
-    """What a log says of an attempt to build release `version`; None: nothing went wrong."""
+def _read(
+    said: str, who: str, version: str, path: str, before: str = ""
+) -> tuple[str, str, str] | None:
+    """What a log says of an attempt to build release `version`; None: nothing went wrong. Kernel
+    `before` has a module.
+    """
     error = next(
         filter(None, (re.search(sign, said, re.MULTILINE | re.IGNORECASE) for sign in _ERRORS)),
         None,
     )
     if error is None:
         return None
-    seen = f"{who} could not build its module: {error.group().strip()[:120]}"
+    line = re.sub(r"^\S*/(?=[^/\s]+:\d)", "", error.group().strip())  # a file's name alone
+    seen = f"{who} could not build its module: {line[:120]}"
     again = "sudo dkms autoinstall && sudo modprobe nvidia" if who == "DKMS" else "install it again"
     gcc = _other_gcc(said)
     major = version.partition(".")[0]
@@ -74,7 +81,8 @@ def _read(said: str, who: str, version: str, path: str) -> tuple[str, str, str] 
     why = "driver and kernel do not fit each other"
     if "GPL-only symbol" in said:
         why = f"release {version} calls what this kernel gives to free modules alone"
-    return seen, why, f"read {path}; install a newer driver, or boot the kernel before"
+    older = f"boot kernel {before}, which has one" if before else "boot the kernel before"
+    return seen, why, f"read {path}; install a newer driver, or {older}"
 
 
 def _other_gcc(said: str) -> str | None:
@@ -108,17 +116,25 @@ def _headers(sources: list[str], running: str) -> bool:
 
 def elsewhere(machine: Machine) -> str | None:
     """Another kernel that has NVIDIA's module: this one has none, and nobody would build it."""
+    return None if machine.names("/var/lib/dkms") else _having(machine)
+
+
+def _having(machine: Machine) -> str | None:
+    """Another kernel that has NVIDIA's module, where this one has none."""
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
     places = (
         *("kernel/drivers/video", "kernel/drivers/video/nvidia", "updates/dkms", "updates"),
         *("extra", "extra/nvidia", "extra/drivers/video/nvidia", "weak-updates/nvidia"),
     )
-    if machine.names("/var/lib/dkms") or not running:
+    if not running:
         return None
     having = [
         name
         for name in machine.names("/lib/modules")
         for place in places
-        if any(n.startswith("nvidia.ko") for n in machine.names(f"/lib/modules/{name}/{place}"))
+        if any(
+            n.startswith(("nvidia.ko", "nvidia-current.ko"))
+            for n in machine.names(f"/lib/modules/{name}/{place}")
+        )
     ]
     return None if running in having or not having else max(having)

@@ -13,7 +13,9 @@ from host.text import whole
 _MANY = 1000
 _ASIDE = 0.25  # of the memory
 _COUNTS = "/sys/devices/system/edac/mc"
-_ENDED = re.compile(r"Out of memory: Killed process \d+ \((python[\w.]*)\).*anon-rss:(\d+)kB")
+_ENDED = re.compile(
+    r"Out of memory: Killed process \d+ \((python[\w.]*|pt_\w+)\).*anon-rss:(\d+)kB"
+)
 
 
 def failing(machine: Machine) -> Finding | None:
@@ -81,6 +83,23 @@ def strict(machine: Machine, seen: str) -> Finding | None:
         "torch reserves far more than it uses, and so does each loader process: Cannot allocate"
         " memory, while most of it is free",
         "sudo sysctl vm.overcommit_memory=0, and take it out of /etc/sysctl.d",
+    )
+
+
+def ended_within(machine: Machine, seen: str) -> Finding | None:
+    """Processes that the kernel ended because the limit of this container or job was reached."""
+    count = limits.oom_kills(machine.root) or 0
+    if limits.memory(machine.root) is None or not count:
+        return None
+    fix = "docker run --memory 16g, or resources.limits.memory"
+    if limits.in_job(machine.environ, machine.root):
+        fix = "--mem=64G (or --mem-per-cpu) to sbatch and srun, or the like of your scheduler"
+    return warn(
+        "memory",
+        f"{seen}, and the kernel has ended {count} process{'es' * (count > 1)} here that wanted"
+        " more",
+        "what is ended so says nothing: `Killed`, exit code 137; a loader's end ends the training",
+        f"{fix}; or less at once: fewer --data.workers, a smaller batch or more lanes",
     )
 
 

@@ -17,6 +17,7 @@ _SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 _STEADY = 0x129
 _ASTRAY = 300  # seconds
 _LITTLE = 2 << 30  # bytes: torch and a small model
+_LEAST_SHARED = 512 << 20  # bytes of /dev/shm: a few batches on their way
 _EACH = 2  # CPUs that a GPU needs at the least: for the trainer, and for what loads its data
 
 
@@ -139,7 +140,7 @@ def memory(machine: Machine) -> Finding:
             "ps aux --sort=-rss | head   # who has it",
         )
     known = ram.failing(machine)
-    for look in (ram.corrected, ram.set_aside, ram.strict, ram.ended):
+    for look in (ram.corrected, ram.ended_within, ram.set_aside, ram.strict, ram.ended):
         known = known or look(machine, seen)
     return known or ok("memory", seen)
 
@@ -157,6 +158,17 @@ def shared_memory(machine: Machine) -> Finding:
             "loader processes die (Bus error) or hang, NCCL does not start",
             "SHM_SIZE=8gb make train; docker run --shm-size=8g; in Kubernetes an emptyDir of medium"
             " Memory at /dev/shm; or --data.workers 0",
+        )
+    free = machine.free("/dev/shm")  # noqa: S108
+    if free is not None and free < _LEAST_SHARED:
+        left = any(name.startswith("torch_") for name in machine.names("/dev/shm"))  # noqa: S108
+        return warn(
+            "shared memory",
+            f"{free / 2**30:.2f} of {seen} are free",
+            "loader processes die (Bus error) or hang, NCCL does not start",
+            ("end what is left of an earlier training, and rm /dev/shm/torch_*; " if left else "")
+            + "ls -l /dev/shm says what is there; or more of it: docker run --shm-size=8g,"
+            " SHM_SIZE=8gb make train, sudo mount -o remount,size=8G /dev/shm",
         )
     return ok("shared memory", seen)
 

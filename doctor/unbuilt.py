@@ -78,7 +78,14 @@ def not_signed(machine: Machine, on_bus: str) -> Finding:
     key = distribution.enrol(machine)
     signer = machine.run("modinfo", "-F", "signer", "nvidia")
     by_dkms = machine.names("/var/lib/dkms") or machine.run("dkms", "status").out.strip()
-    if signer.code == 0 and not signer.out.strip() and not by_dkms:
+    unsigned = signer.code == 0 and not signer.out.strip() and not by_dkms
+    if unsigned and machine.exists("/run/ostree-booted"):
+        key = (
+            "rpm-ostree builds it without akmods' keys, so it has no signature: build and layer the"
+            " package akmods-keys with them, and layer the driver again; or rebase to an image"
+            " whose module is signed (Universal Blue); or switch Secure Boot off in the firmware"
+        )
+    elif unsigned:
         key = (
             "install the driver from your distribution's signed packages (Ubuntu:"
             " linux-modules-nvidia-*-generic), since this module has no signature; or switch"
