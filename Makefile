@@ -430,7 +430,7 @@ help:  ## this list
 	@echo '  GPUS=N|all|1,3|free|free:N   how many GPUs, which, or those nobody uses [as many as share its lanes; digits: none]'
 	@echo '  CPUS=N           N processes on the CPU instead'
 	@echo '  SHARES=auto      fewer lanes for a slow process; SHARES=5,3 tells how many  [as many for each]'
-	@echo '  STAGES=N|A,B     cut the model into N stages, one on each process, or where modules A and B begin'
+	@echo '  STAGES=N|A,B     cut the model into N stages, one on each process (CPUS=N or GPUS=N), or where modules A and B begin'
 	@echo '  NODES=N|MIN:MAX  N machines train together, or as many of MAX as are there; docs/nodes.md'
 	@echo '  NODE_RANK=N      the number of this machine, from 0'
 	@echo '  MASTER_ADDR=A    the address of number 0, the same on all'

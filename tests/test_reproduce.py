@@ -207,6 +207,8 @@ def test_what_cannot_be_reproduced(run, cli, tmp_path) -> None:
     other = cli("reproduce", run, "--cpus", 2)
     assert other.code == 2
     assert "at `deterministic` another number gives other bits → use 1" in one_line(other.err)
+    many = cli("reproduce", run, "--cpus", 64)
+    assert "--lanes" not in one_line(many.err)
     (run / "result.json").write_text('{"status": "stopped"}')
     unfinished = cli("reproduce", run)
     assert unfinished.code == 2

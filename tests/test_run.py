@@ -436,6 +436,21 @@ def test_a_warm_up_that_takes_the_whole_run_is_warned_of(cli, tmp_path) -> None:
         done = cli("fit", *DIGITS, *words)
         assert done.code == 0
         assert ("warning: the warm-up takes 6 steps, and the run has 5" in done.out) is warned
+        assert ("set --optim.warmup lower" in done.out) is warned
+    words = ["--optim.warmup", 0, "--optim.warmup_epochs", 1, "--max_steps", 5]
+    done = cli("fit", *DIGITS, *words, "--run", tmp_path / "epochs")
+    assert "set --optim.warmup_epochs lower" in done.out
+
+
+@pytest.mark.slow
+def test_steps_that_the_epochs_do_not_reach_are_warned_of(cli, tmp_path) -> None:
+    for asked, warned in ((12, True), (11, False)):
+        words = ["--epochs", 0.98, "--max_steps", asked, "--run", tmp_path / str(asked)]
+        done = cli("fit", *DIGITS, *words)
+        said = (
+            "max_steps is 12, and the run ends after epochs: 0.98, which are 11 steps; --epochs 2"
+        )
+        assert (said in done.out) is warned, done.out
 
 
 @pytest.mark.parametrize(

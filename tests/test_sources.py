@@ -1,10 +1,13 @@
 """Where data comes from: class folders, lists, idx files, CIFAR's, a function of one's own."""
 
 import gzip
+import io
 import json
 import pickle
+import shutil
 import struct
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -319,6 +322,41 @@ def test_a_holdout_where_there_is_a_validation_split(root, mnist, tmp_path, form
     said = "data.holdout does nothing: the source has a validation split of its own"
     assert said in load(Data(**config, holdout=0.3)).doubts
     assert said not in load(Data(**config)).doubts
+
+
+def test_a_class_without_a_validation_picture_is_named(root, tmp_path) -> None:
+    assert not any("without a validation picture" in doubt for doubt in read(root).doubts)
+    shutil.rmtree(root / "validation/dark")
+    (doubt,) = (d for d in read(root).doubts if "without a validation picture" in d)
+    assert "picture: dark; " in doubt
+    assert "holdout" not in doubt
+    layout = {f"a/{n}.png": n for n in range(40)} | {"rare/x.png": 90}
+    (doubt,) = (d for d in read(lay(tmp_path / "one", layout)).doubts if "without a val" in d)
+    assert doubt.endswith("rare; no figure says how well they are learned: lay out a split that has"
+                          " each, or raise data.holdout")  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["cls", "txt", "json"])
+def test_a_webdataset(root, tmp_path, form) -> None:
+    (tmp_path / "shards").mkdir()
+    with tarfile.open(tmp_path / "shards/train.tar", "w") as file:
+        for n in range(8):
+            label = {"cls": f"{n % 2}", "txt": "ab"[n % 2], "json": f'{{"label": {n % 2}, "w": 1}}'}
+            for name, data in (
+                (f"{n:06}.png", (root / f"train/dark/{n % 4}.png").read_bytes()),
+                (f"{n:06}.{form}", label[form].encode()),
+            ):
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                file.addfile(entry, io.BytesIO(data))
+    if form == "json":
+        says = r"the column json holds records \(label, w\), and no class"
+        refused(tmp_path / "shards", says, label_column="json")
+        return
+    known = {} if form == "cls" else {"label_column": form}
+    found = read(tmp_path / "shards", holdout=0.25, **known)
+    assert found.classes == ["0", "1"] if form == "cls" else ["a", "b"]
+    assert len(found.train) + len(found.validation) == 8
 
 
 def test_links_are_counted_once_and_folders_are_not_endless(root, tmp_path) -> None:

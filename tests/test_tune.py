@@ -270,8 +270,9 @@ def test_memory_is_the_training_s_own_of_what_there_is_for_it() -> None:
     with runtimes.start(Config()) as runtime:
         capacity.reset_peak(runtime)
         before, _ = capacity.peak_memory(runtime)
-        block = torch.ones(64 << 20, dtype=torch.uint8)
+        # Large beside what Python gives back meanwhile.
+        block = torch.ones(256 << 20, dtype=torch.uint8)
         with_block, total = capacity.peak_memory(runtime)
-        assert 0.95 * (64 << 20) < with_block - before < 2 * (64 << 20)
+        assert 0.95 * (256 << 20) < with_block - before < 2 * (256 << 20)
         assert with_block < total
         del block

@@ -68,11 +68,18 @@ def doubts(parts: Parts) -> Iterator[str]:
             f" faster there (other bits, and at most {fewer} GPU{'s' * (fewer > 1)})"
         )
     steps = order.steps(parts.samples, config.batch_size)
+    if config.max_steps is not None and steps < config.max_steps:
+        enough = -(-config.max_steps * config.batch_size // len(images.train))
+        yield (
+            f"max_steps is {config.max_steps:,}, and the run ends after epochs:"
+            f" {config.epochs:g}, which are {steps:,} steps; --epochs {enough} has all of them"
+        )
     warmup = optim.warmup(config.optim, order.steps(len(images.train), config.batch_size))
     if warmup > steps:
         yield (
             f"the warm-up takes {warmup} steps, and the run has {steps}: the learning"
-            f" rate does not reach {config.optim.lr:g}; set --optim.warmup lower"
+            f" rate does not reach {config.optim.lr:g}; set"
+            f" --optim.warmup{'_epochs' * (config.optim.warmup_epochs > 0)} lower"
         )
     norms = [m for m in parts.unwrapped.modules() if isinstance(m, _BatchNorm) and m.training]
     if norms and config.micro_batch < _FEW and config.lanes > 1:

@@ -108,7 +108,10 @@ def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int 
     elif not any(where.values()):
         where["GPUS" if recorded["type"] == "cuda" else "CPUS"] = str(manifest["world_size"])
     told = {"PRECISION": precision, "ACCELERATE": accelerate}
-    return plan.of(config, {**os.environ, **where, **told}, config.lanes)
+    try:
+        return plan.of(config, {**os.environ, **where, **told}, config.lanes)
+    except UsageError as error:  # other lanes, which it may advise, are other bits
+        raise UsageError(error.problem, error.fix.partition(", or --lanes")[0]) from error
 
 
 def _compare(run: Path, again: Path, contradictions: list[str]) -> None:

@@ -16,7 +16,7 @@ from train.data import twins, unusable
 from train.data.decode import DARK
 from train.data.image_data import ImageData
 from train.data.images import Split, measured_as
-from train.data.pictures import Arrays, Found, Labelled
+from train.data.pictures import Arrays, Found, Labelled, some
 from train.data.scaled import sizes_of
 from train.data.scan import COLOUR, Scan, reading, scan
 from train.data.sources import cifar, digits, folder, idx, own, synthetic
@@ -48,7 +48,7 @@ def load(
         total += 0 if same else len(found.validation.labels)
         raise DataError(
             f"{len(skipped):,} of {total:,} pictures cannot be used: {unusable.by_reason(skipped)}",
-            "mend or remove them, or train without them: --data.on_bad skip",
+            "mend or remove them, or leave them out: --data.on_bad skip",
         )
     splits, scans = unusable.without(found, scans, skipped)
     _check_wide(splits, scans, config)
@@ -88,6 +88,15 @@ def load(
         validation = keep(validation, config, names[1])
     mean, std = statistics(train, config, sha256)
     doubts = [*twins.doubts(splits, scans)]
+    held = splits[1].labels.bincount(minlength=len(found.classes)).tolist()
+    unseen = [name for name, count in zip(found.classes, held, strict=True) if not count]
+    if unseen:
+        doubts.append(
+            f"classes without a validation picture: {some(unseen)}; no figure says how well they"
+            " are learned: lay out a split that has each"
+            + ", or raise data.holdout"
+            * (not found.both)
+        )
     own = dotted.is_path(config.source)  # which may have looked at it
     if found.both and config.holdout != Data().holdout and not own:
         doubts.append("data.holdout does nothing: the source has a validation split of its own")

@@ -73,7 +73,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
         count = len(images.skipped)
         raise DataError(
             f"{count:,} item{'s' * (count > 1)} cannot be used, as listed above",
-            "mend or remove them, or train without them: --data.on_bad skip",
+            "mend or remove them, or leave them out: --data.on_bad skip",
         )
 
 

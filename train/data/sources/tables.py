@@ -168,6 +168,7 @@ def _columns(table: Dataset, config: Data) -> tuple[str, str]:
     classes = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
     plain = [name for name, kind in features.items() if isinstance(kind, Value)]
     classes += [name for name in plain if name.startswith("label")]
+    classes += ["cls"] * ("cls" in plain)  # as WebDataset has it
     for wanted, found, allowed, knob in (
         (config.image_column, images, images, "image_column"),
         (config.label_column, classes, [*features], "label_column"),
@@ -178,7 +179,14 @@ def _columns(table: Dataset, config: Data) -> tuple[str, str]:
                 f"the data has no {missing}; its columns: {', '.join(features)}",
                 f"name one with --data.{knob}",
             )
-    return config.image_column or images[0], config.label_column or classes[0]
+    label = config.label_column or classes[0]
+    if isinstance(features[label], dict):
+        raise DataError(
+            f"the column {label} holds records ({', '.join(features[label])}), and no class",
+            "write the class into a column of its own; in a WebDataset into NAME.cls (a number) or"
+            " NAME.txt (a name) beside each picture",
+        )
+    return config.image_column or images[0], label
 
 
 def _holds_bytes(kind: Any) -> bool:
