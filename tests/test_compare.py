@@ -41,6 +41,7 @@ def test_the_same_twice(finished, cli, tmp_path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_one_knob(finished, cli, tmp_path) -> None:
     words = ["--optim.lr", 0.05, "--checkpoint.keep", 2, "--run", tmp_path / "other"]
     assert cli("fit", *DIGITS, *KNOBS, *words).code == 0
