@@ -24,7 +24,7 @@ from host import port as ports
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 from host.nodes import Nodes
-from host.text import any_encoding, printable
+from host.text import prepare_output, printable
 
 _FILE = "docker-compose.yml"
 _TRAINING = ("PRECISION", "ACCELERATE")
@@ -188,7 +188,7 @@ def _docker(*words: str) -> str:
 
 def main() -> int:
     """Run the words of the command line."""
-    any_encoding()
+    prepare_output()
     try:
         return run(sys.argv[1:])
     except LockstepError as error:

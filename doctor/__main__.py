@@ -27,7 +27,7 @@ from doctor import bridge, checks, finding, markdown
 from host import asked, docker, plan, selection, settings
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
-from host.text import any_encoding
+from host.text import prepare_output
 
 _LONGEST = 10_080  # minutes: a week
 
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--like", metavar="RUN", help="can this machine give the bits of that run")
     parser.add_argument("--stress", metavar="MINUTES", help="compute, and compare each result")
     options = parser.parse_args()
-    any_encoding()
+    prepare_output()
     wrong: list[finding.Finding] = []
     try:
         _check(options)

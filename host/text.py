@@ -16,14 +16,6 @@ _USER = re.compile(r"(\w:/{1,2})[^\s/@]+@")
 _QUERY = re.compile(r"(\w:/{1,2}[^\s?'\"]*)\?[^\s'\"]+")
 
 
-def put(text: str) -> None:
-    """Print it, for a reader who may have read enough, as `| head` has."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def printable(text: str) -> str:
     """The same with what would do something to a terminal, or cannot be shown, written out.
 
@@ -78,19 +70,22 @@ class _Outliving(io.TextIOWrapper):
             print(self.said, file=sys.stderr, flush=True)
 
 
-def outlive_reader(said: str = "") -> None:
-    """Go on where nobody reads what is printed any more, after saying so to standard error."""
-    old = sys.stdout
-    if isinstance(old, io.TextIOWrapper):
-        name, errors, lines = old.encoding, old.errors, old.line_buffering
-        sys.stdout = new = _Outliving(old.detach(), name, errors, line_buffering=lines)
-        new.said = said
+def prepare_output(unread: str = "") -> None:
+    """Have what is printed end no program: what the output's encoding lacks is written out, and
+    where nobody reads it any more, it goes nowhere.
 
-
-def any_encoding() -> None:
-    """Have what the output's encoding lacks written out, instead of a traceback."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    Args:
+        unread: what is said to standard error then, once.
+    """
+    for name in ("stderr", "stdout"):  # both go to one reader in `2>&1 | head`
+        old = getattr(sys, name)
+        if isinstance(old, io.TextIOWrapper):
+            errors = "backslashreplace"  # as standard error has it anyway
+            encoding, lines = old.encoding, old.line_buffering
+            new = _Outliving(old.detach(), encoding, errors, line_buffering=lines)
+            new.said = unread if name == "stdout" else ""
+            setattr(sys, name, new)
+            setattr(sys, f"__{name}__", new)
 
 
 def number(text: str | None) -> float | None:

@@ -5,6 +5,7 @@ whose reader leaves not at all.
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT, one_line
 
 SCRIPT = """
@@ -41,9 +42,15 @@ def test_who_is_killed_has_a_line() -> None:
     assert one_line(done.stderr).startswith("error: signal 9 (Killed) ended the process → start it")
 
 
-def test_it_outlives_its_reader_and_says_so_once() -> None:
-    code = "import sys; from host import text; text.outlive_reader('it goes on');"
-    code += "[print(n, flush=True) for n in range(100_000)]; print('done', file=sys.stderr)"
-    line = ["bash", "-c", '"$0" -c "$1" | head -n 1; exit ${PIPESTATUS[0]}', sys.executable, code]
+@pytest.mark.parametrize("both", [False, True])
+def test_it_outlives_its_reader_and_says_so_once(tmp_path, both) -> None:
+    """Where errors go the same way, nobody hears of it, and it goes on all the same."""
+    code = "import sys; from host import text; text.prepare_output('it goes on');"
+    code += "[print(n, flush=True) for n in range(100_000)]; print('done', file=sys.stderr);"
+    code += f"open({str(tmp_path / 'done')!r}, 'w')"
+    pipe = f'"$0" -c "$1" {"2>&1 " * both}| head -n 1; exit ${{PIPESTATUS[0]}}'
+    line = ["bash", "-c", pipe, sys.executable, code]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "it goes on\ndone\n")
+    said = "" if both else "it goes on\ndone\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", said)
+    assert (tmp_path / "done").exists()

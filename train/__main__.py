@@ -18,7 +18,7 @@ if not all(map(importlib.util.find_spec, ("torch", "psutil", "pydantic_settings"
 
 from host import dotenv, garbage, keys, launcher
 from host.errors import LockstepError, Stopped
-from host.text import any_encoding, outlive_reader
+from host.text import prepare_output
 from train import cli
 from train.numerics import variables
 from train.process import leaving, outcome, parent
@@ -33,8 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     if started:
         _begin()
         garbage.seldom()
-        any_encoding()
-        outlive_reader(_UNREAD if sys.argv[1:2] == ["fit"] else "")
+        prepare_output(_UNREAD if sys.argv[1:2] == ["fit"] else "")
     words = sys.argv[1:] if argv is None else argv
     # torchrun takes --run for the beginning of its own --run-path, unless a -- stands before it.
     # torch.distributed.launch puts a word before ours, which says what LOCAL_RANK says.

@@ -17,7 +17,7 @@ from host import nodes, selection, visible
 from host.errors import LockstepError, UsageError
 from host.machine import Machine
 from host.nodes import Nodes
-from host.text import any_encoding, printable
+from host.text import prepare_output, printable
 from train import __main__ as command_line
 from train import cli
 from train.numerics import variables
@@ -64,7 +64,7 @@ def _check_shares(verb: Verb) -> None:
 
 def main() -> int:
     """Launch the verb in argv."""
-    any_encoding()
+    prepare_output()
     try:
         before = {number: signal.signal(number, _early) for number in _SIGNALS}
         words = sys.argv[1:]

@@ -19,7 +19,7 @@ from doctor.inside.verify import examine
 from host import dotenv
 from host.errors import UsageError
 from host.machine import Machine
-from host.text import any_encoding
+from host.text import prepare_output
 
 _ALL = (
     devices.build,
@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cards", default="1", metavar="N", help="with --on: how many")
     parser.add_argument("--half", action="store_true", help="with --on: mixed precision")
     options = parser.parse_args(argv)
-    any_encoding()
+    prepare_output()
     try:
         dotenv.load(Path(".env"))  # NCCL's variables among it
     except UsageError as error:

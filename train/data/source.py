@@ -91,11 +91,10 @@ def load(
     held = splits[1].labels.bincount(minlength=len(found.classes)).tolist()
     unseen = [name for name, count in zip(found.classes, held, strict=True) if not count]
     if unseen:
+        more = "" if found.both else ", or raise data.holdout"
         doubts.append(
             f"classes without a validation picture: {some(unseen)}; no figure says how well they"
-            " are learned: lay out a split that has each"
-            + ", or raise data.holdout"
-            * (not found.both)
+            f" are learned: lay out a split that has each{more}"
         )
     own = dotted.is_path(config.source)  # which may have looked at it
     if found.both and config.holdout != Data().holdout and not own:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from host.errors import UsageError
-from host.text import printable, put
+from host.text import printable
 
 if TYPE_CHECKING:
     from train.runs.compared import Compared
@@ -59,13 +59,13 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
             said = json.dumps({"runs": [str(first), str(other)], **vars(found)})
         else:
             said = "\n".join(map(printable, lines))
-        put(said)
+        print(said)
     groups = seeds.groups(options.run)
     lines = list(_seeds(groups))
     if lines:
         drawn += lines
         said = json.dumps(_seeds_written(groups)) if options.json else "\n".join(lines)
-        put(printable(said))
+        print(printable(said))
     if options.html:
         _draw(options.html, options.run, drawn)
 

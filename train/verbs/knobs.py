@@ -4,7 +4,6 @@ import argparse
 from typing import Any
 
 from host.errors import UsageError, nearest
-from host.text import put
 from train.config import knobs
 from train.knobs import table
 
@@ -32,4 +31,4 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     if not found:
         near = nearest(options.word[0], [name for name, _ in knobs()])
         raise UsageError(f"no knob has {' or '.join(options.word)}{near}", "`make knobs` lists all")
-    put(table(found))
+    print(table(found))

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from host.errors import UsageError, nearest
-from host.text import printable, put
+from host.text import printable
 from train.record.rundir import RUNS
 from train.runs import listed
 
@@ -56,4 +56,4 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         )
     runs.sort(key=lambda run: (getattr(run, column) is not None, getattr(run, column)))
     lines = [json.dumps(run.written()) for run in runs] if options.json else listed.table(runs)
-    put("\n".join(map(printable, lines)))
+    print("\n".join(map(printable, lines)))
