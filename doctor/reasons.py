@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution, kind, log
-from host import nvidia, pci
+from doctor import branches, kind, log
+from host import pci
 from host.machine import Machine
 
 # The second as kernels from 6.8 on say it.
@@ -15,8 +15,6 @@ _NO_ROOM = (
     r"|{card}: BAR \d+ \[mem.*(no space|failed to assign|can't assign)"
 )
 _LEGACY = r"supported through the NVIDIA (\d+)\S* Legacy"
-_VOLTA = range(0x1D81, 0x1DF7)
-_OPEN_ONLY = 10  # compute capability of Blackwell, the first that the closed modules do not start
 _HOST = (
     "on the machine that runs this one: VMware wants EFI firmware, pciPassthru.use64bitMMIO=TRUE"
     " and pciPassthru.64bitMMIOSizeGB, a power of two above the memory of all its GPUs; QEMU wants"
@@ -147,12 +145,12 @@ def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | No
     # Sentences of the driver go on over several lines; the journal has a date and a host before.
     text = re.sub(r"[ \t]*\n(\s*\[[^]\n]*\] *|[^\n]*? kernel: |\s*)NVRM: +(?=[a-zA-Z])", " ", text)
     if re.search(r"does not include the required GPU(\s+System Processor|\.)", text):
-        return _without_gsp(machine, cards)
+        return branches.without_gsp(machine, cards)
     if re.search(_UNKNOWN, text):
-        return _unknown(machine, cards)
+        return branches.unknown(machine, cards)
     branch = re.search(_LEGACY, text)
     if branch:
-        return _legacy(machine, cards, branch.group(1))
+        return branches.legacy(machine, cards, branch.group(1))
     places = "|".join(re.escape(card.address) for card in cards) or "(?!)"
     for sign, seen, why, fix in _LOG:
         if re.search(sign.replace("{card}", f"({places})"), text, re.IGNORECASE):
@@ -204,75 +202,3 @@ def _last_address(machine: Machine) -> int | None:
     found = re.findall(r"root bus resource \[mem 0x\w+-0x(\w+) window\]", text)
     last = max((int(end, 16) for end in found), default=0) + 1
     return last >> 30 if 1 << 32 < last <= 1 << 36 else None
-
-
-def _legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, str, str]:
-    """The driver is too new for the card."""
-    seen = f"the installed driver no longer knows this card, branch {branch} does (see dmesg)"
-    if any(card.device in _VOLTA for card in cards):
-        fix = f"sudo apt-get install nvidia-driver-{branch}"
-        if "nixos" in distribution.names(machine):
-            package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{branch}"
-            fix = f"hardware.nvidia.package = {package};"
-        elif not {"ubuntu", "debian"} & {*distribution.names(machine)}:
-            fix = f"install your distribution's driver of branch {branch}"
-        return seen, "the driver is too new for it", fix
-    return (
-        seen,
-        "no torch of today has kernels for cards as old as this",
-        "train on another GPU, or in an older container with that driver",
-    )
-
-
-def _unknown(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
-    """The driver does not know the card: it is newer, or a part of one, or too old for it."""
-    if kind.is_guest(machine):
-        return (
-            "this driver does not know the card",
-            (
-                "in a virtual machine it may be a part of a card (vGPU), which has a driver of its"
-                " own; else the card is newer than the driver"
-            ),
-            (
-                "ask who runs the host for the guest driver (GRID) that fits his; else install a"
-                " newer driver"
-            ),
-        )
-    if not any(card.has_gsp for card in cards):
-        return (
-            "this driver does not know the card",
-            "the card is older than the driver, or made for something else (mining)",
-            "install an older branch (580 is the last for cards before Turing, 470 for Kepler)",
-        )
-    return (
-        "the installed driver does not know this card yet",
-        "the card is newer than the driver",
-        "install a newer driver, with the open kernel modules (580 or newer)",
-    )
-
-
-def _without_gsp(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
-    """The open kernel modules do not find the firmware's processor: too old a card, or it hangs."""
-    if any(card.has_gsp for card in cards):
-        return (
-            "the driver does not find the card's own processor (GSP), which it has",
-            "the card hangs",
-            "power the machine off, half a minute without current, and on",
-        )
-    _, listed = nvidia.ask(machine)
-    if any((gpu.number("compute_cap") or 0) >= _OPEN_ONLY for gpu in listed):
-        return (
-            "the open kernel modules do not know cards before Turing",
-            "the newer card needs the open ones, and no driver has both",
-            "take the older card out, or leave it to a machine of its own",
-        )
-    fix = "sudo apt-get install nvidia-driver-580   # without -open; 580 is the last for them"
-    if machine.exists("/run/ostree-booted"):
-        fix = "rpm-ostree rollback, or rebase to the image with the closed modules (580)"
-    elif not {"ubuntu", "debian"} & {*distribution.names(machine)}:
-        fix = "install your distribution's closed modules (without -open), 580 at the most"
-    return (
-        "the open kernel modules do not know cards before Turing",
-        "they need the closed ones",
-        fix,
-    )

@@ -1,0 +1,82 @@
+"""Which driver a card is made for, where the installed one does not start it."""
+
+from __future__ import annotations
+
+from doctor import distribution, kind
+from host import nvidia, pci
+from host.machine import Machine
+
+_VOLTA = range(0x1D81, 0x1DF7)
+_OPEN_ONLY = 10  # compute capability of Blackwell, the first that the closed modules do not start
+
+
+def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, str, str]:
+    """The driver is too new for the card."""
+    seen = f"the installed driver no longer knows this card, branch {branch} does (see dmesg)"
+    if any(card.device in _VOLTA for card in cards):
+        fix = f"sudo apt-get install nvidia-driver-{branch}"
+        if "nixos" in distribution.names(machine):
+            package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{branch}"
+            fix = f"hardware.nvidia.package = {package};"
+        elif not {"ubuntu", "debian"} & {*distribution.names(machine)}:
+            fix = f"install your distribution's driver of branch {branch}"
+        return seen, "the driver is too new for it", fix
+    return (
+        seen,
+        "no torch of today has kernels for cards as old as this",
+        "train on another GPU, or in an older container with that driver",
+    )
+
+
+def unknown(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
+    """The driver does not know the card: it is newer, or a part of one, or too old for it."""
+    if kind.is_guest(machine):
+        return (
+            "this driver does not know the card",
+            (
+                "in a virtual machine it may be a part of a card (vGPU), which has a driver of its"
+                " own; else the card is newer than the driver"
+            ),
+            (
+                "ask who runs the host for the guest driver (GRID) that fits his; else install a"
+                " newer driver"
+            ),
+        )
+    if not any(card.has_gsp for card in cards):
+        return (
+            "this driver does not know the card",
+            "the card is older than the driver, or made for something else (mining)",
+            "install an older branch (580 is the last for cards before Turing, 470 for Kepler)",
+        )
+    return (
+        "the installed driver does not know this card yet",
+        "the card is newer than the driver",
+        "install a newer driver, with the open kernel modules (580 or newer)",
+    )
+
+
+def without_gsp(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
+    """The open kernel modules do not find the firmware's processor: too old a card, or it hangs."""
+    if any(card.has_gsp for card in cards):
+        return (
+            "the driver does not find the card's own processor (GSP), which it has",
+            "the card hangs",
+            "power the machine off, half a minute without current, and on",
+        )
+    _, listed = nvidia.ask(machine)
+    if any((gpu.number("compute_cap") or 0) >= _OPEN_ONLY for gpu in listed):
+        return (
+            "the open kernel modules do not know cards before Turing",
+            "the newer card needs the open ones, and no driver has both",
+            "take the older card out, or leave it to a machine of its own",
+        )
+    fix = "sudo apt-get install nvidia-driver-580   # without -open; 580 is the last for them"
+    if machine.exists("/run/ostree-booted"):
+        fix = "rpm-ostree rollback, or rebase to the image with the closed modules (580)"
+    elif not {"ubuntu", "debian"} & {*distribution.names(machine)}:
+        fix = "install your distribution's closed modules (without -open), 580 at the most"
+    return (
+        "the open kernel modules do not know cards before Turing",
+        "they need the closed ones",
+        fix,
+    )
