@@ -17,6 +17,11 @@ _SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 _STEADY = 0x129
 _ASTRAY = 300  # seconds
 _LITTLE = 2 << 30  # bytes: torch and a small model
+_SHARED = "/dev/shm"  # noqa: S108  (a mount, and no file that somebody else may have put there)
+_MORE_SHARED = (
+    "SHM_SIZE=8gb make train; docker run --shm-size=8g; in Kubernetes an emptyDir of medium Memory"
+    " at /dev/shm; or --data.workers 0"
+)
 _LEAST_SHARED = 512 << 20  # bytes of /dev/shm: a few batches on their way
 _EACH = 2  # CPUs that a GPU needs at the least: for the trainer, and for what loads its data
 
@@ -147,30 +152,24 @@ def memory(machine: Machine) -> Finding:
 
 def shared_memory(machine: Machine) -> Finding:
     """Room in /dev/shm, through which loader processes hand samples over."""
-    size = machine.size("/dev/shm")  # noqa: S108
+    size, free = machine.size(_SHARED), machine.free(_SHARED)
     if size is None:
         return skip("shared memory", "not known on this system")
-    seen = f"{size / 2**30:.2f} GiB"
-    if size < 1 << 30:
-        return warn(
-            "shared memory",
-            seen,
-            "loader processes die (Bus error) or hang, NCCL does not start",
-            "SHM_SIZE=8gb make train; docker run --shm-size=8g; in Kubernetes an emptyDir of medium"
-            " Memory at /dev/shm; or --data.workers 0",
-        )
-    free = machine.free("/dev/shm")  # noqa: S108
-    if free is not None and free < _LEAST_SHARED:
-        left = any(name.startswith("torch_") for name in machine.names("/dev/shm"))  # noqa: S108
-        return warn(
-            "shared memory",
-            f"{free / 2**30:.2f} of {seen} are free",
-            "loader processes die (Bus error) or hang, NCCL does not start",
-            ("end what is left of an earlier training, and rm /dev/shm/torch_*; " if left else "")
-            + "ls -l /dev/shm says what is there; or more of it: docker run --shm-size=8g,"
-            " SHM_SIZE=8gb make train, sudo mount -o remount,size=8G /dev/shm",
-        )
-    return ok("shared memory", seen)
+    seen, fix = f"{size / 2**30:.2f} GiB", _MORE_SHARED
+    if size >= 1 << 30 and (free is None or free >= _LEAST_SHARED):
+        return ok("shared memory", seen)
+    if size >= 1 << 30 and free is not None:
+        left = any(name.startswith("torch_") for name in machine.names(_SHARED))
+        seen = f"{free / 2**30:.2f} of {seen} are free"
+        fix = f"see who has it: ls -l {_SHARED}; or {fix}"
+        if left:
+            fix = f"end what is left of an earlier training, and rm {_SHARED}/torch_*; or {fix}"
+    return warn(
+        "shared memory",
+        seen,
+        "loader processes die (Bus error) or hang, NCCL does not start",
+        fix,
+    )
 
 
 def clock(machine: Machine) -> Finding:

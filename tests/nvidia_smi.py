@@ -97,7 +97,6 @@ def _put(text: str) -> str:
 
 def _row(row: dict[str, Any]) -> str:
     """One that prints what was asked for of a GPU, or of a program."""
-    known = dict(row)
-    known["gpu_bus_id"] = row.get("pci.bus_id", "[N/A]")
+    known = {**row, "gpu_bus_id": row.get("pci.bus_id", "[N/A]")}
     cases = [f"{quote(name)}) shown={quote(str(value))};;" for name, value in known.items()]
     return "value() {\ncase $1 in\n" + "\n".join(cases) + "\n*) shown='[N/A]';;\nesac\n}\none"
