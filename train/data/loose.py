@@ -21,7 +21,7 @@ from train.data.decode import DARK, BadPicture, Pixels, decode
 from train.data.images import Shape, measured_as, prepared, to_shape
 from train.data.scan import reading
 from train.data.sources.files import Files, files
-from train.data.sources.tree import Walk
+from train.data.sources.walk import Walk
 from train.data.workers import load
 
 

@@ -6,7 +6,7 @@ from host.errors import DataError
 from train.config import Data
 from train.config.data import root_flag
 from train.data.pictures import Found
-from train.data.sources import idx, listing, tree
+from train.data.sources import idx, listing, tree, walk
 
 _TABLES = {".parquet", ".arrow", ".tar"}
 _SAYINGS = ("README.md", ".huggingface.yaml", "dataset_dict.json", "dataset_info.json")
@@ -50,6 +50,6 @@ def _may_hold_tables(root: Path) -> bool:
 
 def _has_tables(root: Path) -> bool:
     """Whether a table lies in the folder, or a folder deeper."""
-    here = tree.entries(root)
-    below = (inner for each in here if tree.is_folder(each) for inner in tree.entries(each.path))
+    here = walk.entries(root)
+    below = (inner for each in here if walk.is_folder(each) for inner in walk.entries(each.path))
     return any(Path(each.name).suffix.lower() in _TABLES for each in (*here, *below))

@@ -28,7 +28,7 @@ from train.data.pictures import (
     two_splits,
 )
 from train.data.sources import labels
-from train.data.sources.tree import entries
+from train.data.sources.walk import entries
 
 _UNSIGNED_BYTE = 8
 _FIX = f"fetch the four files again, or name their folder with {root_flag()}"

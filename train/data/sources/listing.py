@@ -27,7 +27,8 @@ from train.data.sources.rows import (
     split_of,
     text_of,
 )
-from train.data.sources.tree import HELD_OUT, Walk, entries, is_folder
+from train.data.sources.tree import HELD_OUT
+from train.data.sources.walk import Walk, entries, is_folder
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # What a list says of a picture that is no class of it.

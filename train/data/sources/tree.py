@@ -5,10 +5,8 @@ out is named.
 """
 
 import os
-import stat
 import unicodedata
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -18,120 +16,12 @@ from train.config import Data
 from train.data.pictures import Found, Labelled, no_columns, some, two_splits
 from train.data.sources.files import files
 from train.data.sources.labels import check_names
+from train.data.sources.walk import Walk, entries, is_folder, set_aside
 
 TRAINING = ("train", "training")
 HELD_OUT = ("validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation")
-_SUFFIXES = {
-    *(".apng", ".avif", ".bmp", ".dib", ".gif", ".ico", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg"),
-    *(".jpf", ".jpg", ".jpx", ".pbm", ".pcx", ".pgm", ".png", ".pnm", ".ppm", ".qoi", ".rgb"),
-    *(".sgi", ".tga", ".tif", ".tiff", ".webp"),
-    # Pictures as well, though none that are read: they would be missed if they were left out.
-    *(".arw", ".cr2", ".cr3", ".dcm", ".dng", ".eps", ".exr", ".heic", ".heif", ".jxl", ".mat"),
-    *(".nef", ".nii", ".npy", ".npz", ".orf", ".psd", ".raf", ".rw2", ".svg", ".dds", ".icns"),
-    *(".im", ".cur", ".xbm", ".xpm", ".fits", ".fit", ".pfm", ".mpo", ".jls"),
-}
 _LISTS = (".csv", ".tsv", ".jsonl", ".json", ".txt")
-_HEADS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"II*\0", b"MM\0*", b"BM", b"RIFF")
-# What file servers, systems and archives put beside the data.
-_SYSTEM = {"__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN", "System Volume Information"}
-_DEEPEST = 200
 _LAYOUT = "lay pictures out as DIR/train/CLASS/* and DIR/validation/CLASS/*, or as DIR/CLASS/*"
-
-
-@dataclass
-class Walk:
-    """What lies in a folder.
-
-    Attributes:
-        pictures: names of files that look like pictures, from `root`.
-        left_out: what does not, and why, by name.
-        bad: what should be a picture and cannot be one, and why, by name.
-        linked: folders that links led to, by their place on disk.
-    """
-
-    root: Path
-    pictures: list[str] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    bad: dict[str, str] = field(default_factory=dict)
-    linked: set[tuple[int, int]] = field(default_factory=set)
-
-    def into(self, folder: str, above: tuple[tuple[int, int], ...] = ()) -> None:
-        """Look through a folder, named from the root, and what lies in it."""
-        here = self.root / folder
-        if not above:
-            above = tuple((seen.st_dev, seen.st_ino) for seen in (self.root.stat(), here.stat()))
-        for entry in entries(here):
-            name = str(Path(folder, entry.name))
-            reason = _aside(entry.name)
-            if reason:
-                self.left_out[name] = reason
-                continue
-            try:
-                seen = entry.stat()
-            except OSError:
-                self.bad[name] = "a link that leads nowhere"
-                continue
-            place = (seen.st_dev, seen.st_ino)
-            if stat.S_ISDIR(seen.st_mode):
-                if entry.is_symlink() and place in self.linked:
-                    self.left_out[name] = "a link to a folder that was read"
-                elif place in above:
-                    self.left_out[name] = "a link back to a folder that it lies in"
-                elif len(above) > _DEEPEST:
-                    self.bad[f"{name}/"] = "too many folders deep"
-                else:
-                    self.linked |= {place} if entry.is_symlink() else set()
-                    self.into(name, (*above, place))
-            elif not stat.S_ISREG(seen.st_mode):
-                odd = self.bad if Path(name).suffix.lower() in _SUFFIXES else self.left_out
-                odd[name] = "no regular file"
-            elif looks_like_one(here / entry.name):
-                self.pictures.append(name)
-            else:
-                self.left_out[name] = "no picture"
-
-
-def entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    """What lies in a folder, by name.
-
-    Raises:
-        DataError: it cannot be looked into.
-    """
-    try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: os.fsencode(entry.name))
-    except OSError as error:
-        raise DataError(
-            f"cannot look into {folder}: {error.strerror}", "check its owner and permissions"
-        ) from error
-
-
-def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or a link to one; a link in a circle is none."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def looks_like_one(path: Path) -> bool:
-    """Whether a regular file is to be read as a picture: by its suffix, or how it begins."""
-    if path.suffix.lower() in _SUFFIXES:
-        return True
-    try:
-        with path.open("rb") as file:
-            head = file.read(132)
-    except OSError:
-        return False
-    if head[128:] == b"DICM":
-        return True
-    return head.startswith(_HEADS) and (head[:4] != b"RIFF" or head[8:12] == b"WEBP")
-
-
-def _aside(name: str) -> str:
-    if name.startswith("."):
-        return "hidden"
-    return "the system's" if name in _SYSTEM or name.lower() == "thumbs.db" else ""
 
 
 def splits(config: Data, root: Path) -> Found:
@@ -169,7 +59,7 @@ def splits(config: Data, root: Path) -> Found:
 
 def _splits(root: Path, walk: Walk) -> dict[str, str]:
     """The folder of each split, named from the root; "" where the root itself is one."""
-    tops = [e.name for e in entries(root) if not _aside(e.name) and is_folder(e)]
+    tops = [e.name for e in entries(root) if not set_aside(e.name) and is_folder(e)]
     training = [name for name in tops if name.lower() in TRAINING]
     # A class may be called train: it then holds pictures, and no folders.
     training = [n for n in training if any(is_folder(e) for e in entries(root / n))]
@@ -197,8 +87,8 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
             raise DataError(f"{root} has several such splits: {some(several)}", "keep one of them")
     chosen = {"train": training[0], **({"validation": held[0]} if held else {})}
     for entry in entries(root):
-        if _aside(entry.name):
-            walk.left_out[entry.name] = _aside(entry.name)
+        if set_aside(entry.name):
+            walk.left_out[entry.name] = set_aside(entry.name)
         elif entry.name not in chosen.values():
             folder = is_folder(entry)
             why = f"validation is {held[0]}" if entry.name in held else "in no split"
@@ -225,7 +115,7 @@ def _classes(walk: Walk, folder: str) -> dict[str, list[str]]:
         found[_class(walk.root, folder, parts[0], spelled)].append(name)
     for entry in entries(walk.root / folder):
         name = str(Path(folder, entry.name))
-        if is_folder(entry) and not _aside(entry.name) and name not in walk.left_out:
+        if is_folder(entry) and not set_aside(entry.name) and name not in walk.left_out:
             label = _class(walk.root, folder, entry.name, spelled)
             if not found[label]:
                 del found[label]
