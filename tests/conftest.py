@@ -1,6 +1,7 @@
 """What tests share: the command line in this process and in real ones, and small data."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -108,6 +109,12 @@ def pytest_collection_modifyitems(
         items[:] = [item for item in items if item not in left]
     yield  # to what leaves out others, as -m does
     turns.sort(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and tests out of what the garbage collector goes through."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass

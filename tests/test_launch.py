@@ -27,8 +27,8 @@ def line(visible: int, lanes: int = 8, **variables: str) -> str:
     assert (flag, module) == ("-m", "train")
     if said[0] == "env":
         return shlex.join(word.removeprefix("ACCELERATE_") for word in said[1:-1])
-    assert said[0].endswith("accelerate-launch")
-    return shlex.join(said[1:-1]).replace("--config_file configs/accelerate/", "")
+    assert said[1:3] == ["-m", "train.accelerated"]
+    return shlex.join(said[3:-1]).replace("--config_file configs/accelerate/", "")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +203,55 @@ def test_the_trainer_s_exit_code_comes_back_through_the_launcher(tmp_path) -> No
     assert [ln for ln in done.stderr.splitlines() if ln] == [
         f"error: there is no directory {tmp_path / 'none'} → set --data.root to where the data is"
     ]
+
+
+@pytest.mark.slow
+def test_an_error_of_several_is_one_line(tmp_path) -> None:
+    done = start(*WORDS, "--data.source", "folder", "--data.root", str(tmp_path), CPUS="2")
+    assert done.returncode == 3, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+
+
+_ENDS = """
+import os
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Sequential):
+    def forward(self, images):
+        begun = list(Path(os.environ["RUN"]).glob("checkpoints/step-*"))
+        if os.environ.get("RANK") == "1" and begun:
+            {}
+        return super().forward(images)
+
+def build(classes, shape):
+    return Net(nn.Flatten(), nn.Linear(64, classes))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("does", "how"),
+    [
+        ("os.kill(os.getpid(), 11)", "signal 11 (Segmentation fault)"),
+        ("os._exit(9)", "code 9"),
+        ("raise ValueError('mine')", "code 1"),
+    ],
+)
+def test_a_trainer_that_ends_without_a_line_of_ours_is_named(tmp_path, does, how) -> None:
+    (tmp_path / "mine.py").write_text(_ENDS.format(does))
+    run = tmp_path / "run"
+    own = ["--model.name", "mine:build", "--numerics", "native", "--checkpoint.every", "1"]
+    path = f"{tmp_path}:{ROOT}"
+    done = start(*WORDS, *own, "--run", str(run), CPUS="2", RUN=str(run), PYTHONPATH=path)
+    assert done.returncode == 6, done.stderr
+    *before, named, last = done.stderr.splitlines()
+    assert named == f"process 1 ended with {how}"
+    assert last.startswith("error: process 0 lost the others at step ")
+    assert "ChildFailedError" not in done.stderr
+    traced = [line for line in before if "ValueError: mine" in line]
+    assert len(traced) == ("raise" in does)
 
 
 def test_a_process_that_lost_the_others_does_not_speak_for_them(tmp_path, monkeypatch) -> None:

@@ -195,7 +195,7 @@ def test_sgd_without_momentum() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "model._orig_mod.", "net.backbone."])
-@pytest.mark.parametrize("name", ["convnet", "resnet18"])
+@pytest.mark.parametrize("name", ["convnet", "shufflenet_v2_x0_5"])
 def test_weights_of_a_wrapped_model(tmp_path, prefix, name) -> None:
     """As DDP, Lightning and torch.compile name them; said, and taken off where that is asked."""
     shape = (3, 64, 64)

@@ -81,26 +81,20 @@ def test_the_same_bits(run, cli, here) -> None:
     assert "not as recorded" not in done.out
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "says"),
-    [
-        (("hardware", "threads"), 4, "threads: 4 recorded, 1 now"),
-        (("versions", "torch"), "2.14.0", "package torch: 2.14.0 recorded"),
-        (("hardware", "cpu_capability"), "AVX9", "cpu_capability: AVX9 recorded"),
-        (
-            ("environment",),
-            {"GLIBC_TUNABLES": "x"},
-            "variable GLIBC_TUNABLES: x recorded, none now",
-        ),
-    ],
-)
-def test_what_differs_is_named_even_when_the_bits_are_the_same(
-    run, cli, here, path, value, says
-) -> None:
-    change(run, *path, to=value)
+def test_what_differs_is_named_even_when_the_bits_are_the_same(run, cli, here) -> None:
+    change(run, "hardware", "threads", to=4)
+    change(run, "versions", "torch", to="2.14.0")
+    change(run, "hardware", "cpu_capability", to="AVX9")
+    change(run, "environment", to={"GLIBC_TUNABLES": "x"})
     done = cli("reproduce", run)
     assert done.code == 0, done.err
-    assert f"not as recorded: {says}" in done.out
+    for says in (
+        "threads: 4 recorded, 1 now",
+        "package torch: 2.14.0 recorded",
+        "cpu_capability: AVX9 recorded",
+        "variable GLIBC_TUNABLES: x recorded, none now",
+    ):
+        assert f"not as recorded: {says}" in done.out
     assert "same bits" in done.out
 
 

@@ -17,7 +17,7 @@ if not all(map(importlib.util.find_spec, ("torch", "psutil", "pydantic_settings"
     sys.exit(6)
 
 from host import dotenv, garbage, keys, launcher
-from host.errors import LockstepError, Stopped
+from host.errors import LockstepError, LostPeers, Stopped
 from host.text import prepare_output
 from train import cli
 from train.numerics import variables
@@ -73,13 +73,16 @@ def _begin() -> None:
 
 
 def _report(error: LockstepError) -> None:
-    if launcher.rank() == 0 or error.one_rank:
+    # Why the others are gone is said by their launcher: our supervisor speaks after it.
+    late = isinstance(error, LostPeers) and outcome.VARIABLE in os.environ
+    shown = not late and (launcher.rank() == 0 or error.one_rank)
+    if shown:
         print(error.line(), file=sys.stderr)
-    elif not isinstance(error, Stopped):
+    elif not late and not isinstance(error, Stopped):
         # A launcher ends all processes once one has failed: let the main one say why.
         time.sleep(_LATER)
     if launcher.local_rank() == 0 or error.one_rank:
-        outcome.ended(error)
+        outcome.ended(error, shown=shown)
 
 
 if __name__ == "__main__":

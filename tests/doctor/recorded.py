@@ -54,22 +54,24 @@ def build(recorded: dict[str, Any], folder: Path) -> Machine:
     root.mkdir(parents=True)
     programs.mkdir()
     known = _unfold(recorded)
+    made: set[Path] = set()
     for name, target in known["links"].items():
         _inside(root, target).mkdir(parents=True, exist_ok=True)
         link = _inside(root, name)
-        link.parent.mkdir(parents=True, exist_ok=True)
+        _make(link.parent, made)
         if not link.exists():
             link.symlink_to(_inside(root, target))
     for name, names in known["folders"].items():
         for entry in ["", *names]:
             path = _inside(root, f"{name}/{entry}")
             if not path.exists() and f"{name}/{entry}" not in known["files"]:
-                path.mkdir(parents=True, exist_ok=True)
+                _make(path, made)
     for name, text in known["files"].items():
         path = _inside(root, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent, made)
         if path.is_dir():
             path.rmdir()
+            made.discard(path)
         path.write_text(text, encoding="latin-1")
     answers: dict[str, list[str]] = {name: [] for name in known["programs"]}
     for line, answer in known["commands"].items():
@@ -93,6 +95,13 @@ def build(recorded: dict[str, Any], folder: Path) -> Machine:
         nvidia_smi.write(programs, **smi)
     environ = {**known["environ"], "PATH": str(programs)}
     return Machine(root, environ, known["home"])
+
+
+def _make(folder: Path, made: set[Path]) -> None:
+    """Make a folder unless it was made before: most of a machine's files share a few."""
+    if folder not in made:
+        folder.mkdir(parents=True, exist_ok=True)
+        made.add(folder)
 
 
 def _script(path: Path, text: str) -> None:

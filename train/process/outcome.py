@@ -24,10 +24,12 @@ class Outcome:
     Attributes:
         begun: whether anything was: from then on there is something to save.
         error: how it ended, where it did not end well.
+        shown: whether a trainer has printed that.
     """
 
     begun: bool
     error: LockstepError | None
+    shown: bool = False
 
     @property
     def known(self) -> bool:
@@ -83,10 +85,14 @@ def again() -> None:
         _write({"begun": True})
 
 
-def ended(error: LockstepError) -> None:
-    """Say how it ended; one that only lost the others leaves the word to them."""
+def ended(error: LockstepError, *, shown: bool = False) -> None:
+    """Say how it ended; one that only lost the others leaves the word to them.
+
+    Args:
+        shown: whether it is printed by this process.
+    """
     if not (isinstance(error, LostPeers) and told().error):
-        _write(error.fields())
+        _write({**error.fields(), "shown": shown})
 
 
 def read(path: Path) -> Outcome:
@@ -95,7 +101,8 @@ def read(path: Path) -> Outcome:
         found: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
         return Outcome(False, None)
-    return Outcome(True, from_fields(found) if "problem" in found else None)
+    error = from_fields(found) if "problem" in found else None
+    return Outcome(True, error, found.get("shown", False))
 
 
 def _write(content: dict[str, Any]) -> None:

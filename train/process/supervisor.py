@@ -34,22 +34,21 @@ def command(plan: Plan, module: str, words: list[str]) -> list[str]:
 
     For a single process Accelerate's launcher would load torch to set two variables.
     """
+    python = _shown(Path(sys.executable))
     told = [f"{name}={value}" for name, value in plan.variables.items()]
     if plan.nodes is not None:
         nodes = plan.nodes
-        python = [_shown(Path(sys.executable)), "-m", "train.nodes"]
+        program = [python, "-m", "train.nodes"]
         where = ["--nodes", nodes.count, "--rank", nodes.rank, "--at", nodes.address]
         more = ["--port", nodes.port, "--processes", plan.local]
         more += ["--wait", nodes.wait, "--silence", nodes.silence]
         # torch warns of each address that has no name.
         told.append("TORCH_CPP_LOG_LEVEL=ERROR")
         more += ["--least", nodes.least] if nodes.least else []
-        return ["env", *told, *python, *map(str, where + more), "--", *words]
+        return ["env", *told, *program, *map(str, where + more), "--", *words]
     if plan.single:
-        return ["env", *told, _shown(Path(sys.executable)), "-m", module, *words]
-    # `accelerate launch` is the same, but loads every other command of Accelerate first: 2 s.
-    program = _shown(Path(sys.executable).parent / "accelerate-launch")
-    return [program, *plan.words, "--quiet", "-m", module, *words]
+        return ["env", *told, python, "-m", module, *words]
+    return [python, "-m", "train.accelerated", *plan.words, "--quiet", "-m", module, *words]
 
 
 def _shown(program: Path) -> str:
@@ -114,11 +113,10 @@ def supervise(words: list[str], *, alone: bool, trains: bool = True) -> int:
         show_cursor()  # a bar had hidden it, and who was killed did not show it again
     if asked and not trains and said.error is None and code != 0:
         return 128 + asked[0]
-    if code < 0 and said.error is None and not asked and (limits.oom_kills() or 0) <= killed:
-        print(_killed(-code), file=sys.stderr)
-    return _code(
-        code, said, killed=(limits.oom_kills() or 0) > killed, asked=bool(asked), alone=alone
-    )
+    by = -code if alone else code - 128  # a signal, where there was one
+    if by > 0 and said.error is None and not asked and (limits.oom_kills() or 0) <= killed:
+        print(_killed(by), file=sys.stderr)
+    return _code(code, said, killed=(limits.oom_kills() or 0) > killed, asked=bool(asked))
 
 
 def _killed(number: int) -> str:
@@ -138,8 +136,8 @@ def _compiled() -> str:
     return str(Path(tempfile.gettempdir()) / f"torchinductor_{user}")
 
 
-def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool, alone: bool) -> int:
-    """The trainer's exit code, and what the launcher does not say printed."""
+def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool) -> int:
+    """The trainer's exit code, and what no trainer says printed."""
     # Nobody is left to say it: those who are only lost the one that the kernel killed.
     if code != 0 and killed and not said.known:
         error: LockstepError = out_of_memory()
@@ -147,7 +145,7 @@ def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool, alone:
         print(error.line(), file=sys.stderr)
         return error.code
     if said.error is not None:
-        if not alone and code != 0:  # the launcher has had its say since
+        if code != 0 and not said.shown:
             print(said.error.line(), file=sys.stderr)
         return said.error.code
     if asked and not said.begun and code != 0:

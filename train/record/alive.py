@@ -185,7 +185,7 @@ class _Writer:
             "see that one training at a time writes it, then add --resume",
             one_rank=True,
         )
-        outcome.ended(error)
+        outcome.ended(error, shown=True)
         # Whoever reads what is said may have stopped to.
         threading.Timer(1, os._exit, (error.code,)).start()
         with suppress(OSError, ValueError):

@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -103,14 +104,20 @@ def versions() -> dict[str, str | None]:
     lock = _lock()
     text = lock.read_text() if lock.exists() else "torch==\ntorchvision==\naccelerate==\n"
     named = {_normal(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)}
-    for name in sorted(named):
-        with suppress(importlib.metadata.PackageNotFoundError):  # not installed here
-            found[name] = importlib.metadata.version(name)
+    found |= {name: version for name in sorted(named) if (version := _installed(name))}
     found["cuda"] = torch.version.cuda
     if torch.cuda.is_available():
         found["cudnn"] = str(torch.backends.cudnn.version())
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return found
+
+
+@cache
+def _installed(name: str) -> str | None:
+    """A package's version; reading all of them takes a tenth of a second, so they are kept."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(name)
+    return None
 
 
 def code() -> dict[str, str]:

@@ -207,7 +207,7 @@ class Watchdog:
         if speaks:
             print(error.line(), file=sys.stderr, flush=True)
         if speaks or launcher.local_rank() == 0:  # to each machine's launcher
-            outcome.ended(error)
+            outcome.ended(error, shown=speaks)
         if not hangs:
             with suppress(OSError):
                 stacks.parent.mkdir(parents=True, exist_ok=True)  # a machine may have its own disk
