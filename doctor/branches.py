@@ -8,6 +8,7 @@ from host.machine import Machine
 
 _VOLTA = range(0x1D81, 0x1DF7)
 _OPEN_ONLY = 10  # compute capability of Blackwell, the first that the closed modules do not start
+_BLACKWELL = 0x2900  # its first device
 
 
 def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, str, str]:
@@ -52,6 +53,27 @@ def unknown(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
         "the installed driver does not know this card yet",
         "the card is newer than the driver",
         "install a newer driver, with the open kernel modules (580 or newer)",
+    )
+
+
+def wants_open(machine: Machine, cards: list[pci.Card]) -> bool:
+    """Whether the closed kernel modules are loaded, and a card is one that they do not start."""
+    version = machine.read("/proc/driver/nvidia/version") or ""
+    closed = "Kernel Module" in version and "Open Kernel Module" not in version
+    return closed and any(card.device >= _BLACKWELL for card in cards)
+
+
+def closed(machine: Machine) -> tuple[str, str, str]:
+    """The closed kernel modules do not start cards from Blackwell on."""
+    major = (nvidia.loaded(machine) or "580").split(".")[0]
+    return (
+        "the closed kernel modules are loaded",
+        "from Blackwell on (RTX 50, B200, GB10) only the open ones start the card",
+        (
+            f"install the open modules of the same driver (Ubuntu: nvidia-driver-{major}-open,"
+            " Debian: nvidia-open-kernel-dkms, Arch: nvidia-open, a .run file:"
+            " --kernel-module-type=open), and reboot"
+        ),
     )
 
 

@@ -203,7 +203,8 @@ def neighbours(machine: Machine) -> Finding:
     alone = _held_alone(machine, gpus) or _miscounted(machine, gpus)
     if alone is not None:
         return alone
-    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    served = exclusive.served(machine, gpus)
+    by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu not in served}
     used = [
         f"{by_uuid[app.uuid].label}: {_called(app)}"
         for app in nvidia.apps(machine)
@@ -211,7 +212,8 @@ def neighbours(machine: Machine) -> Finding:
     ]
     for gpu in gpus:  # another container's or user's may not be listed
         failed = any("requires reset" in value for value in gpu.row.values())
-        if gpu.is_integrated or failed:  # what is used is the machine's; nobody's any more
+        # What is used is the machine's; nobody's any more; or meant so.
+        if gpu.is_integrated or failed or gpu in served:
             continue
         memory, total = gpu.number("memory.used"), gpu.number("memory.total")
         listed = any(row.startswith(f"{gpu.label}:") for row in used)
@@ -220,7 +222,8 @@ def neighbours(machine: Machine) -> Finding:
         if memory and total and memory > most * total and memory > 2048 and not listed:
             used.append(f"{gpu.label}: {memory / 1024:.0f} GiB by programs that are not shown")
     if not used:
-        return ok("busy GPUs", "none")
+        shared = ", ".join(gpu.label for gpu in served)
+        return ok("busy GPUs", f"an MPS server shares {shared}" if served else "none")
     return warn(
         "busy GPUs",
         "; ".join(used[:_MOST]) + (f"; and {len(used) - _MOST} more" if used[_MOST:] else ""),

@@ -100,6 +100,15 @@ _UNSEEN = (
         "sudo setsebool -P container_use_devices 1",
     ),
     (
+        "GPU access blocked by the operating system",
+        "the toolkit is older than the Windows driver, and hands over a part of it alone",
+        (
+            "upgrade nvidia-container-toolkit and libnvidia-container* (1.15 or newer), sudo"
+            " nvidia-ctk runtime configure --runtime=docker, restart the engine; then wsl"
+            " --shutdown in Windows"
+        ),
+    ),
+    (
         "Failed to initialize NVML",
         "the container may not open the devices (cgroup)",
         f"{NO_CGROUPS}=false && sudo systemctl restart docker",

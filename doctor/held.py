@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import distribution, reasons
+from doctor import distribution, log, reasons
 from doctor.finding import Finding, fail, skip
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -31,11 +31,14 @@ def examine(
     if known is not None:
         seen, why, fix = known
         return fail("driver", f"{on_bus}; nvidia-smi says: {said}; {seen}", why, f"{fix}; {_CPU}")
+    again = "sudo reboot"
+    if log.last(machine, r"task nvidia-smi:\d+ blocked for more than|Xid.*: 62,"):
+        again = "power the machine off, half a minute without current, and on (a restart may hang)"
     return fail(
         "driver",
         f"{on_bus}, and nvidia-smi says: {said}",
         "the driver is loaded and does not answer, as with a GPU that hangs",
-        f"sudo dmesg | grep -iE 'nvrm|xid'; then sudo reboot; {_CPU}",
+        f"sudo dmesg | grep -iE 'nvrm|xid'; then {again}; {_CPU}",
     )
 
 

@@ -17,10 +17,12 @@ _MANY = 10_000  # corrected errors since the machine was started
 _BUSY, _FILLED = 50, 1024  # per cent; MiB
 _BLACKWELL, _BRIDGE = 0x2900, "0x5786"
 _HALF = 20  # Gb/s, where box and machine do twice that
+_ENOUGH = 2.5  # GB/s: images for a GPU to train on are fewer
 _WITHOUT_PCIE = ("dponly", "nopcie", "usbonly")
 # GB/s that reach a program, by the tunnel's Gb/s: Thunderbolt 2 (and slow cables), 3 and 4, 5.
 # What PCIe says of a tunnel's ports is made up.
 _TUNNEL = {20: 1.3, 40: 2.7, 80: 5.6}
+_NEAR = "data.cache_on: gpu spares the link"
 _ADVICE = (
     "keep the data on the GPU (data.cache_on: gpu), raise batch or accumulation (lanes), and"
     " neither shard nor offload over that link"
@@ -58,9 +60,7 @@ def slots(machine: Machine) -> Finding:
                 f"{_ruled(machine)}BIOS: set the slot's PCIe generation by hand, and update it;"
                 " seat the card again, leave out a riser; update the driver",
             )
-        # What a laptop's board gives its GPU nobody can change.
-        narrow = card.port is not None and card.port.width <= link.width < card.best.width
-        if link.rate < 0.45 * card.best.rate and not (narrow and kind.is_laptop(machine)):
+        if link.rate < 0.45 * card.best.rate and not _is_meant(machine, card, link):
             return warn(
                 "PCIe",
                 f"{card.address}: {link}, and the card can do {card.best}",
@@ -69,6 +69,16 @@ def slots(machine: Machine) -> Finding:
             )
     kinds = sorted({f"{link}, about {link.rate:.0f} GB/s" for _, link in links})
     return ok("PCIe", "; ".join(kinds))
+
+
+def _is_meant(machine: Machine, card: pci.Card, link: pci.Link) -> bool:
+    """Whether the slot has no more lanes, and those will do.
+
+    What a laptop's board gives its GPU nobody can change.
+    """
+    assert card.best is not None
+    narrow = card.port is not None and card.port.width <= link.width < card.best.width
+    return narrow and (link.rate > _ENOUGH or kind.is_laptop(machine))
 
 
 def _storm(machine: Machine, cards: list[pci.Card]) -> Finding | None:
@@ -139,22 +149,22 @@ def external(machine: Machine) -> Finding:
         return unwell
     if not outside:
         return skip("external GPU", "no GPU outside of the case")
+    card = outside[0]
     if not boxes:  # OCuLink and ExpressCard are PCIe as it is
-        card = outside[0]
         link = card.reachable
         carries = f"about {link.rate:.1f} GB/s ({link})" if link else "an unknown rate"
+        if link is None or link.rate > _ENOUGH:
+            return ok("external GPU", f"{card.address}: {carries}; {_NEAR}")
         return warn("external GPU", f"{card.address}: {carries}", "a slow way to the GPU", _ADVICE)
-    card = outside[0]
     box = max(boxes, key=lambda name: _likeness(machine, name, card))
     carried = _gigabits(machine, box)
     rate = _TUNNEL[max((g for g in _TUNNEL if g <= carried), default=20)]
+    seen = f"{card.address} in {_name(machine, box)}, by {carried} Gb/s of Thunderbolt"
+    if rate > _ENOUGH:
+        return ok("external GPU", f"{seen}, about {rate:g} GB/s; {_NEAR}")
     cable = "a cable of 40 Gb/s, short, may carry twice as much; " if carried == _HALF else ""
-    return warn(
-        "external GPU",
-        f"{card.address} in {_name(machine, box)}, by {carried} Gb/s of Thunderbolt",
-        f"about {rate:g} GB/s, where a slot has 13 to 52",
-        f"{cable}{_ADVICE}",
-    )
+    why = f"about {rate:g} GB/s, where a slot has 13 to 52"
+    return warn("external GPU", seen, why, f"{cable}{_ADVICE}")
 
 
 def _shut(machine: Machine, boxes: list[str], others: bool) -> Finding | None:

@@ -16,7 +16,7 @@ def examine(machine: Machine) -> Finding:
     if not any(g.text("mig.mode.current") for g in gpus):
         return skip("MIG", "no GPU that says")
     if not cut:
-        return ok("MIG", "off")
+        return _to_be_cut(machine, gpus) or ok("MIG", "off")
     if limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ:
         return ok("MIG", "this container has an instance, a part of a GPU")
     found = _half_way(machine, cut) or _uncut(machine, cut, gpus)
@@ -30,6 +30,23 @@ def examine(machine: Machine) -> Finding:
         "a process gets one instance, a part of the GPU, and instances cannot train together",
         "train on one: CUDA_VISIBLE_DEVICES=MIG-… (nvidia-smi -L); or, with nothing running,"
         f" sudo nvidia-smi -i {cut[0].row['index']} -mig 0",
+    )
+
+
+def _to_be_cut(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
+    """MIG was switched on, and waits for a reset."""
+    asked = {gpu.index: gpu.text("mig.mode.pending") for gpu in nvidia.health(machine)}
+    waiting = [gpu for gpu in gpus if asked.get(gpu.index) == "Enabled"]
+    if not waiting:
+        return None
+    numbers = ",".join(gpu.index for gpu in waiting)
+    return warn(
+        "MIG",
+        f"to be switched on, and still off: {', '.join(gpu.label for gpu in waiting)}",
+        "there are no instances until a reset, which waits for what uses the GPU (DCGM as well);"
+        " after it a program gets an instance alone",
+        f"end that (sudo fuser -v /dev/nvidia*), then sudo nvidia-smi --gpu-reset -i {numbers}, or"
+        f" reboot; to keep it whole, sudo nvidia-smi -i {numbers} -mig 0",
     )
 
 

@@ -8,6 +8,7 @@ from doctor import kind
 from doctor.finding import Finding, ok, skip, warn
 from host import limits, nvidia, pci, visible
 from host.machine import Machine
+from host.text import number
 
 _HOT = 87
 _COOL = 70
@@ -17,6 +18,8 @@ _IMPOSSIBLE = 3  # times the limit; short peaks reach twice
 _CAPPED = 0.5  # of the usual power; more is a choice that many make
 _POWERD = "nvidia-powerd.service"
 _SUPPLY = "/sys/class/power_supply"
+_AGREED = ("voltage_now", "current_max")  # millionths of a volt and an ampere
+_LEAST = 100  # watts; laptops with such GPUs come with 140 and more
 
 
 def slowed(machine: Machine) -> Finding:
@@ -111,6 +114,14 @@ def _held_back(machine: Machine) -> Finding | None:
             "plug in the charger",
         )
     kept = _kept_low(machine)
+    watts = _charger(machine)
+    if kept is not None and watts is not None and watts < _LEAST:
+        return warn(
+            "heat and power",
+            f"{kept}; its charger gives {watts:.0f} W, by USB",
+            "the firmware holds the GPU to what the charger can give",
+            "plug in the charger that came with the laptop",
+        )
     if kept is not None:
         return warn(
             "heat and power",
@@ -138,6 +149,17 @@ def _kept_low(machine: Machine) -> str | None:
             drawn = gpu.number("power.draw")
             watts = f", at {drawn:.0f} W" if drawn is not None else ""
             return f"{gpu.label} stays in {state} under load{watts}, and nvidia-powerd runs"
+    return None
+
+
+def _charger(machine: Machine) -> float | None:
+    """Watts that what charges a laptop by USB has agreed to give; None where nothing does."""
+    for name in machine.names(_SUPPLY):
+        place = f"{_SUPPLY}/{name}"
+        if machine.read(f"{place}/type") == "USB" and machine.read(f"{place}/online") == "1":
+            volt, ampere = (number(machine.read(f"{place}/{w}")) for w in _AGREED)
+            if volt and ampere:
+                return volt * ampere / 1e12
     return None
 
 

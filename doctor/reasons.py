@@ -30,16 +30,29 @@ _APPLE = (
     " driver is loaded, and the bridge above it removed and found again (see t2linux); with"
     " closed modules and options nvidia NVreg_EnableGpuFirmware=0"
 )
+_STARTS_NOT = r"RmInitAdapter failed|rm_init_adapter failed"
 _UNKNOWN = r"installed in this system is not supported by the\s+NVIDIA [\d.]+ driver release"
 # Sign, what is seen, why, and what helps; {card}: the address of one of the cards.
 _LOG = (
     (
-        r"requires use of the NVIDIA open kernel modules",
-        "the kernel says that it needs the open kernel modules",
-        "from Blackwell on (RTX 50, B200) the closed ones do not start the card",
-        "sudo apt-get install nvidia-driver-580-open   # elsewhere the package nvidia-open",
+        r"remove device {card} with non-zero usage count",
+        "it was unplugged, or taken from the driver, while a program had it (see dmesg)",
+        "the driver waits for that program for ever, and nvidia-smi and CUDA hang with it",
+        (
+            "power machine and box off (a restart may hang as well), and on with the box attached;"
+            " the next time end first what uses it: sudo fuser -v /dev/nvidia*"
+        ),
     ),
     (r"{card}.*(Unable to|Refused to|can't) change power state", *log.ASLEEP),
+    (
+        r"No address space to allocate resized BAR1",
+        "the driver was told to enlarge the card's window, and there is no room for that",
+        "NVreg_EnableResizableBar=1 in /etc/modprobe.d; this driver gives up the card then",
+        (
+            "take it out (grep -r EnableResizableBar /etc/modprobe.d), build the initramfs anew"
+            " (sudo update-initramfs -u, or dracut --force, or mkinitcpio -P), and reboot"
+        ),
+    ),
     (
         _NO_ROOM,
         "the card got no address space",
@@ -131,7 +144,7 @@ _LOG = (
         ),
     ),
     (
-        r"RmInitAdapter failed|rm_init_adapter failed",
+        _STARTS_NOT,
         "the driver could not start it (RmInitAdapter failed)",
         "power plug, riser, address space, or a driver that is not for this card",
         "sudo dmesg | grep -i nvrm; power it off and on, check plugs and BIOS (Above 4G Decoding)",
@@ -151,6 +164,9 @@ def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | No
     branch = re.search(_LEGACY, text)
     if branch:
         return branches.legacy(machine, cards, branch.group(1))
+    told = re.search(r"requires use of the NVIDIA open kernel modules", text)
+    if told or (re.search(_STARTS_NOT, text) and branches.wants_open(machine, cards)):
+        return branches.closed(machine)
     places = "|".join(re.escape(card.address) for card in cards) or "(?!)"
     for sign, seen, why, fix in _LOG:
         if re.search(sign.replace("{card}", f"({places})"), text, re.IGNORECASE):

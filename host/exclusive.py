@@ -25,19 +25,30 @@ class Held:
     app: nvidia.App | None
 
 
+def served(machine: Machine, gpus: list[nvidia.Gpu]) -> list[nvidia.Gpu]:
+    """Those of these GPUs that an MPS server has, which shares one among programs on purpose."""
+    servers = [app.uuid for app in nvidia.apps(machine) if "nvidia-cuda-mps-server" in app.name]
+    return [gpu for gpu in gpus if gpu.uuid in servers]
+
+
 def held(machine: Machine, gpus: list[nvidia.Gpu]) -> list[Held]:
     """Those of these GPUs.
 
     A process of another container is not shown, nor one that is left of a dead job: more memory is
-    used then than on other GPUs of that kind.
+    used then than on other GPUs of that kind. An MPS server has a GPU to share it.
     """
     modes = {gpu.index: gpu.text("compute_mode") or "" for gpu in nvidia.health(machine)}
     apps = {app.uuid: app for app in nvidia.apps(machine)}
+    shared = {gpu.uuid for gpu in served(machine, gpus)}
     found = []
     for gpu in gpus:
         mode = modes.get(gpu.index, "")
         alike = [g.number("memory.used") or 0 for g in gpus if g.name == gpu.name]
         more = (gpu.number("memory.used") or 0) - min(alike)
-        if mode.startswith("Exclusive") and (gpu.uuid in apps or more > _CONTEXT):
+        if (
+            gpu.uuid not in shared
+            and mode.startswith("Exclusive")
+            and (gpu.uuid in apps or more > _CONTEXT)
+        ):
             found.append(Held(gpu, mode, apps.get(gpu.uuid)))
     return found

@@ -175,7 +175,12 @@ def test_the_json_is_of_a_schema() -> None:
 
 @pytest.mark.parametrize("columns", [80, 50, 132])
 def test_no_row_is_wider_than_the_terminal(columns, tmp_path) -> None:
-    for name in ("kernel-mismatch", "x4-slot", "field-docker-in-proxmox-lxc", "egpu-tb3"):
+    for name in (
+        "kernel-mismatch",
+        "badly-seated",
+        "field-docker-in-proxmox-lxc",
+        "egpu-unauthorised",
+    ):
         machine = build(load(MACHINES / f"{name}.yaml"), tmp_path / name)
         text = finding.table(checks.examine(machine), colour=False, columns=columns)
         # A fix stays on one line: of a command that is cut, the first half would run.
