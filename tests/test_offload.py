@@ -15,7 +15,7 @@ from train.process.memory import of_shapes
 from train.process.ways import ways
 
 SHAPE = (3, 64, 64)
-ADAMW = {"batch_size": 256, "lanes": 4, "model": {"name": "resnet18"}, "numerics": "native"}
+ADAMW = {"batch_size": 256, "lanes": 4, "model": {"name": "squeezenet1_1"}, "numerics": "native"}
 
 
 def moved(name: str, *, offload: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
