@@ -11,6 +11,7 @@ whole model.
 """
 
 import argparse
+import csv
 import json
 import os
 import subprocess
@@ -65,6 +66,12 @@ def trained(run: Path, words: list[str], environ: dict[str, str]) -> tuple[dict[
     return json.loads((run / "result.json").read_text()), most
 
 
+def losses(run: Path) -> list[float]:
+    """The training loss of each step."""
+    with (run / "trace.csv").open() as file:
+        return [float.fromhex(row["loss"]) for row in csv.DictReader(file)]
+
+
 def main() -> None:
     """Train all, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -78,17 +85,22 @@ def main() -> None:
         "--max_steps", str(options.steps), "--log.every", "1", "--log.report", "false",
         "--optim.momentum", "0.9", "--checkpoint.every", "1000000",
     ]  # fmt: skip
-    first = None
+    first: tuple[object, list[float]] | None = None
     print(f"{options.model}, batch 8 in 4 lanes\n")
-    print("| | processes | same hash | GiB a process | ms a step |\n|---|---|---|---|---|")
+    print("| | processes | same hash | largest difference of a loss | GiB a process | ms a step |")
+    print("|---|---|---|---|---|---|")
     for kind, count, more, again in ROWS:
         with tempfile.TemporaryDirectory() as folder:
             environ = {**os.environ, "CPUS": str(count), "DOCTOR": "0", **more}
-            result, most = trained(Path(folder) / "run", [*words, *again], environ)
-        first = first or result["weights_sha256"]
-        same = "yes" if result["weights_sha256"] == first else "NO"
+            run = Path(folder) / "run"
+            result, most = trained(run, [*words, *again], environ)
+            own = result["weights_sha256"], losses(run)
+        first = first or own
+        same = "yes" if own[0] == first[0] else "NO"
+        apart = max(abs(a - b) for a, b in zip(own[1], first[1], strict=True))
         each = 1000 * float(str(result["seconds"])) / options.steps
-        print(f"| {kind} | {count} | {same} | {most / 2**30:.2f} | {each:.0f} |", flush=True)
+        figures = f"{apart:.2g} | {most / 2**30:.2f} | {each:.0f}"
+        print(f"| {kind} | {count} | {same} | {figures} |", flush=True)
 
 
 if __name__ == "__main__":
