@@ -67,6 +67,28 @@ def without_memory_device(machine: Machine) -> str | None:
     return None
 
 
+def unlisted(machine: Machine) -> Finding | None:
+    """A description of the GPUs in a folder where podman is told not to look."""
+    home = machine.environ.get("HOME", "/root")
+    files = ("/usr/share", "/etc", f"{home}/.config")  # the last one that says it holds
+    said = [machine.read(f"{file}/containers/containers.conf") or "" for file in files]
+    told = re.findall(r"^\s*cdi_spec_dirs\s*=\s*\[([^\]]*)\]", "\n".join(said), re.MULTILINE)
+    found = [file for file, text in _described(machine) if "nvidia.com/gpu" in text]
+    if not (machine.has("podman") and told and found):
+        return None
+    folders = re.findall(r'"([^"]+)"', told[-1])
+    if any(file.rpartition("/")[0] in folders for file in found):
+        return None
+    own = found[-1].rpartition("/")[0]
+    return fail(
+        "toolkit",
+        f"the GPUs are described in {found[-1]} (CDI), and podman looks in {', '.join(folders)}",
+        "no container with GPUs starts: unresolvable CDI devices",
+        f'in containers.conf, [engine]: cdi_spec_dirs = ["/etc/cdi", "{own}"];'
+        f" or podman --cdi-spec-dir={own}",
+    )
+
+
 def stale(machine: Machine) -> Finding | None:
     """A description (CDI) of a driver that was there before."""
     found = missing_file(machine)

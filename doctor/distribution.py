@@ -60,16 +60,25 @@ DKMS = (
 )
 
 
-def enrol(machine: Machine) -> str:
-    """How the key of a module is made known to Secure Boot."""
+def key(machine: Machine) -> str:
+    """The file of the key with which modules are signed here."""
     system = names(machine)
     if system[:1] == ["fedora"]:
-        keys = "sudo kmodgenca -a; sudo mokutil --import /etc/pki/akmods/certs/public_key.der"
-    elif "ubuntu" in system or not system:
-        keys = "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der"
-    else:
-        keys = "sudo mokutil --import /var/lib/dkms/mok.pub"
-    return f"{keys} && sudo reboot   # and enrol the key in the blue screen"
+        return "/etc/pki/akmods/certs/public_key.der"
+    return (
+        "/var/lib/shim-signed/mok/MOK.der"
+        if "ubuntu" in system or not system
+        else "/var/lib/dkms/mok.pub"
+    )
+
+
+def enrol(machine: Machine) -> str:
+    """How the key of a module is made known to Secure Boot."""
+    first = "sudo kmodgenca -a; " if names(machine)[:1] == ["fedora"] else ""
+    return (
+        f"{first}sudo mokutil --import {key(machine)} && sudo reboot   # and enrol the key in the"
+        " blue screen"
+    )
 
 
 def names(machine: Machine) -> list[str]:

@@ -12,6 +12,11 @@ from host.machine import Machine
 _VITAL = ("temperature.gpu", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total")
 _LOADED, _SLOW = 80, 0.4  # per cent; of the most
 _RESET = "with nothing running: sudo nvidia-smi --gpu-reset -i {gpu}; or reboot"
+_NOW = "sudo nvidia-smi --gpu-reset -i {gpu}"
+_RESET_OUTSIDE = (
+    "on the machine itself, not in this container: sudo nvidia-smi --gpu-reset -i {gpu}, or reboot;"
+    " where you rent it, stop this container and take another machine"
+)
 # Whether it trains; a field of nvidia-smi and its value; what is seen; what it means; what helps.
 _HEALTH = (
     (
@@ -95,21 +100,26 @@ def state(machine: Machine) -> Finding:
     for gpu in gpus:
         for field, value in gpu.row.items():
             if re.search(r"requires reset|gpu is lost|^\[?ERR!\]?$", value, re.IGNORECASE):
-                return _unwell(gpu, field, value)
+                return _unwell(machine, gpu, field, value)
         sick = [field for field in _VITAL if "unknown error" in gpu.row.get(field, "").lower()]
         if sick:
-            return _unwell(gpu, sick[0], gpu.row[sick[0]])
+            return _unwell(machine, gpu, sick[0], gpu.row[sick[0]])
     return ok("GPU state", "all answer")
 
 
-def _unwell(gpu: nvidia.Gpu, field: str, value: str) -> Finding:
+def _unwell(machine: Machine, gpu: nvidia.Gpu, field: str, value: str) -> Finding:
+    reset = _reset(machine, f"end what uses it, then {_NOW}; else sudo reboot")
     return fail(
         "GPU state",
         f"{gpu.label} says of its {field}: {value}",
         "it hangs or has failed: what uses it hangs, or computes wrongly",
-        f"end what uses it, then sudo nvidia-smi --gpu-reset -i {gpu.index}; else sudo reboot;"
-        " until then hide it with CUDA_VISIBLE_DEVICES",
+        f"{reset.format(gpu=gpu.index)}; until then hide it with CUDA_VISIBLE_DEVICES",
     )
+
+
+def _reset(machine: Machine, usual: str) -> str:
+    """How a GPU of this machine is reset: from a container nobody can."""
+    return _RESET_OUTSIDE if limits.in_container(machine.root) else usual
 
 
 def memory_errors(machine: Machine) -> Finding:
@@ -129,7 +139,7 @@ def memory_errors(machine: Machine) -> Finding:
         "GPU memory errors",
         ", ".join(f"{g.label}: {count} uncorrected" for g, count in bad),
         "weights may be wrong without a word; it gets worse with time",
-        f"sudo nvidia-smi --gpu-reset -i {first.row['index']}; if they come back, have it replaced;"
+        f"{_reset(machine, _NOW).format(gpu=first.index)}; if they come back, have it replaced;"
         " until then hide it with CUDA_VISIBLE_DEVICES",
     )
 
@@ -146,7 +156,7 @@ def health(machine: Machine) -> Finding:
             if value and re.fullmatch(sign, value, re.IGNORECASE):
                 said = f"{gpu.label}: {seen.format(value=value)}"
                 unwell = fail if status == "fail" else warn
-                helps = fix.format(gpu=gpu.index)
+                helps = (_reset(machine, fix) if fix == _RESET else fix).format(gpu=gpu.index)
                 if field == "fabric.state" and limits.in_container(machine.root):
                     helps = (
                         f"on the host: {helps}. If it is not yours: tell its owner, take another"

@@ -13,6 +13,8 @@ from host.text import number, whole
 _NET, _FABRIC = "/sys/class/net", "/sys/class/infiniband"
 _ACTIVE = "ACTIVE"
 _VERBS = "libibverbs.so.1"
+_CONF = "/etc/nccl.conf"
+_FELL = 2  # times that a link may have gone down, by hands
 _LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -31,14 +33,17 @@ def interfaces(machine: Machine) -> Finding:
     names = machine.names(_NET)
     if not names:
         return skip("network", "not known on this system")
+    other = _of_another_machine(machine)
+    if other is not None:
+        return other
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        asked = machine.environ.get(variable, "")
+        asked = _told(machine, variable)
         if asked and not _chosen(variable, asked, names):
             return fail(
                 "network",
                 f"{variable}={asked} names no interface; there are {', '.join(names)}",
                 "the processes do not find each other",
-                f"unset {variable}, or name one of them",
+                f"unset {variable}, or name one of them{_where(machine, variable)}",
             )
     found = []
     for name in names:
@@ -47,6 +52,34 @@ def interfaces(machine: Machine) -> Finding:
             speed = whole(machine.read(f"{_NET}/{name}/speed")) or -1  # Mbit/s; -1: not known
             found.append(f"{name} {speed / 1000:g} Gbit/s" if speed > 0 else name)
     return ok("network", ", ".join(found)) if found else skip("network", "no interface is up")
+
+
+def _told(machine: Machine, variable: str) -> str:
+    """What a variable of NCCL is here: of the environment, or of its file."""
+    conf = machine.read(_CONF) or ""
+    found = re.findall(rf"^\s*{variable}=(\S+)", conf, re.MULTILINE)
+    return machine.environ.get(variable) or (found[-1] if found else "")
+
+
+def _where(machine: Machine, variable: str) -> str:
+    return "" if machine.environ.get(variable) else f" ({_CONF})"
+
+
+def _of_another_machine(machine: Machine) -> Finding | None:
+    """A file that tells NCCL how more GPUs are linked than there are."""
+    _, gpus = nvidia.ask(machine)
+    for variable in ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE"):
+        file = _told(machine, variable)
+        numbers = re.findall(r'<gpu dev="(\d{1,3})"', machine.read(file) or "") if file else []
+        count = max(map(int, numbers), default=-1) + 1
+        if gpus and count > len(gpus) and "CUDA_VISIBLE_DEVICES" not in machine.environ:
+            return fail(
+                "network",
+                f"{variable}={file} is of a machine with {count} GPUs, and here are {len(gpus)}",
+                "NCCL does not start (XML Import Channel: dev … not found)",
+                f"take it away{_where(machine, variable)}: NCCL looks for itself then",
+            )
+    return None
 
 
 def _chosen(variable: str, asked: str, names: list[str]) -> list[str]:
@@ -98,14 +131,37 @@ def fabric(machine: Machine) -> Finding:
     kind = {"Ethernet": "RoCE", "Unspecified": "EFA"}.get(kind, kind or "InfiniBand")
     rate = machine.read(f"{path}/rate") or "an unknown rate"
     seen = f"{len(up)} of {len(ports)} ports up; {device}: {kind}, {rate}"
-    # One without a cable says the same: it is not for us to know.
+    # One without a cable says the same: it is not for us to know, unless it had a link.
     polling = [d for d, p in ports if "Polling" in (machine.read(f"{p}/phys_state") or "")]
     seen += f"; no link at {', '.join(polling)}" if polling else ""
-    trouble = _slower(machine, up) or _hungry(machine) or _trouble(machine, kind)
+    trouble = (
+        _falling(machine, ports, up)
+        or _slower(machine, up)
+        or _hungry(machine)
+        or _trouble(machine, kind)
+    )
     if trouble is None:
         return ok("InfiniBand", seen)
     more, why, fix = trouble
     return warn("InfiniBand", f"{seen}{more}", why, fix)
+
+
+def _falling(
+    machine: Machine, ports: list[tuple[str, str]], up: list[tuple[str, str]]
+) -> tuple[str, str, str] | None:
+    """A port that is down, and whose link came and went."""
+    for device, path in ports:
+        times = whole(machine.read(f"{path}/counters/link_downed")) or 0
+        if (device, path) not in up and times > _FELL:
+            return (
+                f"; {device} went down {times} times, and is down",
+                "NCCL over several machines hangs or ends (Got async event: port error)",
+                (
+                    f"another cable or port of the switch (ibstat {device}), a rented machine: take"
+                    f" another; until then NCCL_IB_HCA=^{device}"
+                ),
+            )
+    return None
 
 
 def _slower(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:
@@ -162,7 +218,8 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
                 " host; in Kubernetes the device plugin of the fabric (EFA, RDMA)"
             ),
         )
-    if kind == "EFA":
+    several = machine.environ.get("NODES", "1") not in ("", "1")
+    if kind == "EFA" and several:
         return (
             "",
             "NCCL takes it only by a plugin of Amazon's; else TCP",
@@ -180,12 +237,14 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
                 " /etc/modules-load.d/nvidia-peermem.conf"
             ),
         )
-    # The image has it.
+    # One machine alone has no use of it, and the image has it.
+    asked = several or limits.in_container(machine.root)
     inside = machine.has("docker") and machine.environ.get("ENGINE") != "local"
     listed = machine.run("ldconfig", "-p").out
     names = [name for place in _LIBRARIES for name in machine.names(place)]
     known = f"{_VERBS} " in listed or _VERBS in names
-    if not inside and not known and (listed or "libc.so.6" in names):
+    whole = "libc.so.6" in (*names, *listed.split())
+    if kind != "EFA" and asked and not inside and not known and whole:
         return (
             "; libibverbs is not installed",
             "NCCL talks over TCP, many times slower",

@@ -15,6 +15,7 @@ _GPU = re.compile(r"^GPU (\d+):(.*?)(?=^GPU |\Z)", re.MULTILINE | re.DOTALL)
 # (https://github.com/marin-community/marin/issues/9086).
 _TRAINED = re.compile(r"Link (\d+): (?:Recovery Errors|Total link recovery events): (\d+)")
 _REPEATED = re.compile(r"Link (\d+): (?:Replay|CRC|CRC Flit|CRC Data) Errors: (\d+)")
+_CARD = re.compile("NVL|PCIe")  # cards that a bridge joins, or nothing
 _BRIDGED = 4  # links of a card that takes one bridge
 _MANY = 100  # packets sent again since the driver was loaded
 
@@ -30,10 +31,10 @@ def nvlink(machine: Machine) -> Finding:
         return skip("NVLink", "fewer than two GPUs of a kind")
     up = {index: len(rates) for index, rates in _rates(machine).items() if index in same}
     most = max(up.values(), default=0)
-    if not most:
-        return skip("NVLink", "none is up")
     # Of cards with bridges some have none; boards are linked as a whole.
-    board = _BOARD.search(name) is not None
+    board = _BOARD.search(name) is not None and _CARD.search(name) is None
+    if not most:
+        return _silent(machine, name, same) or skip("NVLink", "none is up")
     for index, count in up.items():
         if count < most and (count or board):
             unwell = warn if count else fail
@@ -63,6 +64,22 @@ def nvlink(machine: Machine) -> Finding:
         )
     linked = sum(count > 0 for count in up.values())
     return ok("NVLink", f"{most} links on {linked} of {len(same)} GPUs")
+
+
+def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
+    """GPUs that come linked, and no link is up; cards of H100 NVL come in pairs with a bridge."""
+    said = machine.run("nvidia-smi", "nvlink", "-s").out
+    down = [index for index, rows in _GPU.findall(said) if "inactive" in rows.lower()]
+    joined = _BOARD.search(name) and not re.search("PCIe", name)
+    if not joined or not set(same) <= set(down):
+        return None
+    return warn(
+        "NVLink",
+        "no link is up, on none of the GPUs",
+        "what the GPUs tell each other goes over PCIe, many times slower",
+        "sudo reboot, since a driver that was loaded before all GPUs were there finds no links; on"
+        " a board with switches also nvidia-fabricmanager; in a virtual machine ask its host",
+    )
 
 
 def between(machine: Machine) -> tuple[float, str] | None:

@@ -63,9 +63,29 @@ def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
                 "it computes slower than it could",
                 f"sudo nvidia-smi -i {gpu.row['index']} -pl {usual:.0f}   # unless that is meant",
             )
+    held = _enforced(machine, gpus)
+    if held is not None:
+        return held
     heats = [heat for heat in (g.number("temperature.gpu") for g in gpus) if heat is not None]
     well = f"{max(heats):.0f} °C at most" if heats else "nothing slows them"
     return _held_back(machine) or ok("heat and power", well)
+
+
+def _enforced(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
+    """Who runs the machine holds a GPU below what its driver is set to."""
+    enforced = {gpu.index: gpu.number("enforced.power.limit") for gpu in nvidia.health(machine)}
+    for gpu in [] if kind.is_laptop(machine) else gpus:
+        asked, given = gpu.number("power.limit"), enforced.get(gpu.index)
+        shared = re.search("G[HB]200", gpu.name)  # with the processor
+        if asked and given and given < 0.9 * asked and not shared:
+            return warn(
+                "heat and power",
+                f"{gpu.label} is held to {given:.0f} W, and its driver is set to {asked:.0f} W",
+                "the machine's management controller (BMC) caps it: it computes slower",
+                "take the cap off there (Redfish or IPMI: the power policy of GPUs and chassis);"
+                " nvidia-smi -pl does not",
+            )
+    return None
 
 
 def _misread(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:

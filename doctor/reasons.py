@@ -76,6 +76,16 @@ _LOG = (
         ),
     ),
     (
+        r"firmware load for nvidia/\S+ failed with error -4",
+        "loading its firmware was interrupted: what opened it first was killed (dmesg: error -4)",
+        "it stays as it is until the driver is loaded anew",
+        (
+            "with nothing on the GPUs: sudo modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia"
+            " && sudo modprobe nvidia, or reboot; sudo systemctl enable --now nvidia-persistenced"
+            " has them started by what nobody kills"
+        ),
+    ),
+    (
         r"GSP firmware image version mismatch",
         "its module and its firmware (GSP) are of two versions: dmesg names them",
         "they were upgraded apart",

@@ -42,7 +42,8 @@ def _toolkit(machine: Machine) -> Finding:
     if not answers(machine):
         # Podman takes descriptions as they are, without a toolkit that looks.
         stale = cdi.stale(machine) if machine.has("podman") else None
-        return _uninstalled(machine) or stale or skip("toolkit", "no engine")
+        unknown = cdi.unlisted(machine)
+        return _uninstalled(machine) or stale or unknown or skip("toolkit", "no engine")
     way = docker.handover(machine)
     if way is None:
         return _no_toolkit(machine)

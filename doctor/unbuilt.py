@@ -75,7 +75,7 @@ def not_signed(machine: Machine, on_bus: str) -> Finding:
             "sign the module; or take lockdown= off the kernel's command line (/proc/cmdline;"
             f" Bottlerocket: settings.kernel.lockdown = none) and reboot; {CPU}",
         )
-    key = distribution.enrol(machine)
+    why, key = "the kernel refuses a module whose key it does not know", distribution.enrol(machine)
     signer = machine.run("modinfo", "-F", "signer", "nvidia")
     by_dkms = machine.names("/var/lib/dkms") or machine.run("dkms", "status").out.strip()
     unsigned = signer.code == 0 and not signer.out.strip() and not by_dkms
@@ -91,10 +91,19 @@ def not_signed(machine: Machine, on_bus: str) -> Finding:
             " linux-modules-nvidia-*-generic), since this module has no signature; or switch"
             " Secure Boot off in the firmware's setup"
         )
+    elif "already enrolled" in machine.run("mokutil", "--test-key", distribution.key(machine)).said:
+        why = (
+            "its key is enrolled, and the kernel does not trust that for modules (keyctl list"
+            " %:.machine), or it was signed with another one (modinfo -F sig_key nvidia)"
+        )
+        key = (
+            "have it built and signed again, sudo mokutil --trust-mok, and reboot; where the key"
+            " stays out of .machine, switch Secure Boot off in the firmware"
+        )
     return fail(
         "driver",
         f"{on_bus}; installed, not loaded, and Secure Boot is on",
-        "the kernel refuses a module whose key it does not know",
+        why,
         f"{key}; {CPU}",
     )
 

@@ -136,16 +136,7 @@ def _not_held(
             f" nvidia-load.pp, then load it again (on RKE2: a newer rke2-selinux); {unbuilt.CPU}",
         )
     if not machine.has("nvidia-smi") and not _installed(machine):
-        note = (
-            "" if "ubuntu" in distribution.names(machine) else "   # or your distribution's package"
-        )
-        install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU + note)
-        return unwell(
-            "driver",
-            f"{on_bus}, and no driver installed",
-            "without it, it trains on the CPU",
-            install,
-        )
+        return unwell("driver", *_without_driver(machine, on_bus))
     known = reasons.logged(machine, cards)
     if known is not None:
         seen, why, fix = known
@@ -158,6 +149,22 @@ def _not_held(
         why = "a tool that switches laptops' GPUs has switched it off: it trains on the CPU"
         return unwell("driver", f"{on_bus}; {seen}", why, fix)
     return unbuilt.examine(machine, on_bus)
+
+
+def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
+    if any("nvidia-driver" in name for name in machine.names("/var/log/pods")):
+        return (
+            f"{on_bus}, and the pod that is to install its driver has not done so",
+            "until then no pod gets a GPU",
+            (
+                "read that pod's log (kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset):"
+                " mostly this kernel's headers are not to be had: another node image, a newer"
+                " operator, or its precompiled drivers; then delete the pod"
+            ),
+        )
+    note = "" if "ubuntu" in distribution.names(machine) else "   # or your distribution's package"
+    install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU + note)
+    return f"{on_bus}, and no driver installed", "without it, it trains on the CPU", install
 
 
 def _installed(machine: Machine) -> bool:

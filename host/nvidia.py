@@ -48,6 +48,7 @@ _HEALTH = (
     "pstate",
     "utilization.gpu",
     "power.draw",
+    "enforced.power.limit",
     "clocks.sm",
     "clocks_event_reasons.active",  # the same as clocks_throttle_reasons.active, since 535
 )
