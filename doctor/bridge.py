@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -127,5 +128,5 @@ def _started(command: list[str], machine: Machine, limit: float) -> list[Finding
 
 
 def _broken(seen: str, command: list[str]) -> Finding:
-    fix = "run it by hand: " + " ".join(command)
+    fix = "run it by hand: " + shlex.join(command)
     return finding.fail("inside", seen, "the environment does not start", fix)

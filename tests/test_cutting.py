@@ -131,7 +131,7 @@ class Looks(nn.Module):
         (Skip, "middle", "middle, which is not given all that is needed of what comes before it"),
         (Tied, "second", "second, which uses first.weight, which is used before it as well"),
         (Twice, "again", "again, which is called 2 times in a forward pass"),
-        (Twice, "nothing", "nothing, which is not called in each forward pass"),
+        (Twice, "nothing", "nothing, which it does not have"),
         (Skip, "flat", "flat, which has nothing before it"),
         (Skip, "head,up", "head,up do not begin in this order"),
         (Looks, "last", "cannot be cut at last"),

@@ -8,12 +8,11 @@ from torchvision import models as registry
 
 from host.errors import UsageError
 from train.config import Config, Model, Optim
-from train.learn import models
+from train.learn import models, pretrained
 from train.learn.models import build
 from train.learn.nets import OURS
 from train.learn.optim import build as build_optimizer
 from train.learn.optim import lr_at
-from train.learn.pretrained import taken
 from train.learn.registry import AveragePool
 from train.learn.weights import contiguous
 from train.record.checkpoint import weights_sha256
@@ -188,6 +187,19 @@ def test_the_rate_follows_the_experiment() -> None:
     assert lr_at(Optim(lr=0.4, warmup_epochs=2), 6, 100, 7) == 0.2
 
 
+def test_tied_weights_of_a_file_that_has_them_once(tmp_path) -> None:
+    config = Model(name="mlp")
+    model = build(config, 10, (1, 8, 8))
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    layers[0].weight = nn.Parameter(torch.randn(4, 4))
+    layers[1].weight = layers[0].weight
+    safetensors.torch.save_model(model, str(tmp_path / "tied.safetensors"))
+    with torch.no_grad():
+        layers[0].weight.zero_()
+    pretrained.load(model, Model(name="mlp", weights=str(tmp_path / "tied.safetensors")))
+    assert layers[1].weight.abs().min() > 0
+
+
 def test_sgd_without_momentum() -> None:
     config = Config(optim=Optim(momentum=0.0))
     optimizer = build_optimizer(config, build(Model(name="mlp"), 10, (1, 8, 8)))
@@ -263,15 +275,15 @@ def test_what_a_model_took_of_a_file_is_said(tmp_path) -> None:
     file = tmp_path / "model.safetensors"
     save_file({f"module.{n}": t for n, t in source.state_dict().items()}, file)
     config = Model(weights=str(file), prefix="module.")
-    assert [*taken(config, build(config, 10, (1, 8, 8)))] == [
+    assert [*pretrained.taken(config, build(config, 10, (1, 8, 8)))] == [
         f"weights: 26 of 26 tensors from {file}"
     ]
-    assert [*taken(config, build(config, 3, (1, 8, 8)))] == [
+    assert [*pretrained.taken(config, build(config, 3, (1, 8, 8)))] == [
         f"weights: 24 of 26 tensors from {file}; made anew:",
         "  15.weight: 3×64, there 10×64",
         "  15.bias: 3, there 10",
     ]
-    assert [*taken(Model(), source)] == []
+    assert [*pretrained.taken(Model(), source)] == []
 
 
 def test_weights_without_a_head_or_counters(tmp_path) -> None:
@@ -284,7 +296,7 @@ def test_weights_without_a_head_or_counters(tmp_path) -> None:
     config = Model(name="resnet18", weights=str(file))
     model = build(config, 37, (3, 64, 64))
     assert all(torch.equal(model.state_dict()[n], t) for n, t in kept.items())
-    assert [*taken(config, model)] == [
+    assert [*pretrained.taken(config, model)] == [
         f"weights: {len(kept)} of {len(kept) + 2} tensors from {file}; made anew:",
         "  fc.weight: 37×512, not there",
         "  fc.bias: 37, not there",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 import torchvision
 from conftest import ROOT
@@ -110,6 +111,48 @@ def test_killed_it_goes_on_on_another_number(tmp_path, before, after) -> None:
     assert again.wait(240) == [0] * world, again.output()
     assert "going on after step" in again.output()
     assert_same_run(tmp_path / "run", whole)
+
+
+_TIED = """
+from torch import nn
+
+def build(classes, shape):
+    first, second, last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, classes)
+    second.weight = first.weight
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), last)
+"""
+
+
+@pytest.mark.slow
+def test_a_weight_with_two_names(tmp_path) -> None:
+    """Whole and in parts, also where a file to begin with has it by one of them."""
+    (tmp_path / "tied.py").write_text(_TIED)
+    scope: dict[str, Any] = {}
+    exec(_TIED, scope)
+    safetensors.torch.save_model(scope["build"](10, (1, 8, 8)), str(tmp_path / "first.safetensors"))
+    words = ["fit", "--config", ROOT / "configs/digits.yaml", "--model.name", "tied:build"]
+    words += ["--numerics", "native", "--max_steps", 4, "--checkpoint.every", 2]
+    place = {"WORK": str(tmp_path)}
+    one, two = (ended(tmp_path / str(n), words, n, **place) for n in (1, 2))
+    assert_same_run(two, one)
+    words += ["--model.weights", tmp_path / "first.safetensors"]
+    one, two = (ended(tmp_path / f"{n} begun", words, n, **place) for n in (1, 2))
+    assert_same_run(two, one)
+
+
+@pytest.mark.slow
+def test_weights_to_begin_with(tmp_path, finished) -> None:
+    """Who tells what it took of the file waits for no other process."""
+    file = finished / "checkpoints/best/model.safetensors"
+    words = [*WORDS, "--max_steps", 2, "--model.weights", file]
+    one, two = (ended(tmp_path / str(n), words, n) for n in (1, 2))
+    assert_same_run(two, one)
+    told = [*words, "--run", tmp_path / "staged"]
+    both = {rank: {"STAGES": "2"} for rank in range(2)}
+    staged = start(tmp_path / "log", 2, told, None, both)
+    assert staged.wait(120) == [0, 0], staged.output()
+    assert "weights: 26 of 26 tensors from" in staged.output()
+    assert_same_run(tmp_path / "staged", one)
 
 
 @pytest.mark.slow

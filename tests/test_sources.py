@@ -409,6 +409,25 @@ def test_a_list_of_names(tmp_path, name, text) -> None:
     assert alone.sha256 == found.sha256
 
 
+@pytest.mark.parametrize("named", ["{n}", "{n}.png"])
+def test_a_list_of_names_without_what_they_need_is_told_how_to_write_them(tmp_path, named) -> None:
+    listed(tmp_path, lines(f"{named},{{c}}\n", "file_name,label\n"))
+    refused(tmp_path, r"write paths from the list's folder, with .* pictures/\d\.png, not \d")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_arrays_are_for_a_function(tmp_path, suffix) -> None:
+    (tmp_path / f"all{suffix}").write_bytes(b"arrays")
+    refused(tmp_path / f"all{suffix}", r"comes from a function: --data\.source")
+
+
+def test_folds_are_no_classes(tmp_path) -> None:
+    for fold in range(3):
+        for name in ("cat", "dog"):
+            picture(tmp_path / f"fold{fold}/{name}/1.png", 90)
+    refused(tmp_path, r"has folds, fold0, fold1, fold2, and in each of them cat, dog")
+
+
 def test_labels_that_are_numbers(tmp_path) -> None:
     text = lines("pictures/{n}.png,{i}\n", "file_name,label\n")
     assert read(listed(tmp_path, text)).classes == ["0", "1"]

@@ -3,6 +3,7 @@
 import argparse
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
@@ -123,6 +124,8 @@ def _unknown(words: list[str], flags: list[str], verb: verbs.Verb) -> UsageError
         fix = _help_of(name)
         if not word.startswith("-"):
             fix = f"name all of them in one place, without flags between; {fix}"
+            if (Path(word) / "run.json").exists():
+                fix = f"name a run with --run {word} (make: RUN={word}); {_help_of(name)}"
     said = [f"unknown argument {word}{near}"]
     said += [f"unknown argument {each}{experiment.meant(each, flags)}" for each in others[:_LISTED]]
     return UsageError("; ".join(said), fix)

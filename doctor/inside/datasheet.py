@@ -66,7 +66,7 @@ def of(name: str) -> Sheet | None:
 
 def named(words: str) -> dict[str, Sheet]:
     """The cards that somebody may mean: "RTX 3090", "a100"; the one of just that name first."""
-    told = re.split(r"[ -]+", words.lower().strip())
+    told = re.split(r"[ -]+", re.sub(r"^(rtx|gtx) ?(?=\d)", r"\1 ", words.lower().strip()))
     found = {
         key: sheet
         for key, sheet in _SHEETS.items()

@@ -68,6 +68,11 @@ def examine(path: Path, card: str, count: str = "1", *, half: bool = False) -> l
     except LockstepError as error:
         return [fail("on that card", error.problem, "nothing can be said of it", error.fix)]
     found = [ok("card", _described(cards))]
+    try:
+        samples = assemble.samples(config, data)
+    except UsageError as error:
+        samples = None
+        found.append(fail("data", error.problem, "the training would end at once", error.fix))
     if config.portable:
         seen = "numerics: portable, which computes on CPUs alone"
         why = "what follows is of this experiment with numerics: native"
@@ -77,7 +82,7 @@ def examine(path: Path, card: str, count: str = "1", *, half: bool = False) -> l
             *found,
             skip("on that card", "not known from shapes alone: make tune there says it"),
         ]
-    return [*found, _memory(config, data, need, cards, half), _time(config, data, cards)]
+    return [*found, _memory(config, data, need, cards, half), _time(config, data, cards, samples)]
 
 
 def _cards(words: str, gpus: str) -> Cards:
@@ -158,15 +163,15 @@ def _largest(config: Config, data: ImageData, cards: Cards, half: bool) -> int:
     return max(0, math.floor(left / max(1, each)))
 
 
-def _time(config: Config, data: ImageData, cards: Cards) -> Finding:
-    if cards.sheet is None:
-        return skip("time on it", "not known of a card without a name")
+def _time(config: Config, data: ImageData, cards: Cards, samples: int | None) -> Finding:
+    if cards.sheet is None or samples is None:
+        why = "not known of a card without a name" if samples else "no step would be trained"
+        return skip("time on it", why)
     with alone(), torch.no_grad():
         model = memory.blank(config.model, len(data.classes), data.train.shape)
         images = torch.zeros(2, *data.train.shape, device="meta")
         with FlopCounterMode(display=False) as counted:
             model(images)
-    samples = assemble.samples(config, data)
     total = _BACKWARD * counted.get_total_flops() / 2 * samples
     seconds = total / (cards.sheet.matrix * 1e12 * cards.count)
     return ok(

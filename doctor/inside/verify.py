@@ -19,7 +19,7 @@ from host.errors import LockstepError, first_line
 from host.lanes import said, share
 from host.machine import Machine
 from host.plan import Plan
-from train import experiment
+from train import assemble, experiment
 from train.config import Config
 from train.data import ImageData, check_place
 from train.data import load as load_data
@@ -48,6 +48,7 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
         check_place(config.data, device)
         optim.check_place(config.optim, device)
         data = load_data(config.data, config.augment)
+        assemble.samples(config, data)
         on_gpu = config.data.cache_on == "gpu"
         found.append(_data(data))
         _check_model(config, data)

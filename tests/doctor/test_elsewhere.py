@@ -69,6 +69,16 @@ def test_half_precision_leaves_more(tmp_path, pictures) -> None:
     assert largest(True) > largest(False)
 
 
+@pytest.mark.parametrize("card", ["RTX 3090", "RTX3090", "8GB"])
+def test_a_batch_that_is_larger_than_the_data_is_told(tmp_path, pictures, card) -> None:
+    found = {
+        f.name: f for f in elsewhere.examine(_experiment(tmp_path, pictures, "mlp", 8, 1024), card)
+    }
+    assert (found["data"].status, found["fits on it"].status) == ("fail", "ok")
+    assert "batch_size 1024 is larger than the" in found["data"].seen
+    assert found["time on it"].status == "skip"
+
+
 def test_the_time_is_of_the_operations(tmp_path, pictures) -> None:
     """ResNet-50 takes 4.1 10⁹ multiplications with additions for an image of 224²: He et al. 2015."""
     path = _experiment(tmp_path, pictures, "resnet50", 224, 16)

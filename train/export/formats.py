@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from train.export.deployed import Deployed
+from train.learn.weights import contiguous
 
 Call = Callable[[Tensor], Tensor]
 About = Mapping[str, Any]
@@ -26,8 +27,7 @@ def safetensors(path: Path, deployed: Deployed, about: About, blank: nn.Module) 
     Args:
         blank: another such model, which takes the file's.
     """
-    state = {name: tensor.contiguous() for name, tensor in deployed.model.state_dict().items()}
-    path.write_bytes(save(state, {"format": "pt"}))
+    path.write_bytes(save(contiguous(deployed.model.state_dict()), {"format": "pt"}))
     for tensor in blank.state_dict().values():
         tensor.zero_()
     blank.load_state_dict(load_file(path))

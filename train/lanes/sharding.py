@@ -113,8 +113,9 @@ class Sharding:
 
     def whole(self, part: Tensor, name: str) -> Tensor:
         """What is as large as parameter `name`, from all processes' parts of it; asked together."""
-        shape = self.parameters[name].shape
-        part = part.to(self.shards[name].device)  # the optimizer's may be in the host's memory
+        of = self.parameters[name]  # a tied one has several names, and its shard the first
+        shape = of.shape
+        part = part.to(of.device)  # the optimizer's may be in the host's memory
         rows = -(-shape[0] // self.world)  # of each part but those at the end
         mine = part.new_zeros(rows, *shape[1:])
         mine[: len(part)] = part

@@ -19,7 +19,8 @@ def why_not(model: nn.Module, every: Sequence[Seen], name: str) -> str | None:
     for seen in every:
         begun = seen.begun.get(name)
         if begun is None:
-            return "is not called in each forward pass"
+            there = name in dict(model.named_modules())
+            return "is not called in each forward pass" if there else "it does not have"
         if begun.times > 1:
             return f"is called {begun.times} times in a forward pass"
         if begun.at == 0:

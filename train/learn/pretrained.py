@@ -1,16 +1,18 @@
 """Weights that a model starts from: a file, or one of the Hugging Face hub."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
 from host import INSIDE, regular
 from host.errors import UsageError
 from train.config import Model
+from train.lanes.state import held
 from train.learn import hub
 from train.learn.weights import put, shapes, unpack
 
@@ -44,6 +46,7 @@ def load(model: nn.Module, config: Model) -> None:
     given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
     if versions is not None:
         versions = {f"{n}.".removeprefix(prefix).rstrip("."): v for n, v in versions.items()}
+    given |= {name: given[other] for name, other in _tied(own, given).items()}
     anew = {n for n in own if n not in given or own[n].shape != given[n].shape}
     lacking = [n for n in own if n not in given and not n.endswith(_COUNTER)]
     strange = [n for n in given if n not in own] + [
@@ -67,11 +70,41 @@ def load(model: nn.Module, config: Model) -> None:
     put(model, {n: own[n] if n in anew else given[n] for n in own}, versions)
 
 
+def _tied(own: Mapping[str, Tensor], there: Collection[str]) -> dict[str, str]:
+    """Names that are not there of tensors that are, by another name: that one.
+
+    Of tied weights the `save_model` of safetensors writes one name.
+    """
+    names: dict[tuple[int, torch.Size, tuple[int, ...]], list[str]] = {}
+    for name, tensor in own.items():
+        here = held(tensor)
+        place = (here.data_ptr(), here.shape, here.stride())
+        if place[0]:  # none on the meta device
+            names.setdefault(place, []).append(name)
+    return {
+        name: other
+        for same in names.values()
+        for other in [name for name in same if name in there][:1]
+        for name in same
+        if name not in there
+    }
+
+
+def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What `state_dict()` names, as this process has it."""
+    for place, module in model.named_modules(remove_duplicate=False):
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None and name not in module._non_persistent_buffers_set:
+                    yield f"{place}.{name}".lstrip("."), tensor
+
+
 def taken(config: Model, model: nn.Module) -> Iterator[str]:
     """What of its weights' file the model has, and what was made anew; nothing without a file.
 
     Args:
-        model: as `models.build` made it, trained or not.
+        model: as `models.build` made it, trained or not. This process alone may ask: of shards
+            and stages `state_dict()` would wait for the others.
     """
     path = _path(config)
     if path is None:
@@ -79,13 +112,14 @@ def taken(config: Model, model: nn.Module) -> Iterator[str]:
     prefix, there = config.prefix or "", shapes(path)
     here = {
         name: tensor
-        for name, tensor in model.state_dict().items()
+        for name, tensor in _held(model)
         if prefix + name in there or not name.endswith(_COUNTER)
     }
+    tied = _tied(here, [name.removeprefix(prefix) for name in there])
     rows = [
         (name, _sized(tensor.shape), there.get(prefix + name))
         for name, tensor in here.items()
-        if there.get(prefix + name) != [*tensor.shape]
+        if there.get(prefix + name) != [*tensor.shape] and name not in tied
     ]
     said = f"weights: {len(here) - len(rows)} of {len(here)} tensors from {config.weights}"
     yield f"{said}; made anew:" if rows else said
@@ -113,7 +147,10 @@ def sha256(config: Model) -> str | None:
 def _unreadable(path: Path, error: Exception) -> UsageError:
     where = " in runs/ or data/: a container sees no others" if INSIDE.exists() else ""
     why = (error.strerror if isinstance(error, OSError) else None) or error
-    return UsageError(f"cannot read weights {path}: {why}", f"name a whole file{where}")
+    fix = (
+        "name a file that is there" if isinstance(error, FileNotFoundError) else "name a whole file"
+    )
+    return UsageError(f"cannot read weights {path}: {why}", f"{fix}{where}")
 
 
 def _path(config: Model) -> Path | None:

@@ -82,16 +82,16 @@ def _cache(config: Data, *, clear: bool) -> None:
     from train.data import cache, store
 
     root = cache.folder(config)
-    found = store.entries(root)
+    found = store.entries(root)  # with locks, which hold nothing
     for path, size, written in found:
         if clear:
             with suppress(OSError):  # somebody else's
                 path.unlink()
-        else:
+        elif size:
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))
             print(f"{size / 2**20:>10,.1f} MiB  {when}  {path.name}")
-    left = store.entries(root)
-    gone = f"; {len(found) - len(left)} were removed" if clear else ""
+    left = [entry for entry in store.entries(root) if entry[1]]
+    gone = f"; {sum(1 for entry in found if entry[1]) - len(left)} were removed" if clear else ""
     total = sum(size for _, size, _ in left) / 2**20
     print(printable(f"{len(left)} files, {total:,.1f} MiB in {root}{gone}"))
 

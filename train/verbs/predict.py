@@ -96,15 +96,17 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
             " used than there are, make them brighter first"
         )
     if told.bad:
-        total = len(listed.names) + len(listed.bad)
+        rest = len(listed.names) + len(listed.bad) - told.count  # who read it left
         raise DataError(
-            f"{told.failed:,} of {total:,} files cannot be used: {unusable.by_reason(told.bad)}",
+            f"{told.failed:,} of {told.count:,} files cannot be used:"
+            f" {unusable.by_reason(told.bad)}",
             (
                 "name a file or folder that is there"
                 if all(os.strerror(errno.ENOENT) in why for why in told.bad.values())
                 else "mend or remove them, or ask a run that takes them (RUN=)"
             )
-            + "; the others are predicted" * (told.failed < total)
+            + "; the others are predicted" * (told.failed < told.count)
+            + f"; {rest:,} more were not looked at" * (rest > 0)
             + "; a container sees data/ and runs/ alone, by these names" * INSIDE.exists(),
         )
 
@@ -114,7 +116,8 @@ class _Told:
 
     Attributes:
         bad: why files cannot be used, by name.
-        failed: how many cannot, of which some may have the same name.
+        count: of files that were looked at.
+        failed: how many cannot be used, of which some may have the same name.
         dark: how many have more than eight bits and are nearly black.
         first: the first of those that can be drawn.
         unread: whether nobody reads any more what is written.
@@ -122,7 +125,7 @@ class _Told:
 
     def __init__(self, options: argparse.Namespace, top: int, *, writes: bool) -> None:
         self.bad: dict[str, str] = {}
-        self.failed = self.dark = 0
+        self.count = self.failed = self.dark = 0
         self.first: list[Row] = []
         self.unread = False
         self._table, self._top, self._writes = options.csv, top, writes
@@ -132,6 +135,7 @@ class _Told:
 
     def add(self, rows: "list[Row]") -> None:
         """Of a few more files."""
+        self.count += len(rows)
         for row in rows:
             if "error" in row:
                 self.bad[row["file"]] = row["error"]

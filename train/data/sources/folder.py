@@ -8,6 +8,7 @@ from train.config.data import root_flag
 from train.data.pictures import Found
 from train.data.sources import idx, listing, tree, walk
 
+_ARRAYS = {".npz", ".npy", ".h5", ".hdf5", ".mat", ".pkl", ".pt", ".tfrecord", ".lmdb"}
 _TABLES = {".parquet", ".arrow", ".tar"}
 _SAYINGS = ("README.md", ".huggingface.yaml", "dataset_dict.json", "dataset_info.json")
 
@@ -25,7 +26,10 @@ def splits(config: Data) -> Found:
         if root.suffix.lower() not in listing.SUFFIXES:
             raise DataError(
                 f"{root} is a file, and no list ({', '.join(listing.SUFFIXES)})",
-                "name the folder that it lies in",
+                "data that is no pictures in files comes from a function: --data.source"
+                " my_package.data:tables (docs/EXTENDING.md)"
+                if root.suffix.lower() in _ARRAYS
+                else "name the folder that it lies in",
             )
         return listing.splits(config, root, listing.lists(root, config))
     if not root.is_dir():

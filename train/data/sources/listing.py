@@ -124,6 +124,16 @@ def splits(config: Data, root: Path, found: dict[str, list[Path]]) -> Found:
     return _found(config, folder, rows, walk)
 
 
+def _paths(named: str, walk: Walk) -> str:
+    """How the paths of a list are mended, where none leads to a picture."""
+    alike = (Path(named).name, Path(named).stem)
+    found = (n for n in walk.pictures if Path(n).name in alike or Path(n).stem in alike)
+    near = next(found, None)
+    if near is None:
+        return "mend their paths, or take the list away"
+    return f"write paths from the list's folder, with what they end in: {near}, not {named}"
+
+
 def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> Found:
     held_name = next((name for name in HELD_OUT if name in rows), None)
     if "" in rows and len(rows) > 1:
@@ -164,8 +174,7 @@ def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> 
     ]
     if bad and not all(chosen.values()):
         raise DataError(
-            f"there are no such pictures in {root}: {some(bad)}",
-            "mend their paths, or take the list away",
+            f"there are no such pictures in {root}: {some(bad)}", _paths(next(iter(bad)), walk)
         )
     classes, numbers = labels.number(said[0], said[1] if len(said) > 1 else None)
     made = [

@@ -5,6 +5,7 @@ out is named.
 """
 
 import os
+import re
 import unicodedata
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from train.data.sources.walk import Walk, entries, is_folder, set_aside
 
 TRAINING = ("train", "training")
 HELD_OUT = ("validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation")
+_FOLD = re.compile(r"(fold|split|part|cv|k)[ _-]?\d+", re.IGNORECASE)
 _LISTS = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 _LAYOUT = "lay pictures out as DIR/train/CLASS/* and DIR/validation/CLASS/*, or as DIR/CLASS/*"
 
@@ -45,6 +47,13 @@ def splits(config: Data, root: Path) -> Found:
         raise DataError(
             f"{root} has one class, {classes[0]}{deeper}",
             f"{_LAYOUT}; data.root is the DIR of these",
+        )
+    inner = [{*(Path(n).parts[-2] for n in found["train"][name])} for name in classes]
+    if all(map(_FOLD.fullmatch, classes)) and len(inner[0]) > 1 and inner.count(inner[0]) > 1:
+        raise DataError(
+            f"{root} has folds, {some(classes)}, and in each of them {some(sorted(inner[0]))}",
+            f"name one of them: --data.root {root / classes[0]}; docs/EXTENDING.md (A data set) has"
+            " the function that trains on the others",
         )
     train, held = two_splits(
         [
