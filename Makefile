@@ -383,9 +383,9 @@ endif
 checked:
 	@$(if $(and $(found),$(filter-out 0,$(DOCTOR))),ENGINE=$(engine) $(HOST) doctor --quick,:)
 
-doctor:  ##2 look at driver, GPUs, engine, disks, …: what is wrong, and the command that mends it
+doctor:  ##2 look at driver, GPUs, engine, disks, …: what is wrong, and the command that mends it; does CONFIG= fit?
 	@$(if $(filter refused:%,$(args)),exit $(args:refused:%=%),:)
-	@$(if $(found),ENGINE=$(call quoted,ENGINE) $(HOST) doctor $(args),echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
+	@$(if $(found),ENGINE=$(call quoted,ENGINE) $(HOST) doctor $(if $(filter CONFIG,$(told)),--verify $(call quoted,CONFIG)) $(if $(filter RUN,$(told)),--like $(call quoted,RUN)) $(args),echo 'error: the doctor needs Python 3.8 → install it' >&2; exit 6)
 
 report-machine:  ##2 the same as text to paste into an issue, with nothing private in it
 	@$(if $(filter refused:%,$(args)),exit $(args:refused:%=%),:)

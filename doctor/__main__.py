@@ -45,8 +45,11 @@ def main() -> int:
     parser.add_argument("--on", metavar="CARD", help="with --verify: on a card that is not here")
     parser.add_argument("--like", metavar="RUN", help="can this machine give the bits of that run")
     parser.add_argument("--stress", metavar="MINUTES", help="compute, and compare each result")
-    options = parser.parse_args()
+    options, unknown = parser.parse_known_args()
     prepare_output()
+    if unknown:
+        fix = "an experiment's knobs go into its file (--verify FILE); --help says what it takes"
+        return _refused(UsageError(f"unknown argument {unknown[0]}", fix))
     wrong: list[finding.Finding] = []
     try:
         _check(options)

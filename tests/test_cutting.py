@@ -37,7 +37,7 @@ def chosen(model: nn.Module, told: str, size: int = 8, channels: int = 1) -> Sta
     assert wanted is not None
     made.train()
     made.train(1)
-    return staged.choose(made, wanted, made.traits())
+    return staged.choose(made, wanted, made.traits(), frozenset)
 
 
 def test_what_comes_after_a_pass_is_none_of_it() -> None:

@@ -144,7 +144,7 @@ def _memory(fit: Fit) -> Finding:
         seen += f", the copy that is saved {need.copy / 2**30:.2f}"
     if need.start > need.training + need.copy:
         seen += f"; the most before the first step, where it is tried: {need.start / 2**30:.2f}"
-    seen += ")"
+    seen += "; libraries and data are the rest)"
     if not fit.fits:
         fix = f"{fit.ways}; make tune finds the largest micro-batch"
         return fail("fits in memory", seen, "it would end in out of memory", fix)
@@ -166,4 +166,8 @@ def _checkpoints(need: Need, config: Config, machine: Machine) -> Finding:
     if wanted > free:
         fix = "make room, --checkpoint.keep 1, or runs/ on a larger disk: ln -s /big/runs runs"
         return fail("checkpoints", seen, "the run would end at a save", fix)
-    return ok("checkpoints", f"{seen}: {config.checkpoint.keep + 2} × {each / 1e6:.1f} MB")
+    return ok(
+        "checkpoints",
+        f"{seen}: {config.checkpoint.keep + 2} × {each / 1e6:.1f} MB, with the"
+        " best one and the next",
+    )

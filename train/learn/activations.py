@@ -27,11 +27,14 @@ Forward = Callable[..., Any]
 Around = Callable[[Forward, list[nn.Module]], Forward]
 
 
-def compute_again(model: nn.Module, moving: Collection[str]) -> None:
+def compute_again(model: nn.Module, moving: Collection[str]) -> frozenset[str]:
     """Have the model's blocks keep their input alone in training, from now on.
 
     Args:
         moving: names of what the forward pass itself changes, besides batch norm's averages.
+
+    Returns:
+        Names of the modules that a block has within it; what it begins with is none of them.
 
     Raises:
         UsageError: it has no blocks that are known.
@@ -43,10 +46,12 @@ def compute_again(model: nn.Module, moving: Collection[str]) -> None:
         or (isinstance(slot.owner, _NormBase) and (is_average(slot) or is_counter(slot)))
     ]
     generators = Generators(model)
+    within: set[nn.Module] = set()
 
     def around(forward: Forward, modules: list[nn.Module]) -> Forward:
         inside = {inner for module in modules for inner in module.modules()}
         own = [slot for slot in moved if slot.owner in inside]
+        within.update(inside - {modules[0]})
 
         def passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
             return nullcontext(), _as_now(Kept(own), generators, generators.states())
@@ -61,6 +66,7 @@ def compute_again(model: nn.Module, moving: Collection[str]) -> None:
 
     if not _Cut(model, around).count:
         raise no_blocks()
+    return frozenset(name for name, module in model.named_modules() if module in within)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def disturb(tries: Tries) -> None:
     tries.kept.put_back()
 
 
-def check_again(tries: Tries, compute_again: Callable[[], None]) -> None:
+def check_again(tries: Tries, compute_again: Callable[[], object]) -> None:
     """See that activations which are computed again are the same.
 
     Args:

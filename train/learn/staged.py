@@ -22,14 +22,26 @@ _MOST = 8  # modules that turn out to be no place to cut at, until the search is
 _SEEDS = (0, 1)  # two lanes: the second one's forward pass comes before the first one's backward
 
 
-def choose(tries: Tries, wanted: asked.Stages, traits: Traits) -> Stages:
+def choose(
+    tries: Tries, wanted: asked.Stages, traits: Traits, as_trained: Callable[[], frozenset[str]]
+) -> Stages:
     """Where to cut a model: as asked for, or where the slowest stage takes least.
+
+    Args:
+        as_trained: has the model compute again what the experiment says, and names what is within
+            a block of that: a block is in one stage.
 
     Raises:
         UsageError: it cannot be cut so.
     """
     seen = seeing.see(tries)
     seeing.time_them(tries, seen[0])
+    within = as_trained()
+    if inside := sorted(within & set(wanted.names)):
+        raise UsageError(
+            f"{wanted.words}: {inside[0]} is within a block that is computed again",
+            "name what the block begins with, or leave model.activation_checkpointing out",
+        )
     if wanted.names:
         found = cutting.stages(tries.model, seen, wanted.names)
         check(tries, found, traits)
@@ -37,7 +49,7 @@ def choose(tries: Tries, wanted: asked.Stages, traits: Traits) -> Stages:
     failed: set[str] = set()
     last = ""
     while True:
-        cuts = cutting.best(tries.model, seen, wanted.count, frozenset(failed))
+        cuts = cutting.best(tries.model, seen, wanted.count, within | failed)
         if cuts is None:
             raise UsageError(
                 f"{wanted.words}: the model has not so many places where it can be cut{last}",

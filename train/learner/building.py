@@ -39,8 +39,11 @@ def built(config: Config, images: ImageData, runtime: Runtime) -> nn.Module:
     return move(model, runtime.device)
 
 
-def as_trained(model: nn.Module, config: Config, traits: Traits) -> None:
+def as_trained(model: nn.Module, config: Config, traits: Traits) -> frozenset[str]:
     """Have the model keep for its backward pass what the experiment says.
+
+    Returns:
+        Names of the modules within what is computed again.
 
     Raises:
         UsageError: it has no blocks that could be computed again.
@@ -49,7 +52,8 @@ def as_trained(model: nn.Module, config: Config, traits: Traits) -> None:
         # At fast nobody has looked what moves.
         unknown = config.reproducibility == "fast"
         buffers = [name for name, _ in model.named_buffers()]
-        activations.compute_again(model, buffers if unknown else traits.moving)
+        return activations.compute_again(model, buffers if unknown else traits.moving)
+    return frozenset()
 
 
 def explain(config: Config, error: Exception) -> NoReturn:

@@ -163,7 +163,8 @@ def stages(config: Config, images: ImageData, runtime: Runtime, found: Traits) -
         few = sizes.samples(config, images, runtime, count)
         place = partial(alone, launched=True)
         looked = tries.Tries(built(config, images, runtime), few, runtime, place, own)
-        return staged.choose(looked, wanted, found)
+        again = partial(as_trained, looked.model, config, found)
+        return staged.choose(looked, wanted, found, again)
 
     try:
         try:
