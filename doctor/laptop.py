@@ -1,0 +1,105 @@
+"""What holds a laptop's GPU back: its battery, its charger, and what shares its power out."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import kind
+from doctor.finding import Finding, warn
+from host import nvidia
+from host.machine import Machine
+from host.text import number
+
+SUPPLY = "/sys/class/power_supply"
+_BUSY = 80  # per cent
+_REASONS = "clocks_event_reasons.active"
+_POWERD = "nvidia-powerd.service"
+_AGREED = ("voltage_now", "current_max")  # millionths of a volt and an ampere
+_LEAST = 100  # watts; laptops with such GPUs come with 140 and more
+
+
+def held_back(machine: Machine) -> Finding | None:
+    """A laptop that gives its GPU less than it could."""
+    if _unboosted(machine):
+        return warn(
+            "heat and power",
+            "this laptop's GPU stays at its least power: nvidia-powerd does not run",
+            "under load it would be given more by that service (Dynamic Boost)",
+            _unit(machine) + "sudo systemctl enable --now nvidia-powerd",
+        )
+    mains = [n for n in machine.names(SUPPLY) if machine.read(f"{SUPPLY}/{n}/type") == "Mains"]
+    if mains and all(machine.read(f"{SUPPLY}/{name}/online") == "0" for name in mains):
+        return warn(
+            "heat and power",
+            "this laptop runs on its battery",
+            "firmware and driver hold the GPU at a part of its clocks",
+            "plug in the charger",
+        )
+    kept = _kept_low(machine)
+    watts = _charger(machine)
+    if kept is not None and watts is not None and watts < _LEAST:
+        return warn(
+            "heat and power",
+            f"{kept}; its charger gives {watts:.0f} W, by USB",
+            "the firmware holds the GPU to what the charger can give",
+            "plug in the charger that came with the laptop",
+        )
+    if kept is not None:
+        return warn(
+            "heat and power",
+            kept,
+            "nvidia-powerd, or the firmware that it asks, gives this laptop's GPU no more power",
+            "sudo systemctl disable --now nvidia-powerd, and look whether it goes to P0; then the"
+            " newest BIOS",
+        )
+    return None
+
+
+def _kept_low(machine: Machine) -> str | None:
+    """A laptop's GPU that is busy and cool, and not let out of a state of little power.
+
+    https://github.com/ublue-os/bazzite/issues/4384,
+    https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1344
+    """
+    for gpu in nvidia.health(machine) if kind.is_laptop(machine) else []:
+        load, state = gpu.number("utilization.gpu") or 0, gpu.text("pstate") or ""
+        capped = gpu.bits(_REASONS) & nvidia.CAPPED
+        # P2 is what the driver computes in by choice.
+        if load < _BUSY or not capped or not re.fullmatch("P([3-9]|1[0-5])", state):
+            continue
+        if machine.run("systemctl", "is-active", "nvidia-powerd").out.strip() == "active":
+            drawn = gpu.number("power.draw")
+            watts = f", at {drawn:.0f} W" if drawn is not None else ""
+            return f"{gpu.label} stays in {state} under load{watts}, and nvidia-powerd runs"
+    return None
+
+
+def _charger(machine: Machine) -> float | None:
+    """Watts that what charges a laptop by USB has agreed to give; None where nothing does."""
+    for name in machine.names(SUPPLY):
+        place = f"{SUPPLY}/{name}"
+        if machine.read(f"{place}/type") == "USB" and machine.read(f"{place}/online") == "1":
+            volt, ampere = (number(machine.read(f"{place}/{w}")) for w in _AGREED)
+            if volt and ampere:
+                return volt * ampere / 1e12
+    return None
+
+
+def _unboosted(machine: Machine) -> bool:
+    """Whether a laptop could shift power to its GPU, and what does that is off."""
+    places = "/proc/driver/nvidia/gpus"
+    said = [machine.read(f"{places}/{name}/power") or "" for name in machine.names(places)]
+    if not any(re.search(r"Notebook Dynamic Boost:\s*Supported", text) for text in said):
+        return False
+    return machine.run("systemctl", "is-active", "nvidia-powerd").out.strip() == "inactive"
+
+
+def _unit(machine: Machine) -> str:
+    """How its unit is installed, where Ubuntu's packages have it among the documents alone."""
+    places = ("/lib/systemd/system", "/usr/lib/systemd/system", "/etc/systemd/system")
+    if any(machine.exists(f"{place}/{_POWERD}") for place in places):
+        return ""
+    docs = "/usr/share/doc"
+    names = [name for name in machine.names(docs) if name.startswith("nvidia-kernel-common")]
+    found = [f"{docs}/{n}/{_POWERD}" for n in names if machine.exists(f"{docs}/{n}/{_POWERD}")]
+    return f"sudo cp {found[0]} /etc/systemd/system/ && " if found else ""
