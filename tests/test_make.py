@@ -69,6 +69,12 @@ def left(place: Path) -> list[str]:
     return sorted(p.name for p in place.iterdir() if p.name in ("ran", "x", "touch"))
 
 
+def test_the_doctor_is_told_of_an_experiment_and_of_a_run(place) -> None:
+    said = make(place, "-n", "doctor", "CONFIG=configs/folder.yaml", "RUN=runs/it")[1]
+    assert "doctor --verify 'configs/folder.yaml' --like 'runs/it'" in said
+    assert "--verify" not in make(place, "-n", "doctor")[1]
+
+
 @pytest.mark.parametrize("value", HOSTILE)
 def test_nothing_in_a_value_is_run(place, value) -> None:
     """On the command line and in the environment, as what is passed on and as what is looked at."""

@@ -52,8 +52,8 @@ def splits(config: Data, root: Path) -> Found:
     if all(map(_FOLD.fullmatch, classes)) and len(inner[0]) > 1 and inner.count(inner[0]) > 1:
         raise DataError(
             f"{root} has folds, {some(classes)}, and in each of them {some(sorted(inner[0]))}",
-            f"name one of them: --data.root {root / classes[0]}; docs/EXTENDING.md (A data set) has"
-            " the function that trains on the others",
+            f"name one of them: --data.root {root / classes[0]}; to train on several, a function of"
+            " yours (docs/EXTENDING.md, A data set); rename them, if they are the classes",
         )
     train, held = two_splits(
         [
