@@ -72,7 +72,8 @@ class _Outliving(io.TextIOWrapper):
 
 def prepare_output(unread: str = "") -> None:
     """Have what is printed end no program: what the output's encoding lacks is written out, and
-    where nobody reads it any more, it goes nowhere.
+    where nobody reads it any more, it goes nowhere. Each line is written at once, so that a log
+    has those of other programs and of standard error in their order.
 
     Args:
         unread: what is said to standard error then, once.
@@ -81,8 +82,8 @@ def prepare_output(unread: str = "") -> None:
         old = getattr(sys, name)
         if isinstance(old, io.TextIOWrapper):
             errors = "backslashreplace"  # as standard error has it anyway
-            encoding, lines = old.encoding, old.line_buffering
-            new = _Outliving(old.detach(), encoding, errors, line_buffering=lines)
+            encoding = old.encoding
+            new = _Outliving(old.detach(), encoding, errors, line_buffering=True)
             new.said = unread if name == "stdout" else ""
             setattr(sys, name, new)
             setattr(sys, f"__{name}__", new)

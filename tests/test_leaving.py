@@ -42,11 +42,25 @@ def test_who_is_killed_has_a_line() -> None:
     assert one_line(done.stderr).startswith("error: signal 9 (Killed) ended the process → start it")
 
 
+def test_a_log_has_lines_and_warnings_in_their_order() -> None:
+    code = "import sys; from host import text; text.prepare_output();"
+    code += "print('fetching'); print('Downloading', file=sys.stderr); print('fetched')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "fetching\nDownloading\nfetched\n"
+
+
 @pytest.mark.parametrize("both", [False, True])
 def test_it_outlives_its_reader_and_says_so_once(tmp_path, both) -> None:
     """Where errors go the same way, nobody hears of it, and it goes on all the same."""
     code = "import sys; from host import text; text.prepare_output('it goes on');"
-    code += "[print(n, flush=True) for n in range(100_000)]; print('done', file=sys.stderr);"
+    code += "[print(n) for n in range(100_000)]; print('done', file=sys.stderr);"
     code += f"open({str(tmp_path / 'done')!r}, 'w')"
     pipe = f'"$0" -c "$1" {"2>&1 " * both}| head -n 1; exit ${{PIPESTATUS[0]}}'
     line = ["bash", "-c", pipe, sys.executable, code]

@@ -47,7 +47,7 @@ def data(config: Config, runtime: Runtime, stop: StopFlag) -> ImageData:
         optim.check_place(config.optim, runtime.device)
     if runtime.main and "/" in config.data.source:
         source = printable(config.data.source)
-        print(f"looking for {source}, in the cache and on the hub", flush=True)
+        print(f"looking for {source}, in the cache and on the hub")
     # A download, or a look at all pictures, may take hours on one machine and none on another.
     with runtime.together(), all_done("data", runtime.rank, runtime.world), stop.breaks():
         images = load(config.data, config.augment, config.eval)

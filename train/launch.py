@@ -86,7 +86,7 @@ def main() -> int:
             # What a verb has to tell of a run stands on the standard output, alone.
             aside = sys.stdout if command.verb.KNOBS else sys.stderr
             shown = ["env", *ways, *line[line[0] == "env" :]] if ways else line
-            print(printable(shlex.join(shown)), file=aside, flush=True)
+            print(printable(shlex.join(shown)), file=aside)
             return supervisor.supervise(line, alone=planned.single, trains=command.verb.KNOBS)
         for number, handler in before.items():
             signal.signal(number, handler)

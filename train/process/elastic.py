@@ -42,9 +42,7 @@ def spare(lanes: int, stop: StopFlag, level: str) -> bool:
     fit = max(count for count in sharing(lanes, level) if count <= world)
     if launcher.rank() < fit:
         if launcher.rank() == 0 and fit < world:
-            print(
-                f"{fit} of {world} processes share the {lanes} lanes; the others wait", flush=True
-            )
+            print(f"{fit} of {world} processes share the {lanes} lanes; the others wait")
         os.environ["WORLD_SIZE"] = str(fit)
         return False
     outcome.begun()

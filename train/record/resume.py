@@ -80,7 +80,7 @@ def _newest(claim: Claim, saver: Saver, end: int) -> tuple[Path | None, State]:
             damage.append(error)
             continue
         for worse in damage:
-            print(f"warning: {worse.problem}; going on from an older checkpoint", flush=True)
+            print(f"warning: {worse.problem}; going on from an older checkpoint")
         return path, state
     if damage:
         raise CheckpointError(

@@ -38,7 +38,7 @@ def everywhere(path: Path, runtime: Runtime) -> Iterator[Path]:
         yield path
         return
     if runtime.main:
-        print(f"sending {path.name} to {', '.join(without)}", flush=True)
+        print(f"sending {path.name} to {', '.join(without)}")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # Each process of a machine keeps one of its own: which share a disk, none of them knows.
         copy = None if own[1] else Path(folder) / path.name

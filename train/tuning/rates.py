@@ -30,6 +30,6 @@ def tested(config: Config, trials: Trials, folder: Path) -> Row:
     steepest = rows[max(range(len(falls)), key=lambda n: falls[n])][0]
     pictures.rates(folder / "lr.png", rows, steepest)
     last = notes[-1]["rate"] if len(notes) < STEPS else math.inf
-    print(f"  the loss falls until {rows[lowest][0]:.2g}, fastest at {steepest:.2g}", flush=True)
+    print(f"  the loss falls until {rows[lowest][0]:.2g}, fastest at {steepest:.2g}")
     diverges = None if last == math.inf else last
     return {"steepest": steepest, "lowest": rows[lowest][0], "diverges": diverges, "tried": notes}

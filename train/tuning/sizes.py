@@ -35,7 +35,7 @@ def largest(config: Config, trials: Trials, folder: Path) -> Row:
         tried = [row["trying"] for row in ended.rows if "trying" in row]
         done = {row["size"] for row in ended.rows if "fits" in row}
         if not over and tried and tried[-1] not in done:
-            print(f"  micro-batch {tried[-1]:>5}  killed for lack of memory", flush=True)
+            print(f"  micro-batch {tried[-1]:>5}  killed for lack of memory")
             search.fails(tried[-1])
         elif not over:
             raise HostError(

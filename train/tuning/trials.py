@@ -134,15 +134,14 @@ def show(row: Row) -> None:
         size = f"  micro-batch {row['size']:>5}"
         if row["fits"]:
             memory = f"{row['memory'] / 2**30:6.2f} of {row['memory_total'] / 2**30:.1f} GiB"
-            print(f"{size}  {row['samples_per_second']:9,.1f} samples/s  {memory}", flush=True)
+            print(f"{size}  {row['samples_per_second']:9,.1f} samples/s  {memory}")
         else:
-            print(f"{size}  does not fit", flush=True)
+            print(f"{size}  does not fit")
     elif "workers" in row:
         print(
             f"  workers {row['workers']:>3}  prefetch {row['prefetch']:>2}"
             f"  {row['samples_per_second']:9,.1f} samples/s"
             f"  {100 * row['data_share']:5.1f} % of step time waits for data",
-            flush=True,
         )
 
 

@@ -32,16 +32,16 @@ def tune(file: Path | None, config: Config, what: list[str]) -> Path:
     folder = _folder(config)
     trials = Trials(folder, len(visible.seen(Machine())))
     found: dict[str, Any] = {"experiment": str(file), "command": sys.argv[1:]}
-    print("one training of seconds, to say how long this takes", flush=True)
-    print(forecast.told(config, trials, what), flush=True)
+    print("one training of seconds, to say how long this takes")
+    print(forecast.told(config, trials, what))
     said: list[str] = []
     tuned = config
     if "batch" in what:
-        print("the largest micro-batch:", flush=True)
+        print("the largest micro-batch:")
         found["batch"] = sizes.largest(config, trials, folder)
         tuned = sizes.lanes(tuned, found["batch"], said)
     if "workers" in what:
-        print("loader processes:", flush=True)
+        print("loader processes:")
         found["workers"] = loaders.workers(tuned, trials)
         best = found["workers"]["best"]
         chosen = {"workers": best["workers"], "prefetch": best["prefetch"]}
@@ -52,11 +52,11 @@ def tune(file: Path | None, config: Config, what: list[str]) -> Path:
         said.append(loaders.about(found["workers"]))
     variables = ""
     if "speed" in what:
-        print("precision, memory format, compilation:", flush=True)
+        print("precision, memory format, compilation:")
         found["speed"] = variants.measured(tuned, trials)
         tuned, variables = variants.fastest(tuned, trials, found["speed"], said)
     if "lr" in what:
-        print("learning rates:", flush=True)
+        print("learning rates:")
         found["lr"] = rates.tested(tuned, trials, folder)
         said.append(
             f"the loss falls fastest at lr {found['lr']['steepest']:.2g} (now {config.optim.lr:g});"

@@ -23,7 +23,7 @@ def measured(config: Config, trials: Trials) -> list[Row]:
             row["error"] = error.problem
             said = error.problem
         words = f"  {precision:<4}  channels_last {last!s:<5}  compile {compiled!s:<5}"
-        print(f"{words}  {said}", flush=True)
+        print(f"{words}  {said}")
         rows.append(row)
 
     for precision, last in formats(config, trials):

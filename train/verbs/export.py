@@ -77,14 +77,14 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
             failed.append(each)
             continue
         if isinstance(each, Removed):
-            print(printable(f"removed {_short(each.file)}: it was of other weights"), flush=True)
+            print(printable(f"removed {_short(each.file)}: it was of other weights"))
             continue
         classes = f"{each.others} of another class" if each.others else "the same class for each"
         line = (
             f"{_short(each.file)}: largest difference of a logit {each.difference:.2g} on"
             f" {each.pictures} pictures, {classes}"
         )
-        print(printable(line), flush=True)
+        print(printable(line))
     if failed:
         first, *_ = failed
         names = ", ".join(each.name for each in failed)
@@ -94,7 +94,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     if options.push:
         files = [path.name for path in place.exported(folder)]
         where = pushing.push(folder, files, place.PATTERNS, options.push)
-        print(printable(f"on the hub: {where}"), flush=True)
+        print(printable(f"on the hub: {where}"))
 
 
 def _short(path: Path) -> Path:

@@ -108,7 +108,7 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
             specs.check_place(before, spec.place, folder)
         spec.write(folder)
         at_once = f", {len(places)} at once" if len(places) > 1 else ""
-        print(printable(f"{planned.total} trials{at_once}: {folder}"), flush=True)
+        print(printable(f"{planned.total} trials{at_once}: {folder}"))
         _train(folder, spec, planned, places, stop)
 
 
@@ -128,7 +128,7 @@ def _train(
             told.write(folder, spec, planned, study.trials())
         raise
     lines = told.write(folder, spec, planned, study.trials())
-    print("\n".join(map(printable, lines)), flush=True)
+    print("\n".join(map(printable, lines)))
 
 
 def _given(options: argparse.Namespace, knobs: dict[str, Any]) -> dict[str, Any]:
