@@ -12,6 +12,7 @@ from conftest import ROOT, one_line
 from host.errors import DataError
 from train.config import Data
 from train.data import load
+from train.data.unusable import by_reason
 
 KNOBS = {"source": "folder", "size": 16}
 PAGE = (ROOT / "docs" / "data.md").read_text()
@@ -66,6 +67,15 @@ def test_the_others_are_trained_on(found) -> None:
     assert found.train.shape == (3, 16, 16)
     again = load(Data(**KNOBS, root=found.train.pictures.files.root, on_bad="skip"))
     assert again.sha256 == found.sha256
+
+
+def test_sizes_that_do_not_fit_are_one_reason() -> None:
+    small = {f"{n}.png": f"is {n} x 20, and is to be 32 x 32" for n in range(4)}
+    said = by_reason(small | {"a.png": "is cut short", "b.png": "is cut short"})
+    assert said == (
+        "0.png, 1.png, 2.png and 1 more (is 0 x 20, and is to be 32 x 32, and so on);"
+        " a.png, b.png (is cut short)"
+    )
 
 
 def test_the_page_on_data_names_each_kind() -> None:

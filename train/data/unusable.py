@@ -1,5 +1,6 @@
 """Pictures that cannot be used: named with their reasons, and taken out."""
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,16 +12,25 @@ from train.data.scan import Scan
 
 SPLITS = ("training", "validation")
 _REASONS = 3
+_NUMBER = re.compile("[0-9]+")
 
 
 def by_reason(bad: dict[str, str]) -> str:
-    """The most frequent reasons, each with some of its pictures."""
-    names: dict[str, list[str]] = {}
+    """The most frequent reasons, each with some of its pictures.
+
+    Reasons that differ in their numbers alone, as in a size, are one.
+    """
+    groups: dict[str, list[str]] = {}
     for name, why in bad.items():
-        names.setdefault(why, []).append(name)
-    common = sorted(names.items(), key=lambda each: -len(each[1]))
+        groups.setdefault(_NUMBER.sub("#", why), []).append(name)
+    common = sorted(groups.values(), key=lambda names: -len(names))
     more = f"; and {len(common) - _REASONS} other reasons" if len(common) > _REASONS else ""
-    return "; ".join(f"{some(each)} ({why})" for why, each in common[:_REASONS]) + more
+    return "; ".join(f"{some(names)} ({_why(names, bad)})" for names in common[:_REASONS]) + more
+
+
+def _why(names: list[str], bad: dict[str, str]) -> str:
+    more = any(bad[name] != bad[names[0]] for name in names)
+    return bad[names[0]] + ", and so on" * more
 
 
 def bad(found: Found, scans: list[Scan | None]) -> Iterator[tuple[str, str]]:
