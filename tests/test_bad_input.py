@@ -27,6 +27,8 @@ TABLE = {
     "no such model": ([*FIT, "--model.name", "resnet81"], 2, "no model resnet81; did you mean resnet18"),
     "images too small": ([*FIT, "--model.name", "alexnet"], 2, "cannot take 8×8 images.*stem small"),
     "batch over data": ([*FIT, "--batch_size", "4096"], 2, "4096 is larger than the 1436 training"),
+    "batch and lanes over data": ([*FIT, "--batch_size", "4096", "--lanes", "4096"], 2, "use --batch_size 512 --lanes 512$"),
+    "repeats over data": ([*FIT, "--batch_size", "4096", "--augment.repeats", "1024", "--augment.flip", "true"], 2, "--augment.repeats 512 or less"),
     "lanes": ([*FIT, "--lanes", "12"], 2, "lanes: 8 would do"),
     "no such data": ([*FIT, "--data.source", "no/such"], 3, "cannot be reached.*work offline.*hf download"),
     "a path as source": ([*FIT, "--data.source", "./here"], 3, "--data.source folder --data.root ./here"),

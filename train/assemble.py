@@ -1,5 +1,6 @@
 """From an experiment to the parts that train it: each thing is built here, once."""
 
+import math
 from functools import partial
 
 from torch import nn
@@ -63,19 +64,29 @@ def samples(config: Config, images: ImageData) -> int:
     Raises:
         UsageError: a batch is larger than the data.
     """
-    each = config.augment.repeats
-    if config.batch_size > len(images.train):
+    there = len(images.train)
+    if config.batch_size > there:
         raise UsageError(
-            f"batch_size {config.batch_size} is larger than the {len(images.train)} training"
-            " samples",
-            f"use --batch_size {(1 << max(0, len(images.train).bit_length() - 2)) // each * each}",
+            f"batch_size {config.batch_size} is larger than the {there} training samples",
+            _smaller(config, there),
         )
-    count = round(config.epochs * len(images.train))
+    count = round(config.epochs * there)
     if config.max_steps is not None:
         count = min(count, config.max_steps * config.batch_size)
     if count % config.batch_size == 1 and count > 1:
         count -= 1  # batch norm cannot do with a last batch of one
     return max(1, count)
+
+
+def _smaller(config: Config, there: int) -> str:
+    """Knobs with which an epoch of so many samples has some batches."""
+    each = config.augment.repeats
+    most = 1 << max(0, there.bit_length() - 2)
+    if each > most:
+        return f"use --augment.repeats {most} or less, or add pictures"
+    size = most // each * each
+    lanes = config.lanes if "lanes" in config.model_fields_set else 1
+    return f"use --batch_size {size}" + f" --lanes {math.gcd(size, lanes)}" * (size % lanes > 0)
 
 
 def facts(config: Config, images: ImageData, runtime: Runtime) -> Facts:
