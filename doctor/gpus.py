@@ -10,6 +10,7 @@ from host import exclusive, limits, nvidia, pci, visible
 from host.machine import Machine
 
 _WHOLE = (1, 2, 4, 8, 16)  # GPUs of a board, or of two
+_ENABLED = ("systemctl", "is-enabled", "nvidia-gridd")
 
 
 def models(machine: Machine) -> Finding:
@@ -88,12 +89,22 @@ def licence(machine: Machine) -> Finding:
     status = re.findall(r"License Status\s*: (.*)", said)
     if not any("Unlicensed" in each for each in status):
         return ok("vGPU licence", status[0] if status else "not known")
+    seen = next(each for each in status if "Unlicensed" in each)
+    fix = (
+        "sudo systemctl restart nvidia-gridd; its token: /etc/nvidia/ClientConfigToken, or your"
+        " cloud's image brings it"
+    )
+    if re.search("no such file|not-found", machine.run(*_ENABLED).said, re.IGNORECASE):
+        seen += ", and there is no nvidia-gridd.service, which asks for one"
+        fix = (
+            "install the guest's vGPU (GRID) driver anew, of a release that brings the service"
+            " (Azure's 550 does not, 535.161.08 does), and sudo systemctl enable --now nvidia-gridd"
+        )
     return fail(
         "vGPU licence",
-        next(each for each in status if "Unlicensed" in each),
+        seen,
         "without a licence it slows down, and after a day CUDA is busy or unavailable",
-        "sudo systemctl restart nvidia-gridd; its token: /etc/nvidia/ClientConfigToken, or your"
-        " cloud's image brings it",
+        fix,
     )
 
 

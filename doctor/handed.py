@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import log, toolkit
+from doctor import log, selinux, toolkit
 from doctor.engine import LARGER_DISK, answers, image_here, told, weighed
 from doctor.finding import Finding, fail, ok, skip
 from doctor.toolkit import CONFIG, NO_CGROUPS
@@ -165,6 +165,9 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     """Why a container does not see the GPUs that the host sees, and what helps."""
     if "could not select device driver" in said and toolkit.is_desktop(machine):
         return toolkit.DESKTOP
+    denied = selinux.denied(machine) if "Insufficient Permissions" in said else None
+    if denied is not None:
+        return denied
     config = machine.read(CONFIG) or ""
     spared = re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE)
     for sign, why, fix in _UNSEEN:

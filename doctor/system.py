@@ -64,9 +64,13 @@ def processors(machine: Machine) -> Finding:
         )
     if quota is None or quota >= there:
         return _few(machine, there) or ok("CPUs", f"{there}")
+    seen = f"{quota:g} of {there}, by cgroup quota"
+    # A quota stops all threads at once, the trainer's as well: it needs room.
+    if quota >= 2 * _EACH * max(1, len(visible.seen(machine))):
+        return ok("CPUs", seen)
     return warn(
         "CPUs",
-        f"{quota:g} of {there}, by cgroup quota",
+        seen,
         "loaders and CPU training get no more; nproc and os.cpu_count say otherwise",
         f"docker run --cpus {there}, or resources.limits.cpu, or --cpus-per-task",
     )

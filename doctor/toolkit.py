@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, distribution, kind, wsl
+from doctor import cdi, distribution, kind, selinux, wsl
 from doctor.engine import answers, image_here, told, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
@@ -41,9 +41,10 @@ def _toolkit(machine: Machine) -> Finding:
         return skip("toolkit", "no GPU")
     if not answers(machine):
         # Podman takes descriptions as they are, without a toolkit that looks.
-        stale = cdi.stale(machine) if machine.has("podman") else None
+        podman = machine.has("podman")
+        wrong = (cdi.stale(machine) or _denied(machine)) if podman else None
         unknown = cdi.unlisted(machine)
-        return _uninstalled(machine) or stale or unknown or skip("toolkit", "no engine")
+        return _uninstalled(machine) or wrong or unknown or skip("toolkit", "no engine")
     way = docker.handover(machine)
     if way is None:
         return _no_toolkit(machine)
@@ -53,6 +54,12 @@ def _toolkit(machine: Machine) -> Finding:
         or _closed(machine, way)
         or _known_holes(machine, way)
     )
+
+
+def _denied(machine: Machine) -> Finding | None:
+    """SELinux keeps the GPUs from containers, of whatever engine."""
+    why, fix = selinux.denied(machine) or ("", "")
+    return fail("toolkit", "containers may not use the GPUs", why, fix) if why else None
 
 
 def _closed(machine: Machine, way: str) -> Finding | None:

@@ -1,0 +1,37 @@
+"""What SELinux keeps from containers."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import log
+from host.machine import Machine
+
+_DENIED = re.compile(
+    r'avc:\s+denied\s+\{ ([a-z_ ]+) \}.*(?:path|name)="(?:/dev/)?(nvidia[\w-]*)".*:container\w*_t:'
+)
+_SWITCHES = ("container_use_devices", "container_use_xserver_devices")
+
+
+def denied(machine: Machine) -> tuple[str, str] | None:
+    """What it keeps containers from, and what helps; None where it does not."""
+    if (machine.read("/sys/fs/selinux/enforce") or "").strip() != "1":
+        return None
+    audit = machine.run("ausearch", "-m", "avc").out.splitlines()
+    found = [x for x in map(_DENIED.search, [*(log.lines(machine) or []), *audit]) if x]
+    if not found:
+        return None
+    # The second lets them be mapped as well, where their type is the X server's.
+    needed = _SWITCHES[1 if "map" in found[-1].group(1).split() else 0]
+    if _is_on(machine, needed):
+        return None
+    return (
+        f"SELinux denies containers {found[-1].group(1)} of /dev/{found[-1].group(2)}",
+        f"sudo setsebool -P {needed} 1"
+        + " (container-selinux 2.232 or newer)" * (needed == _SWITCHES[1])
+        + "; or for one container: --security-opt label=disable",
+    )
+
+
+def _is_on(machine: Machine, name: str) -> bool:
+    return machine.run("getsebool", name).out.split()[-1:] == ["on"]
