@@ -117,6 +117,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let it go through them once more: Triton lists what was left out as leaks."""
+    gc.unfreeze()
+
+
 @dataclass
 class Outcome:
     """How a command ended."""
