@@ -32,7 +32,8 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
     release = re.search(r"^installer version: (\S+)", said, re.MULTILINE)
     # What it says of an older kernel says nothing of the one that runs.
-    if not running or f"/lib/modules/{running}/" not in said or "was not created" not in said:
+    alone = f"/lib/modules/{running}/" in said and "was not created" in said
+    if not running or not (alone or re.search(rf"Failed to run .*-k {re.escape(running)}\b", said)):
         return None
     return _read(said, "NVIDIA's installer", release.group(1) if release else "", path)
 

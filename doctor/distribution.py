@@ -100,4 +100,10 @@ def names(machine: Machine) -> list[str]:
 
 def of(machine: Machine, table: Mapping[str, str], usual: str) -> str:
     """What a table says for this distribution."""
-    return next((table[word] for word in names(machine) if word in table), usual)
+    line = next((table[word] for word in names(machine) if word in table), usual)
+    version = re.search(
+        r'^VERSION_ID="?([0-9]+)', machine.read("/etc/os-release") or "", re.MULTILINE
+    )
+    which = (names(machine)[:1], int(version.group(1)) if version else 0)
+    old = which in ((["rhel"], 7), (["amzn"], 2))  # Enterprise Linux before dnf
+    return line.replace("sudo dnf ", "sudo yum ") if old else line

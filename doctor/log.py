@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
+from doctor import faults
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import kernel, limits, nvidia
+from host import kernel, nvidia
 from host.machine import Machine
 
 _ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager"))
@@ -59,11 +60,8 @@ ASLEEP = (
 )
 """What is seen, why, and what helps where a card's power is not switched on again."""
 _SLEEPS = r"nvidia (\S+): (Unable to|Refused to|can't) change power state"
-# A GPU's reads and writes that AMD's IOMMU does not let through.
-_REFUSED = re.compile(r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT")
 _PAGED = 590  # the first driver
 _WAITS = "NV_ERR_RESET_REQUIRED"
-_SWITCH = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.*)")
 
 
 def lines(machine: Machine) -> list[str] | None:
@@ -89,21 +87,21 @@ def errors(machine: Machine) -> Finding:
     said = lines(machine)
     if said is None:
         return skip("kernel log", "not known: this user may not read it (sudo dmesg)")
-    found = [x for x in map(kernel.XID.search, said) if x and _is_ours(machine, x.group(1))]
-    other = _beside(machine, said)
+    found = [x for x in map(kernel.XID.search, said) if x and faults.is_ours(machine, x.group(1))]
+    other = faults.found(machine, said)
     if other is not None:
         return other
     places = {each.group(1) for each in found}
-    faults = [each for place in sorted(places) for each in _since_reset(machine, found, place)]
+    failures = [each for place in sorted(places) for each in _since_reset(machine, found, place)]
     off = kernel.OFF.search("\n".join(said))
     if (
         off
-        and _is_ours(machine, off.group(1))
-        and not any(int(x.group(2)) == _LOST for x in faults)
+        and faults.is_ours(machine, off.group(1))
+        and not any(int(x.group(2)) == _LOST for x in failures)
     ):
         seen = f"GPU {off.group(1)} has fallen off the bus"
         return fail("kernel log", seen, *_MEANING[_LOST])
-    if not faults and any(_WAITS in line for line in said):
+    if not failures and any(_WAITS in line for line in said):
         return fail(
             "kernel log",
             f"a GPU waits for a reset ({_WAITS})",
@@ -111,55 +109,23 @@ def errors(machine: Machine) -> Finding:
             "sudo nvidia-smi --gpu-reset -i N of the one that CUDA calls busy, or reboot; if it"
             " comes back, have the machine serviced",
         )
-    if not faults:
+    if not failures:
         count = len(found)
         seen = f"{count} Xids, all of programs" if count else "no GPU has failed"
         return _paged(machine, found) or ok("kernel log", seen)
     # The cause comes before what the driver then asks for.
-    worst = max(faults, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
+    worst = max(failures, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
     number, place = int(worst.group(2)), worst.group(1)
     meaning, fix = _MEANING[number]
     asleep = {x.group(1) for x in map(re.compile(_SLEEPS).search, said) if x}
     if number == _LOST and any(each.startswith(place) for each in asleep):
         meaning, fix = ASLEEP[0], ASLEEP[2]
-    many = sum(x.group(1, 2) == worst.group(1, 2) for x in faults)
+    many = sum(x.group(1, 2) == worst.group(1, 2) for x in failures)
     seen = f"Xid {number} of GPU {place}{f', {many} times' if many > 1 else ''}"
     # nvidia-smi takes an address only whole.
     whole_place = place if "." in place else f"{place}.0"
     unwell = fail if number == _LOST else warn
     return unwell("kernel log", seen, meaning, fix.format(gpu=whole_place))
-
-
-def _beside(machine: Machine, said: list[str]) -> Finding | None:
-    """What is wrong, and has no number of the driver's."""
-    refused = [x for x in map(_REFUSED.search, said) if x and _is_ours(machine, x.group(1))]
-    if refused:
-        place, count = refused[-1].group(1), len(refused)
-        return warn(
-            "kernel log",
-            f"the IOMMU refused what GPU {place} wanted to reach, {count} time{'s' * (count > 1)}",
-            "GPUs that read each other's memory get zeros, or hang",
-            "boot with iommu=pt, or turn the IOMMU off in the BIOS; until then NCCL_P2P_DISABLE=1",
-        )
-    faulted = None if limits.in_container(machine.root) else _faulted(said)
-    if faulted is not None:
-        return faulted
-    if any("dmaAllocMapping" in row and "can't alloc VA space" in row for row in said):
-        return warn(
-            "kernel log",
-            "the driver ran out of room to map a GPU's memory (BAR1)",
-            "programs hang or end, and the GPU may be locked",
-            "reboot; Resizable BAR in the BIOS makes that room as large as its memory",
-        )
-    switch = next((x for x in map(_SWITCH.search, said) if x), None)
-    if switch and not limits.in_container(machine.root):
-        return warn(
-            "kernel log",
-            f"SXid {switch.group(2)} of the NVSwitch {switch.group(1)}: {switch.group(3)[:80]}",
-            "a switch between the GPUs, or a link of it, has failed: all of them may hang",
-            "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
-        )
-    return None
 
 
 def _paged(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
@@ -179,23 +145,6 @@ def _paged(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
         "such drivers lose what is larger than 4 GiB there: programs end, and are not to blame",
         "install driver 580, or boot a kernel with pages of 4 KiB",
     )
-
-
-def _faulted(said: list[str]) -> Finding | None:
-    """The kernel faulted within a module of the driver."""
-    begun = False
-    for row in said:
-        begun = begun or re.search(r"\b(Oops|BUG: |kernel BUG|general protection)", row) is not None
-        found = re.search(r"RIP: [0-9a-f]+:(\w+)\+\S+ \[(nvidia\w*)\]", row)
-        found = found or re.search(r"\bpc : (\w+)\+\S+ \[(nvidia\w*)\]", row)
-        if begun and found and found.group(1) != "init_module":  # the driver's row says that
-            return warn(
-                "kernel log",
-                f"the kernel faulted in {found.group(2)} ({found.group(1)})",
-                "what uses the GPUs from then on hangs, or cannot be ended",
-                "reboot; if it comes back, another version of the driver, newer or the one before",
-            )
-    return None
 
 
 def _since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> list[re.Match[str]]:
@@ -218,10 +167,3 @@ def _is_settled(machine: Machine, place: str) -> bool:
             errors = gpu.number("ecc.errors.uncorrected.volatile.total")
             return errors == 0 and all(row.lower() in ("no", "0") for row in rows)
     return False
-
-
-def _is_ours(machine: Machine, place: str) -> bool:
-    """Whether a GPU may be used from here: a container's log is the host's."""
-    given = limits.in_container(machine.root) or limits.in_job(machine.environ, machine.root)
-    places = [gpu.place for gpu in nvidia.ask(machine)[1]]
-    return not given or any(each.startswith(place.lower()) for each in places)

@@ -60,7 +60,7 @@ _LOG = (
         "BIOS: Above 4G Decoding and Resizable BAR; else boot with pci=realloc",
     ),
     (
-        r"Xid.*: 79,|fallen off the bus",
+        r"Xid.*: 79,|fallen off the bus|GPU lost from the bus",
         "it has fallen off the bus",
         "power, heat, riser, cable or the card itself",
         "power the machine off and on; then look at plugs, riser and cooling",

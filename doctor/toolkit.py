@@ -155,7 +155,13 @@ def configure(machine: Machine) -> str:
         return "hardware.nvidia-container-toolkit.enable = true;   # and sudo nixos-rebuild switch"
     install = distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)
     rootless = "rootless" in told(machine, "SecurityOptions")
-    return f"{install}; {_CONFIGURE_ROOTLESS if rootless else _CONFIGURE}"
+    fix = f"{install}; {_CONFIGURE_ROOTLESS if rootless else _CONFIGURE}"
+    if machine.has("nvidia-ctk") or "arch" in distribution.names(machine):
+        return fix
+    return (
+        f"{fix}   # where the package is not found, add NVIDIA's repository first: docs.nvidia.com,"
+        " Installing the NVIDIA Container Toolkit"
+    )
 
 
 def is_desktop(machine: Machine) -> bool:

@@ -85,6 +85,9 @@ def not_signed(machine: Machine, on_bus: str) -> Finding:
             " package akmods-keys with them, and layer the driver again; or rebase to an image"
             " whose module is signed (Universal Blue); or switch Secure Boot off in the firmware"
         )
+    elif unsigned and distribution.names(machine)[:1] == ["fedora"]:
+        why = "akmods had no key when it built the module: it has no signature"
+        key = key.replace("&& sudo reboot", "&& sudo akmods --force --rebuild && sudo reboot")
     elif unsigned:
         key = (
             "install the driver from your distribution's signed packages (Ubuntu:"
@@ -113,4 +116,5 @@ def secure_boot(machine: Machine) -> bool:
     folder = "/sys/firmware/efi/efivars"
     names = [n for n in machine.names(folder) if n.startswith("SecureBoot-")]
     # Four bytes of attributes, then the value.
-    return any((machine.read(f"{folder}/{name}") or "")[-1:] == "\x01" for name in names)
+    read = any((machine.read(f"{folder}/{name}") or "")[-1:] == "\x01" for name in names)
+    return read or log.last(machine, r"secureboot: Secure boot enabled") is not None

@@ -1,0 +1,107 @@
+"""What the kernel's log says of GPUs that has no number of the driver's, or whose number does not
+tell what happened.
+"""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, warn
+from host import kernel, limits, nvidia
+from host.machine import Machine
+
+# A GPU's reads and writes that AMD's IOMMU does not let through.
+_REFUSED = re.compile(r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT")
+_SWITCH = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.*)")
+_TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
+_SOON = 10.0  # seconds
+_LOADED = "nvidia-uvm: Loaded the UVM driver"
+
+
+def found(machine: Machine, said: list[str]) -> Finding | None:
+    """What is wrong, in the lines of the log.
+
+    Args:
+        said: the lines, in order.
+    """
+    refused = [x for x in map(_REFUSED.search, said) if x and is_ours(machine, x.group(1))]
+    if refused:
+        place, count = refused[-1].group(1), len(refused)
+        return warn(
+            "kernel log",
+            f"the IOMMU refused what GPU {place} wanted to reach, {count} time{'s' * (count > 1)}",
+            "GPUs that read each other's memory get zeros, or hang",
+            "boot with iommu=pt, or turn the IOMMU off in the BIOS; until then NCCL_P2P_DISABLE=1",
+        )
+    inside = limits.in_container(machine.root)
+    other = None if inside else _faulted(said) or _woken(machine, said)
+    if other is not None:
+        return other
+    if any("dmaAllocMapping" in row and "can't alloc VA space" in row for row in said):
+        return warn(
+            "kernel log",
+            "the driver ran out of room to map a GPU's memory (BAR1)",
+            "programs hang or end, and the GPU may be locked",
+            "reboot; Resizable BAR in the BIOS makes that room as large as its memory",
+        )
+    switch = next((x for x in map(_SWITCH.search, said) if x), None)
+    if switch and not inside:
+        return warn(
+            "kernel log",
+            f"SXid {switch.group(2)} of the NVSwitch {switch.group(1)}: {switch.group(3)[:80]}",
+            "a switch between the GPUs, or a link of it, has failed: all of them may hang",
+            "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
+        )
+    return None
+
+
+def _faulted(said: list[str]) -> Finding | None:
+    """The kernel faulted within a module of the driver."""
+    begun = False
+    for row in said:
+        begun = begun or re.search(r"\b(Oops|BUG: |kernel BUG|general protection)", row) is not None
+        found = re.search(r"RIP: [0-9a-f]+:(\w+)\+\S+ \[(nvidia\w*)\]", row)
+        found = found or re.search(r"\bpc : (\w+)\+\S+ \[(nvidia\w*)\]", row)
+        if begun and found and found.group(1) != "init_module":  # the driver's row says that
+            return warn(
+                "kernel log",
+                f"the kernel faulted in {found.group(2)} ({found.group(1)})",
+                "what uses the GPUs from then on hangs, or cannot be ended",
+                "reboot; if it comes back, another version of the driver, newer or the one before",
+            )
+    return None
+
+
+def _woken(machine: Machine, said: list[str]) -> Finding | None:
+    """A program lost what it had on a GPU while the machine slept, and fails since it woke up."""
+    params = machine.read("/proc/driver/nvidia/params") or ""
+    if re.search(r"^PreserveVideoMemoryAllocations: 0", params, re.MULTILINE) is None:
+        return None
+    awake, failed = -2 * _SOON, None
+    for row in said:
+        time, fault = _TIME.match(row), kernel.XID.search(row)
+        when = float(time.group(1)) if time else 0.0
+        if "PM: suspend exit" in row:
+            awake = when
+        elif fault and 0 <= when - awake <= _SOON:
+            failed = fault
+        elif _LOADED in row:
+            failed = None
+    if failed is None:
+        return None
+    return warn(
+        "kernel log",
+        f"Xid {failed.group(2)} of GPU {failed.group(1)} as the machine woke up",
+        "a program used the GPU while it slept, which loses its memory: from then on CUDA may not"
+        " start, with error 999",
+        "end what uses the GPU, then sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm, or reboot;"
+        " for good: options nvidia NVreg_PreserveVideoMemoryAllocations=1 in /etc/modprobe.d, and"
+        " sudo systemctl enable nvidia-suspend nvidia-resume",
+    )
+
+
+def is_ours(machine: Machine, place: str) -> bool:
+    """Whether a GPU may be used from here: a container's log is the host's."""
+    given = limits.in_container(machine.root) or limits.in_job(machine.environ, machine.root)
+    places = [gpu.place for gpu in nvidia.ask(machine)[1]]
+    return not given or any(each.startswith(place.lower()) for each in places)
