@@ -13,6 +13,9 @@ from typing import Any, ClassVar, Iterable, Mapping
 from host import TOLD
 from host.text import printable
 
+ANOTHER = "choose another RUN= (without make: --run)"
+"""What to do where a run directory cannot be had."""
+
 
 class LockstepError(Exception):
     """Something the user can mend: `problem` says what is wrong, `fix` what to do about it.
@@ -129,9 +132,13 @@ def from_fields(fields: Mapping[str, Any]) -> LockstepError:
     return kind(fields["problem"], fields["fix"])
 
 
-def nearest(word: str, known: Iterable[str], count: int = 1) -> str:
-    """'; did you mean …?' for the known words most like `word`, or '' where none is."""
-    close = difflib.get_close_matches(word, list(known), n=count, cutoff=0.5)
+def nearest(word: str, known: Iterable[str], count: int = 1, like: float = 0.5) -> str:
+    """'; did you mean …?' for the known words most like `word`, or '' where none is.
+
+    Args:
+        like: the least likeness, of 0 to 1.
+    """
+    close = difflib.get_close_matches(word, list(known), n=count, cutoff=like)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 

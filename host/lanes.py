@@ -78,8 +78,9 @@ def share(
         fit = [n for n in cutting(batch, power_of_two=level == "lockstep") if n >= world]
         fit = [n for n in fit if n % world == 0] or ([] if even else fit)
         other = (
-            f", or --lanes {fit[0]}: other bits, and batch norm sees {batch // fit[0]}"
-            f" sample{'s' * (batch // fit[0] > 1)} at a time instead of {batch // lanes}"
+            f", or a new run with --lanes {fit[0]}: other bits, and batch norm sees"
+            f" {batch // fit[0]} sample{'s' * (batch // fit[0] > 1)} at a time instead of"
+            f" {batch // lanes}"
             if fit
             else ""
         )

@@ -30,17 +30,19 @@ def asked(environ: Mapping[str, str]) -> Stages | None:
         UsageError: the variable has no sense.
     """
     said = environ.get("STAGES", "").strip()
-    if not said or said == "1":
+    if not said:
         return None
     words = f"STAGES={said}"
     if said.isdecimal() and int(said) > 1:
         return Stages(int(said), (), words)
-    names = tuple(name.strip() for name in said.split(","))
+    # A comma behind one that is a number says that it is a name, as the layers of Sequential have.
+    names = tuple(name.strip() for name in (said[:-1] if said.endswith(",") else said).split(","))
     if not all(names) or said.lstrip("-").isdecimal() or len(set(names)) < len(names):
         raise UsageError(
-            f"{words} is neither a number nor names of modules",
+            f"{words} is neither a number of 2 or more nor names of modules",
             "use a number of stages (STAGES=2), or the modules that stages begin with, from the"
-            " second on (STAGES=layer2,layer3)",
+            " second on (STAGES=layer2,layer3; of one with a number for a name: STAGES=3,); or"
+            " leave it out",
         )
     return Stages(len(names) + 1, names, words)
 

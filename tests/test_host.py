@@ -133,6 +133,11 @@ def test_variables_without_sense_are_one_line_before_anything_runs(words, says, 
         ("config=configs/cifar10.yaml", "no variable config; did you mean CONFIG?"),
         ("NCCL_DEBUG=INFO", "stands before make: NCCL_DEBUG=… make"),
         ("it's=1", "no variable it's → see `make help`"),
+        ("EPOCHS=3", 'no variable EPOCHS; it is a knob: ARGS="--epochs 3"'),
+        ("lr=0.1", 'no variable lr; it is a knob: ARGS="--optim.lr 0.1"'),
+        ("MODEL=resnet18", 'no variable MODEL; it is a knob: ARGS="--model.name resnet18"'),
+        ("BATCH_SIZE=64", 'no variable BATCH_SIZE; it is a knob: ARGS="--batch_size 64"'),
+        ("data.size=32", 'no variable data.size; it is a knob: ARGS="--data.size 32"'),
     ],
 )
 def test_a_variable_that_make_does_not_know_is_an_error(word, says, tmp_path) -> None:

@@ -182,8 +182,8 @@ def test_knobs_that_do_not_decide_the_result_may_change_on_resume(finished, cli)
     assert free.code == 0
     other = cli("fit", "--config", config, "--run", finished, "--resume", "--optim.lr", 0.2)
     assert other.code == 2
-    assert "was started with another optim.lr" in other.err
-    assert "go on with --optim.lr 0.1, or start another run" in one_line(other.err)
+    assert "was started with optim.lr 0.1, and not 0.2" in other.err
+    assert "go on with --optim.lr 0.1, or start a new run" in one_line(other.err)
     other = cli("fit", "--config", "configs/cifar10.yaml", "--run", finished, "--resume")
     assert f"go on with --config {config} (with make: CONFIG=)" in one_line(other.err)
 
@@ -204,7 +204,7 @@ def test_an_edited_experiment_is_not_believed_on_resume(finished, cli, tmp_path,
     assert done.code == 2
     who = "the last checkpoint of" if edited == "both" else ""
     was, now = ("3", "0") if edited == "run.json" else ("0", "3")
-    assert f"with another seed ({was}, and now {now})" in one_line(done.err)
+    assert f"with seed {was}, and not {now}" in one_line(done.err)
     assert who in done.err
 
 

@@ -62,17 +62,19 @@ def test_processes_that_do_not_divide_the_lanes() -> None:
         share(8, 3, batch=128, level="deterministic")
     assert raised.value.fix == "use 1 or 2 or 4 or 8 processes"
     with pytest.raises(
-        UsageError, match="or 8 processes, or --lanes 3: other bits, and batch norm"
+        UsageError, match="or 8 processes, or a new run with --lanes 3: other bits, and batch norm"
     ):
         share(8, 3, batch=48, level="deterministic")
     with pytest.raises(UsageError, match="9 processes cannot share 8 lanes →") as raised:
         share(8, 9, batch=128, level="lockstep")
-    assert raised.value.fix.startswith("use at most 8 processes, or --lanes 16: other bits")
+    assert raised.value.fix.startswith(
+        "use at most 8 processes, or a new run with --lanes 16: other bits"
+    )
     with pytest.raises(UsageError, match="8 processes cannot share 1 lane →") as raised:
         share(1, 8, batch=64, level="lockstep")
     assert raised.value.fix == (
-        "use 1 process, or --lanes 8: other bits, and batch norm sees 8 samples at a time instead"
-        " of 64"
+        "use 1 process, or a new run with --lanes 8: other bits, and batch norm sees 8 samples at a"
+        " time instead of 64"
     )
     for level in ("lockstep", "fast", "deterministic"):
         assert [list(each) for each in share(8, 4, batch=128, level=level)] == [

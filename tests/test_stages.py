@@ -232,7 +232,6 @@ def test_copies_on_several_machines(tmp_path) -> None:
     ("said", "count", "names"),
     [
         ("", 0, ()),
-        ("1", 0, ()),
         ("2", 2, ()),
         ("layer2", 2, ("layer2",)),
         ("a, b.1", 3, ("a", "b.1")),
@@ -268,7 +267,13 @@ def test_a_number_of_processes_that_stages_cannot_be_on(world, lanes, problem, f
     assert fix in refused.value.fix
 
 
-@pytest.mark.parametrize("said", ["0", "-2", "a,,b", "a,a", ","])
+def test_a_comma_tells_a_module_whose_name_is_a_number() -> None:
+    found = asked.asked({"STAGES": "3,"})
+    assert found == asked.Stages(2, ("3",), "STAGES=3,")
+    assert asked.asked({"STAGES": "3"}) == asked.Stages(3, (), "STAGES=3")
+
+
+@pytest.mark.parametrize("said", ["0", "1", "-2", "a,,b", "a,a", ",", "2,,"])
 def test_what_stages_cannot_say(said) -> None:
-    with pytest.raises(UsageError, match="is neither a number nor names of modules"):
+    with pytest.raises(UsageError, match="is neither a number of 2 or more nor names of modules"):
         asked.asked({"STAGES": said})

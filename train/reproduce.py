@@ -111,7 +111,7 @@ def _plan(config: Config, manifest: dict[str, Any], cpus: int | None, gpus: int 
     try:
         return plan.of(config, {**os.environ, **where, **told}, config.lanes)
     except UsageError as error:  # other lanes, which it may advise, are other bits
-        raise UsageError(error.problem, error.fix.partition(", or --lanes")[0]) from error
+        raise UsageError(error.problem, error.fix.partition(", or a new run")[0]) from error
 
 
 def _compare(run: Path, again: Path, contradictions: list[str]) -> None:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -38,7 +40,7 @@ def sheet(pixels: Tensor, words: Sequence[str]) -> Image.Image:
     height, width = (factor * side for side in pixels.shape[2:])
     rows = math.ceil(len(pixels) / _COLUMNS)
     drawn = Image.new("RGB", (_COLUMNS * width, rows * (height + _LINE)), "white")
-    pen, font = ImageDraw.Draw(drawn), ImageFont.load_default(11)
+    pen, font = ImageDraw.Draw(drawn), _font()
     for place, (image, said) in enumerate(zip(pixels, words, strict=True)):
         left, top = (place % _COLUMNS) * width, (place // _COLUMNS) * (height + _LINE)
         array = image.permute(1, 2, 0).numpy()
@@ -46,6 +48,14 @@ def sheet(pixels: Tensor, words: Sequence[str]) -> Image.Image:
         drawn.paste(tile.resize((width, height), Image.Resampling.NEAREST), (left, top))
         pen.text((left + 2, top + height + 1), said, fill="black", font=font)
     return drawn
+
+
+def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Matplotlib's, which has accents, Greek and Cyrillic; Pillow's own has ASCII."""
+    found = find_spec("matplotlib")
+    for place in found.submodule_search_locations or () if found else ():
+        return ImageFont.truetype(Path(place) / "mpl-data/fonts/ttf/DejaVuSans.ttf", 10)
+    return ImageFont.load_default(11)
 
 
 def _first(

@@ -24,8 +24,9 @@ def by_reason(bad: dict[str, str]) -> str:
     for name, why in bad.items():
         groups.setdefault(_NUMBER.sub("#", why), []).append(name)
     common = sorted(groups.values(), key=lambda names: -len(names))
-    more = f"; and {len(common) - _REASONS} other reasons" if len(common) > _REASONS else ""
-    return "; ".join(f"{some(names)} ({_why(names, bad)})" for names in common[:_REASONS]) + more
+    shown = len(common) if len(common) <= _REASONS + 1 else _REASONS  # not "1 other"
+    more = f"; and {len(common) - shown} other reasons" if len(common) > shown else ""
+    return "; ".join(f"{some(names)} ({_why(names, bad)})" for names in common[:shown]) + more
 
 
 def _why(names: list[str], bad: dict[str, str]) -> str:

@@ -1,7 +1,7 @@
 """An experiment's file: read, override, check, compare and write it."""
 
 from train.experiment.aliases import meant
-from train.experiment.comparing import changed, differences, dump, signature, typed, value
+from train.experiment.comparing import changed, differences, dump, signature, told, typed, value
 from train.experiment.parsing import load, loaded, moved, parse, settled
 from train.experiment.reading import read_yaml
 
@@ -17,6 +17,7 @@ __all__ = [
     "read_yaml",
     "settled",
     "signature",
+    "told",
     "typed",
     "value",
 ]

@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
 from train.config import Config, knobs
 from train.knobs import is_free
+
+_EXACT = 1e15  # whole numbers below are floats exactly
 
 
 def dump(config: Config) -> str:
@@ -39,7 +42,18 @@ def value(config: Config, name: str) -> Any:
 
 def typed(value: Any) -> str:
     """A knob's value as it is given on the command line."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        value = int(value)  # 30 of 30.0
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def told(other: Sequence[tuple[str, Any, Any]]) -> str:
+    """Knobs that differ, for people: epochs 30, and not 4.
+
+    Args:
+        other: name, what it was, and what it is now.
+    """
+    return "; ".join(f"{name} {typed(was)}, and not {typed(now)}" for name, was, now in other)
 
 
 def changed(config: Config, name: str, now: Any) -> Config:

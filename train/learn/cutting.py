@@ -161,4 +161,6 @@ def _such(model: nn.Module, every: Sequence[Seen]) -> str:
     begun = every[0].begun
     can = [name for name in begun if why_not(model, every, name) is None]
     first = sorted(can, key=lambda name: (name.count("."), begun[name].at))[:4]
-    return ", ".join(first) if first else "none: train it whole, without STAGES"
+    number = next((name for name in first if name.isdecimal()), None)
+    alone = f" (one alone: STAGES={number},)" if number else ""
+    return ", ".join(first) + alone if first else "none: train it whole, without STAGES"

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from host.errors import HostError
+from host.errors import ANOTHER, HostError
 from host.text import printable
 from train.process import outcome
 from train.record import sign
@@ -44,7 +44,8 @@ def wait(folder: Path, deadline: float) -> str | None:
         return _wait(folder, deadline)
     except OSError as error:
         raise HostError(
-            f"cannot read {folder / sign.NAME}: {error.strerror}", "choose another --run"
+            f"cannot read {folder / sign.NAME}: {error.strerror}",
+            ANOTHER,
         ) from error
 
 
@@ -127,7 +128,8 @@ class _Writer:
         except OSError as error:
             if self.far:
                 raise HostError(
-                    f"cannot write {self.path}: {error.strerror}", "choose another --run"
+                    f"cannot write {self.path}: {error.strerror}",
+                    ANOTHER,
                 ) from error
         self.thread.start()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from host.errors import DataError, UsageError
 from train.config import Config
 from train.config.data import root_flag
-from train.experiment import differences, parse, settled, typed
+from train.experiment import differences, parse, settled, told, typed
 from train.lanes.runtime import Runtime
 from train.record import documents, files, lock, rundir
 from train.record.facts import Facts
@@ -88,9 +88,6 @@ def _check_experiment(config: Config, path: Path) -> None:
 def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
     other = differences(now, settled(before))
     if other:
-        said = ", ".join(
-            f"{name} ({typed(was)}, and now {typed(value)})" for name, value, was in other
-        )
         words = shlex.join(word for name, _, was in other for word in (f"--{name}", typed(was)))
         if len(other) > _FEW:
             words = f"--config {run / 'config.yaml'} (with make: CONFIG=)"
@@ -99,9 +96,8 @@ def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
         if list(weights.parent.glob("model.0of*.safetensors")):  # of sharded weights
             own = ", from its weights if you like, which make export writes into one file"
         raise UsageError(
-            f"{what} with another {said}",
-            f"go on with {words}, or start another run{own}; --run {run} --resume (make:"
-            f" RUN={run} ARGS=--resume) and nothing else goes on as it was started",
+            f"{what} with {told([(name, was, now) for name, now, was in other])}",
+            f"go on with {words}, or start a new run{own}",
         )
 
 

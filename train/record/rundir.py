@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from host import TOLD
-from host.errors import CheckpointError, HostError, UsageError
+from host.errors import ANOTHER, CheckpointError, HostError, UsageError
 from train.config import Config
 from train.experiment import signature
 from train.record import documents, files
@@ -63,7 +63,7 @@ def continued(run: Path, resume: str | bool | None) -> bool:
         done = status(run) == "finished"
         raise UsageError(
             f"{run} already holds {'a finished' if done else 'an unfinished'} run",
-            f"{'' if done else 'add --resume to go on, or '}choose another --run",
+            f"{'' if done else 'add --resume to go on, or '}{ANOTHER}",
         )
     return held
 
@@ -139,11 +139,11 @@ def _writable(run: Path, *, fresh: bool = False) -> Path:
     except FileExistsError:
         if fresh:
             raise
-        raise UsageError(f"{run} is a file", "choose another --run") from None
+        raise UsageError(f"{run} is a file", ANOTHER) from None
     except OSError as error:
         raise HostError(
             f"the run directory {run} cannot be written: {error.strerror}",
-            "choose another --run, or mend its permissions",
+            f"{ANOTHER}, or mend its permissions",
         ) from error
     return run
 

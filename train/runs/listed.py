@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from host.errors import CheckpointError
-from train.record import documents, lock
+from train.record import documents, lock, rundir
 from train.record import metrics as metrics_file
 
 STATUSES = ("finished", "stopped", "failed", "running", "ended", "damaged")
@@ -87,7 +87,9 @@ def _so_far(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """
     last: dict[str, Any] = {}
     best: dict[str, Any] = {}
-    step = 0
+    step = max(
+        (rundir.step_of(path) or 0 for path in rundir.steps(rundir.checkpoints(run))), default=0
+    )
     with suppress(OSError):
         for row in metrics_file.read(run):
             step = max(step, row["step"])

@@ -3,7 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 
-from host.errors import HostError, UsageError
+from host.errors import ANOTHER, HostError, UsageError
 from train.record import files, rundir
 from train.sweeps import spec
 
@@ -25,7 +25,8 @@ def going_on(run: Path | None, *, resume: bool) -> Path | None:
         return None
     if not resume:
         raise UsageError(
-            f"{run} already holds a sweep", "add --resume to go on, or choose another --run"
+            f"{run} already holds a sweep",
+            f"add --resume to go on, or {ANOTHER}",
         )
     return run
 
@@ -42,7 +43,8 @@ def made(run: Path | None, name: str) -> Path:
         others = [path.name for path in run.iterdir() if path.name[0] != "."]
     except OSError as error:
         raise HostError(
-            f"the folder {run} cannot be made: {error.strerror}", "choose another --run"
+            f"the folder {run} cannot be made: {error.strerror}",
+            ANOTHER,
         ) from error
     if others:
         raise UsageError(

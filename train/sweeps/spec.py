@@ -9,10 +9,10 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from host import regular
-from host.errors import CheckpointError, UsageError
+from host.errors import ANOTHER, CheckpointError, UsageError
 from train import experiment
 from train.config import Config
-from train.experiment import differences, typed
+from train.experiment import differences, told
 from train.record import documents
 from train.sweeps import points, space
 from train.sweeps.points import Points
@@ -113,7 +113,7 @@ class Spec:
         Raises:
             CheckpointError: that cannot be done.
         """
-        fix = "choose another --run, or make room"
+        fix = f"{ANOTHER}, or make room"
         documents.write(folder / NAME, documents.text(asdict(self)) + "\n", fix)
 
 
@@ -138,7 +138,8 @@ def read(folder: Path) -> Spec | None:
             first = error.errors(include_url=False)[0]
             why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise CheckpointError(
-            f"{path} is damaged: {why}", "restore it from a copy, or choose another --run"
+            f"{path} is damaged: {why}",
+            f"restore it from a copy, or {ANOTHER}",
         ) from error
 
 
@@ -155,17 +156,17 @@ def going_on(before: Spec, said: Mapping[str, Any], folder: Path) -> Spec:
     for name, flag in _FLAGS.items():
         if getattr(now, name) != getattr(before, name):
             other = differences(before.experiment({}), now.experiment({}))
-            named = [f"{knob} ({typed(was)}, and now {typed(value)})" for knob, was, value in other]
-            what = ", ".join(named) if name in ("knobs", "given") and named else flag
+            named = name in ("knobs", "given") and other
             raise UsageError(
-                f"the sweep in {folder} was started with another {what}",
-                f"go on with --run {folder} --resume alone, or choose another --run",
+                f"the sweep in {folder} was started with"
+                f" {told(other) if named else f'another {flag}'}",
+                f"go on with --run {folder} --resume alone, or {ANOTHER}",
             )
     if now.trials != before.trials and (now.trials or 0) < (before.trials or math.inf):
         asked = "all combinations" if before.trials is None else f"{before.trials} trials"
         raise UsageError(
             f"--trials {now.trials}, and the sweep in {folder} was asked for {asked}",
-            "ask for more, or choose another --run",
+            f"ask for more, or {ANOTHER}",
         )
     return now
 
@@ -181,5 +182,5 @@ def check_place(before: Spec, place: Mapping[str, str | int], folder: Path) -> N
             raise UsageError(
                 f"the sweep in {folder} was started with {name} {was}, and this is"
                 f" {place.get(name)}",
-                "go on with the same PRECISION, GPUS, CPUS and --workers, or choose another --run",
+                f"go on with the same PRECISION, GPUS, CPUS and --workers, or {ANOTHER}",
             )
