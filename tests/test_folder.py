@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 from conftest import picture
 from PIL import Image
 
 from host.errors import DataError
 from train.config import Data
-from train.data import load
+from train.data import load, mosaic
 
 
 @pytest.fixture
@@ -260,3 +261,10 @@ def test_a_size_past_all() -> None:
 
     with pytest.raises(UsageError, match=r"data\.size = 1000000: input should be less"):
         parse({"data": {"size": 1_000_000}}, "here")
+
+
+def test_the_picture_of_the_data_has_accents() -> None:
+    """Each letter that a font lacks is the same box."""
+    blank = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
+    drawn = {mosaic.sheet(blank, [letter]).tobytes() for letter in "éñЧя"}
+    assert len(drawn) == 4
