@@ -165,6 +165,16 @@ def test_resume_without_a_value_finds_the_newest_unfinished_run(cli, tmp_path, m
     assert len(list((tmp_path / "digits").iterdir())) == 3
 
 
+def test_a_misspelt_run_that_is_to_go_on_has_a_hint(tmp_path, capsys) -> None:
+    for name in ("pictures", "seed-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    for name in ("pictues", "seed-2", "other"):
+        assert rundir.choose(Config(), tmp_path / name, resume=True) == tmp_path / name
+    said = one_line(capsys.readouterr().err)
+    assert said.endswith("pictues to continue; did you mean pictures? A new one begins")
+
+
 def test_a_finished_run_is_left_as_it_is(finished, cli) -> None:
     before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
     config = finished / "config.yaml"

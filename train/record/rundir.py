@@ -3,12 +3,14 @@
 import os
 import re
 import shlex
+import sys
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from host import TOLD
-from host.errors import ANOTHER, CheckpointError, HostError, UsageError
+from host.errors import ANOTHER, CheckpointError, HostError, UsageError, nearest
+from host.text import printable
 from train.config import Config
 from train.experiment import signature
 from train.record import documents, files
@@ -40,7 +42,10 @@ def choose(config: Config, run: Path | None, resume: str | bool | None) -> Path:
             )
         return run
     if run is not None:
-        return run if (run / "run.json").exists() else _writable(_unused(run))
+        there = (run / "run.json").exists()
+        if resume and not there:
+            _warn_of_misspelt(run)
+        return run if there else _writable(_unused(run))
     if resume:
         return _newest_unfinished(RUNS / config.name)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -50,6 +55,21 @@ def choose(config: Config, run: Path | None, resume: str | bool | None) -> Path:
             return _writable(new, fresh=True)
         except FileExistsError:  # another start in the same second
             new = new.with_name(f"{new.name}+")
+
+
+def _warn_of_misspelt(run: Path) -> None:
+    """Say which run may be meant, where none is to be continued and a new one begins."""
+    # Those of a loop differ in numbers: RUN=runs/seed-1, RUN=runs/seed-2.
+    others = {
+        re.sub("[0-9]+", "#", each.parent.name): each for each in run.parent.glob("*/run.json")
+    }
+    others.pop(re.sub("[0-9]+", "#", run.name), None)
+    near = nearest(run.name, [each.parent.name for each in others.values()], like=0.8)
+    if near:
+        print(
+            printable(f"warning: there is no run in {run} to continue{near} A new one begins"),
+            file=sys.stderr,
+        )
 
 
 def continued(run: Path, resume: str | bool | None) -> bool:
