@@ -9,6 +9,7 @@ from host.machine import Machine
 _VOLTA = range(0x1D81, 0x1DF7)
 _OPEN_ONLY = 10  # compute capability of Blackwell, the first that the closed modules do not start
 _BLACKWELL = 0x2900  # its first device
+_WHOLE_CARDS = ("Amazon EC2", "Google")  # as the firmware names clouds that give no parts of one
 
 
 def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, str, str]:
@@ -31,7 +32,8 @@ def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, s
 
 def unknown(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
     """The driver does not know the card: it is newer, or a part of one, or too old for it."""
-    if kind.is_guest(machine):
+    vendor = (machine.read("/sys/class/dmi/id/sys_vendor") or "").strip()
+    if kind.is_guest(machine) and vendor not in _WHOLE_CARDS:
         return (
             "this driver does not know the card",
             (
@@ -71,7 +73,8 @@ def closed(machine: Machine) -> tuple[str, str, str]:
         "from Blackwell on (RTX 50, B200, GB10) only the open ones start the card",
         (
             f"install the open modules of the same driver (Ubuntu: nvidia-driver-{major}-open,"
-            " Debian: nvidia-open-kernel-dkms, Arch: nvidia-open, a .run file:"
+            " Debian: nvidia-open-kernel-dkms, Arch: nvidia-open, Enterprise Linux: sudo dnf module"
+            " reset nvidia-driver && sudo dnf module install nvidia-driver:open-dkms, a .run file:"
             " --kernel-module-type=open), and reboot"
         ),
     )

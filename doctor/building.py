@@ -115,6 +115,16 @@ def _headers(sources: list[str], running: str) -> bool:
     return any(name in sources for name in (f"linux-headers-{running}", f"kernel-devel-{running}"))
 
 
+def by_dkms(machine: Machine) -> str | None:
+    """Another kernel that DKMS has built the module for, where there is none for this one."""
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    said = machine.run("dkms", "status").out
+    built = re.findall(
+        r"^nvidia[^,:]*[,/] ?[^,:]+, ([^,:]+), [^,:]+: installed", said, re.MULTILINE
+    )
+    return None if running in built or not built or not running else max(built)
+
+
 def elsewhere(machine: Machine) -> str | None:
     """Another kernel that has NVIDIA's module: this one has none, and nobody would build it."""
     return None if machine.names("/var/lib/dkms") else _having(machine)

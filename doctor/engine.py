@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from doctor import disks, distribution
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import INSIDE, cuda, docker
+from host import INSIDE, cuda, docker, nvidia, visible
 from host import image as images
 from host.errors import LockstepError
 from host.machine import Machine
 
 _THREADS_SINCE = (20, 10, 10)
+_BLACKWELL = (12, 8)  # the first CUDA whose wheels have its kernels, and none before Turing's
 LARGER_DISK = "docker system prune, or give Docker a larger disk (data-root in daemon.json)"
 
 
@@ -125,7 +126,7 @@ def environment(machine: Machine) -> Finding:
     if trains(machine) or machine.exists(str(INSIDE)):
         return skip("local environment", "training runs in a container")
     if machine.exists(f"{machine.home}/.venv/bin/python"):
-        return ok("local environment", ".venv")
+        return _other_torch(machine) or ok("local environment", ".venv")
     for program in ("uv", "python3.13", "python3.12", "python3.11", "python3"):
         if program == "uv" and machine.has("uv"):
             return ok("local environment", "uv makes it")
@@ -138,6 +139,37 @@ def environment(machine: Machine) -> Finding:
         "nothing to train in",
         "install Docker Engine, or uv: https://docs.astral.sh/uv",
     )
+
+
+def _other_torch(machine: Machine) -> Finding | None:
+    """The torch in .venv is a build that cannot use these GPUs."""
+    lib = f"{machine.home}/.venv/lib"
+    places = [f"{lib}/{name}/site-packages/torch/version.py" for name in machine.names(lib)]
+    text = "\n".join(machine.read(place) or "" for place in places)
+    found = re.search(r"^__version__ = '([\w.]{1,60}\+(?:cpu|cu(\d{2,3})))'", text, re.MULTILINE)
+    gpus = visible.seen(machine)
+    if found is None or not gpus:
+        return None
+    strange = [
+        gpu.name
+        for gpu in gpus
+        if found.group(2) and gpu.capability and not _runs(found.group(2), gpu.capability)
+    ]
+    if found.group(2) and not strange:
+        return None
+    return warn(
+        "local environment",
+        f"torch {found.group(1)} in .venv",
+        f"it has no kernels for the {strange[0]}" if strange else "this build knows no GPU",
+        "rm -rf .venv; make train installs the torch of the lock",
+    )
+
+
+def _runs(build: str, capability: nvidia.Capability) -> bool:
+    """Whether PyTorch's wheels for CUDA 12.4, as `124`, have kernels for a GPU."""
+    if (int(build[:-1]), int(build[-1])) < _BLACKWELL:
+        return capability < (10, 0)
+    return capability >= (7, 5)
 
 
 def image_here(machine: Machine) -> str | None:

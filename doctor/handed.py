@@ -59,7 +59,7 @@ _UNSEEN = (
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     ),
     (
-        r"bpf_prog_query|failed to add device rules|cgroups?/devices.*permission denied",
+        r"bpf_prog_query|failed to add device rules|cgroups?/devices.*(denied|not permitted)",
         "the toolkit may not set the device cgroup: a rootless engine, or one inside LXC",
         f"{NO_CGROUPS}=true; restart the engine",
     ),
@@ -147,7 +147,8 @@ def _examine(machine: Machine) -> Finding:
     ]
     # What waits for the container complains after what could not start it.
     telling = [row for row in rows if re.search(r"nvidia-container-cli|requirement error", row)]
-    seen = (telling or rows)[-1][:160] if answer.code and rows else f"{count} of {len(gpus)}"
+    last = re.sub(r"^.*stderr: ", "", (telling or rows or [""])[-1])  # after what started what
+    seen = last[:160] if answer.code and rows else f"{count} of {len(gpus)}"
     return fail(name, seen, why, fix)
 
 

@@ -42,27 +42,40 @@ def examine(machine: Machine, on_bus: str) -> Finding:
             "a new kernel came without them, and DKMS needs them",
             f"{headers}; then sudo dkms autoinstall && sudo modprobe nvidia; {CPU}",
         )
-    elif (broken := building.broken(machine)) is not None:
-        seen, why, build = broken
+    elif (found := building.broken(machine) or _for_another(machine)) is not None:
+        seen, why, build = found
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {CPU}")
-    elif (other := building.elsewhere(machine)) is not None:
-        return fail(
-            "driver",
-            f"{on_bus}; its module is there for kernel {other}, and not for the one that runs",
-            "it was installed without DKMS, which builds it anew for each kernel",
-            (
-                f"boot {other}; or install the kmod-nvidia of this kernel, once there is one; or"
-                f" sudo dnf module install nvidia-driver:latest-dkms, which builds it; {CPU}"
-                if "rhel" in distribution.names(machine)
-                else "install the driver again for this kernel, from packages with DKMS (of a .run"
-                f" file: sudo sh NVIDIA-Linux-*.run --dkms); or boot {other}; {CPU}"
-            ),
-        )
     else:
         seen = "installed, and not loaded"
         why = "after a kernel upgrade its module may not have been built; else the kernel says why"
         build = f"sudo modprobe nvidia; sudo dmesg | tail; {build}"
     return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {CPU}")
+
+
+def _for_another(machine: Machine) -> tuple[str, str, str] | None:
+    """The module is there for another kernel than the one that runs: seen, why, fix."""
+    old = building.by_dkms(machine)
+    if old is not None:
+        headers = distribution.of(machine, distribution.HEADERS, distribution.APT_HEADERS)
+        return (
+            f"DKMS has built its module for kernel {old}, and not for the one that runs",
+            "the kernel came without its headers, or before them",
+            f"sudo dkms autoinstall && sudo modprobe nvidia; where headers lack: {headers}",
+        )
+    other = building.elsewhere(machine)
+    if other is None:
+        return None
+    return (
+        f"its module is there for kernel {other}, and not for the one that runs",
+        "it was installed without DKMS, which builds it anew for each kernel",
+        (
+            f"boot {other}; or install the kmod-nvidia of this kernel, once there is one; or"
+            " sudo dnf module install nvidia-driver:latest-dkms, which builds it"
+            if "rhel" in distribution.names(machine)
+            else "install the driver again for this kernel, from packages with DKMS (of a .run"
+            f" file: sudo sh NVIDIA-Linux-*.run --dkms); or boot {other}"
+        ),
+    )
 
 
 def not_signed(machine: Machine, on_bus: str) -> Finding:

@@ -85,14 +85,15 @@ def choose(lines: list[table.Line], driver: Driver | None, wanted: str) -> table
 
 
 def _why_not(line: table.Line, driver: Driver) -> str | None:
-    if driver.major is not None and driver.major < line.driver:
-        return f"driver {driver.version} is older than {line.driver}, which {line.name} needs"
+    # The GPU first: what it lacks no newer driver brings.
     for gpu in driver.gpus:
         if gpu.capability is not None and not line.runs_on(gpu.capability):
             return (
                 f"{line.name} has no kernels for the {gpu.name}"
                 f" (compute capability {_dotted(gpu.capability)})"
             )
+    if driver.major is not None and driver.major < line.driver:
+        return f"driver {driver.version} is older than {line.driver}, which {line.name} needs"
     return None
 
 

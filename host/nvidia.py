@@ -79,6 +79,15 @@ _KEPLER = re.compile(
 )
 
 
+# Maxwell and Pascal, whose drivers may be as old.
+_BEFORE_VOLTA = (
+    (r"GTX (745|750)\b|Quadro K[126]200|Tesla M10\b|NVS 810", (5, 0)),
+    (r"GTX 9[5-8]0\b|TITAN X\b|Quadro M\d|Tesla M(4|6|40|60)\b", (5, 2)),
+    (r"Tesla P100|GP100", (6, 0)),
+    (r"GTX? 10[1-8]0\b|TITAN Xp|Quadro P\d|Tesla P(4|6|40)\b|\bP10[246]-", (6, 1)),
+)
+
+
 @dataclass(frozen=True)
 class Gpu:
     """A GPU as the driver lists it."""
@@ -130,7 +139,8 @@ class Gpu:
         """Compute capability, 8.6 as (8, 6); None where the driver is too old to tell."""
         found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})", self.text("compute_cap") or "")
         if found is None:
-            return (3, 0) if _KEPLER.search(self.name) else None
+            older = (c for sign, c in _BEFORE_VOLTA if re.search(sign, self.name))
+            return (3, 0) if _KEPLER.search(self.name) else next(older, None)
         return int(found.group(1)), int(found.group(2))
 
     @property
