@@ -7,6 +7,8 @@ import math
 import os
 import re
 import sys
+from pathlib import Path
+from typing import Iterable
 
 _SHOWN = 80
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -14,6 +16,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,19}")
 # A path made of an address has one slash left.
 _USER = re.compile(r"(\w:/{1,2})[^\s/@]+@")
 _QUERY = re.compile(r"(\w:/{1,2}[^\s?'\"]*)\?[^\s'\"]+")
+_NAMED = 3  # of many, in a message
 
 
 def printable(text: str) -> str:
@@ -100,3 +103,12 @@ def whole(text: str | None) -> int | None:
     """A text that is a whole number and nothing else; None for any other."""
     found = _WHOLE.fullmatch((text or "").strip())
     return int(found.group()) if found else None
+
+
+def some(names: Iterable[object], root: Path | None = None) -> str:
+    """A few of many names, for a message."""
+    listed = sorted(str(name) for name in names)
+    if root is not None:
+        listed = [str(Path(name).relative_to(root)) for name in listed]
+    more = f" and {len(listed) - _NAMED:,} more" if len(listed) > _NAMED else ""
+    return ", ".join(listed[:_NAMED]) + more

@@ -391,6 +391,25 @@ def test_data_of_other_classes_or_sizes_cannot_be_evaluated_on(cli, folder, tmp_
         shutil.rmtree(data / split / "dark")
         (data / split / "third").rename(data / split / "dim")
     assert "it has no dark and has dim as well" in one_line(cli("evaluate", "--run", run).err)
+    (run / "result.json").unlink()
+    done = cli("fit", *SHORT, *words, "--run", run, "--resume")
+    assert done.code == 3
+    assert "started on: it has no dark and has dim as well" in one_line(done.err)
+
+
+def test_weights_that_are_not_the_run_s_last_ones_are_told(finished, cli, tmp_path) -> None:
+    run = tmp_path / "r"
+    shutil.copytree(finished, run)
+    shutil.rmtree(run / "checkpoints" / rundir.name_of(20))
+    for verb in ("evaluate", "export"):
+        done = cli(verb, "--run", run)
+        assert done.code == 0
+        said = "came to step 20, and its newest checkpoint is that of step 15"
+        assert said in done.err
+    shutil.rmtree(run / "checkpoints")
+    done = cli("evaluate", "--run", run)
+    assert done.code == 2
+    assert f"make reproduce RUN={run} trains this one again" in one_line(done.err)
 
 
 @pytest.mark.slow

@@ -196,8 +196,8 @@ def test_folders_without_splits_are_classes(tmp_path) -> None:
         (["a/b/0.png", "a/c/0.png"], "has one class, a; deeper down are b, c"),
         (["train/a/0.png", "train/b/0.png", "val/a/0.png", "valid/a/0.png"], "several such splits"),
         (["test/a/0.png", "val/a/0.png"], "no split named train, only test, val"),
-        (["train/Cat/0.png", "train/cat/0.png"], "differ in blanks or capitals alone"),
-        (["train/a/0.png", "train/a /0.png"], "differ in blanks or capitals alone"),
+        (["train/Cat/0.png", "train/cat/0.png"], "differ in blanks, capitals or a .0 alone"),
+        (["train/a/0.png", "train/a /0.png"], "differ in blanks, capitals or a .0 alone"),
         (["train/caf\u00e9/0.png", "train/cafe\u0301/0.png"], "differ in how an accent is written"),
         (["train/a/0.txt", "train/b/0.txt"], "holds no pictures in class folders, only"),
     ],
@@ -491,8 +491,26 @@ def test_lists_that_are_wrong(tmp_path, change, said) -> None:
     text = lines("pictures/{n}.png,{c}\n", "file_name,label\n")
     if "B" in said:  # a letter is a class of its own
         text, change = text.replace(",b", ",bus").replace(",a", ",car"), ("3.png,bus", "3.png,Bus")
-        said = "differ in blanks or capitals alone"
+        said = "differ in blanks, capitals or a .0 alone"
     refused(listed(tmp_path, text.replace(*change)), said)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (("0", "1", "0.0", "1"), "'0' and '0.0' differ in blanks, capitals or a .0 alone"),
+        (("0.5", "1", "2", "1"), "are numbers with fractions, such as 0.5, and not classes"),
+        (("0.0", "1.0", "2.0", "1.0"), None),
+        (("v0.5", "1", "2", "1"), None),
+    ],
+)
+def test_numbers_of_a_table_that_had_gaps_and_amounts(tmp_path, labels, said) -> None:
+    rows = [f"pictures/{n}.png,{labels[n % 4]}" for n in range(10)]
+    root = listed(tmp_path, "file_name,label\n" + "\n".join(rows) + "\n")
+    if said:
+        refused(root, said)
+    else:
+        assert load(Data(source="folder", root=str(root))).classes == sorted({*labels})
 
 
 def test_a_list_that_contradicts_the_folders(root) -> None:

@@ -10,8 +10,8 @@ from host import lanes, launcher
 from host.errors import CheckpointError
 from host.lanes import default
 from host.stages import Stages
+from host.text import some
 from train.config import Config
-from train.data.pictures import some
 from train.lanes import order
 from train.lanes.sharding import Sharding
 from train.lanes.staging import Staging

@@ -64,7 +64,8 @@ class Journal:
             if not math.isfinite(loss) or not (self._scaled or math.isfinite(norm)):
                 raise DivergedError(
                     f"the loss or its gradient is not finite at step {step}",
-                    "lower --optim.lr, warm up longer, or set --optim.clip 1",
+                    "lower --optim.lr, or warm up longer"
+                    + ", or set --optim.clip 1" * (self.parts.config.optim.clip is None),
                 )
 
     def compare(self) -> None:

@@ -69,7 +69,7 @@ def _record(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if missing:
         raise UsageError(
             f"{run / 'run.json'} does not say enough: it has no {', '.join(sorted(missing))}",
-            "it was written by an older version; train it again",
+            "an older version wrote it, or somebody edited it; train it again",
         )
     result = documents.result(run) or {}
     if result.get("status") != "finished":

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from host import lanes
+from host.text import some
 from train.config import Config
-from train.data.pictures import some
 from train.lanes import order
 from train.lanes.staging import Staging
 from train.learn import models, pretrained

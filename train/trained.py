@@ -108,7 +108,7 @@ def chosen(options: argparse.Namespace) -> Path:
             f"say --run {named}, or --checkpoint {rundir.checkpoints(named) / 'best'}",
         )
     if named is None:
-        return rundir.final_checkpoint(options.run or rundir.newest())
+        return _newest(options.run or rundir.newest())
     if named.parent == Path() and not named.exists():
         named = rundir.checkpoints(options.run or rundir.newest()) / named
     if options.run is not None and options.run.resolve() not in named.resolve().parents:
@@ -117,6 +117,15 @@ def chosen(options: argparse.Namespace) -> Path:
             f"name one of {rundir.checkpoints(options.run)}, or take {options.run} away",
         )
     return named
+
+
+def _newest(run: Path) -> Path:
+    """The newest checkpoint; it says so where that is not the run's last one."""
+    path = rundir.final_checkpoint(run)
+    step, last = rundir.step_of(path), (documents.result(run) or {}).get("steps")
+    if isinstance(last, int) and step != last and launcher.rank() == 0:
+        warn(f"{run} came to step {last}, and its newest checkpoint is that of step {step}")
+    return path
 
 
 def experiment(path: Path) -> Config:

@@ -1,9 +1,8 @@
 """Pictures as they are stored, with their classes, and which of them are held out."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
@@ -12,7 +11,6 @@ from host.errors import DataError, UsageError
 from train.config import Data
 from train.lanes import order
 
-_NAMED = 3  # of many, in a message
 ALL = 1.0
 """A holdout that holds nothing back: what is measured is all there is."""
 
@@ -161,12 +159,3 @@ def no_columns(config: Data, what: str) -> None:
     for knob in ("image_column", "label_column"):
         if getattr(config, knob) is not None:
             raise UsageError(f"data.{knob} is set, and {what} have no columns", "take it away")
-
-
-def some(names: Iterable[object], root: Path | None = None) -> str:
-    """A few of many names, for a message."""
-    listed = sorted(str(name) for name in names)
-    if root is not None:
-        listed = [str(Path(name).relative_to(root)) for name in listed]
-    more = f" and {len(listed) - _NAMED:,} more" if len(listed) > _NAMED else ""
-    return ", ".join(listed[:_NAMED]) + more

@@ -11,12 +11,13 @@ import numpy as np
 
 from host import dotted
 from host.errors import DataError, UsageError
+from host.text import some
 from train.config import Augment, Data, Eval
 from train.data import twins, unusable
 from train.data.decode import DARK
 from train.data.image_data import ImageData
 from train.data.images import Split, measured_as
-from train.data.pictures import Arrays, Found, Labelled, some
+from train.data.pictures import Arrays, Found, Labelled
 from train.data.scaled import sizes_of
 from train.data.scan import COLOUR, Scan, reading, scan
 from train.data.sources import cifar, digits, folder, idx, own, synthetic

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from train.data.pictures import Labelled, some
+from host.text import some
+from train.data.pictures import Labelled
 from train.data.scan import Scan
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from host.errors import DataError
-from train.data.pictures import Found, Labelled, choose, some
+from host.text import some
+from train.data.pictures import Found, Labelled, choose
 from train.data.scan import Scan
 
 SPLITS = ("training", "validation")

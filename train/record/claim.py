@@ -110,8 +110,10 @@ def check_facts(run: Path, before: Facts, now: Facts) -> None:
     origin = f"the last checkpoint of {run}"
     _check_knobs(parse(now.config, "now"), parse(before.config, origin), run, f"{origin} was made")
     if before.data_sha256 != now.data_sha256:
+        how = before.other_classes(now.classes)
         raise DataError(
-            f"the data is not what {run} was started on",
+            f"the data is not what {run} was started on"
+            + (f": it {how}" if how else ", though its classes are"),
             f"name it with {root_flag()}, restore it, or start another run",
         )
     if before.mixed_precision != now.mixed_precision:

@@ -1,13 +1,14 @@
 """What a checkpoint says of the run that it is of, beside weights and progress."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from host.errors import CheckpointError
+from host.text import some
 
 Kind = TypeVar("Kind")
 Length = Annotated[int, Field(ge=1)]
@@ -37,6 +38,12 @@ class Facts:
     mixed_precision: str
     world_size: int
     sharded: bool = False
+
+    def other_classes(self, now: Sequence[str]) -> str:
+        """How data of other classes differs: "has no cat and has dog as well"; "" of the same."""
+        missing, more = {*self.classes} - {*now}, {*now} - {*self.classes}
+        said = [f"has no {some(missing)}"] * bool(missing)
+        return " and ".join(said + [f"has {some(more)} as well"] * bool(more))
 
     def written(self) -> dict[str, Any]:
         """The same for JSON."""

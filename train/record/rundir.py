@@ -204,6 +204,11 @@ def final_checkpoint(run: Path) -> Path:
         UsageError: the directory holds no run, or one without checkpoints.
     """
     found = steps(checkpoints(run))
+    if not found and status(run) == "finished":
+        raise UsageError(
+            f"{run} has no checkpoints any more",
+            f"name another run; make reproduce RUN={shlex.quote(str(run))} trains this one again",
+        )
     if not found:
         raise UsageError(f"there is no run with checkpoints in {run}", "name a run directory")
     return found[0]

@@ -132,20 +132,16 @@ def _measured(it: trained.Trained, every: bool, on_bad: str | None) -> "Metrics"
 
 def _unlike(data: "ImageData", facts: "Facts") -> str:
     """How the data is not what the weights were trained on."""
-    from train.data.pictures import some
-
     if data.train.shape != facts.shape:
         (was, tall, wide), (channels, height, width) = facts.shape, data.train.shape
         return (
             f"the pictures have {width}×{height} pixels and {channels} channels, and the weights"
             f" were trained on {wide}×{tall} and {was}"
         )
-    missing = sorted({*facts.classes} - {*data.classes})
-    more = sorted({*data.classes} - {*facts.classes})
-    if not missing and not more:
+    other = facts.other_classes(data.classes)
+    if not other:
         return "the data has its classes in another order than the weights were trained on"
-    said = [f"has no {some(missing)}"] * bool(missing) + [f"has {some(more)} as well"] * bool(more)
-    return f"the data has other classes than the weights were trained on: it {' and '.join(said)}"
+    return f"the data has other classes than the weights were trained on: it {other}"
 
 
 def _as_trained(config: Config, channels: int) -> Data:

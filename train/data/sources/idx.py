@@ -17,6 +17,7 @@ from torch import Tensor
 
 from host import regular
 from host.errors import DataError
+from host.text import some
 from train.config import Data
 from train.config.data import root_flag
 from train.data.pictures import (
@@ -24,7 +25,6 @@ from train.data.pictures import (
     Found,
     Labelled,
     no_columns,
-    some,
     two_splits,
 )
 from train.data.sources import labels

@@ -1,5 +1,6 @@
 """Classes and their numbers, from what a source says of each picture."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,10 +9,12 @@ import torch
 from torch import Tensor
 
 from host.errors import DataError, nearest
-from train.data.pictures import some
+from host.text import some
 
 _MOST = 1 << 20
 _WORD = 2
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
+_WHOLE = re.compile(r"(-?[0-9]+)\.0*$")  # as a table's column of numbers has it that has gaps
 _FIX = "mend the labels, or name another column with --data.label_column"
 
 
@@ -67,6 +70,7 @@ def number(
         else:
             names = sorted(set(words[0]))
             check_names(names, "labels")
+            _check_amounts(names)
         places = {name: place for place, name in enumerate(names)}
         _check_learned(both, words, places)
         numbers = [[places[word] for word in each] for each in words]
@@ -80,18 +84,30 @@ def check_names(names: Iterable[str], what: str) -> None:
     """See that classes differ in more than what is easily mistyped.
 
     Raises:
-        DataError: two differ in blanks or capitals alone.
+        DataError: two differ in blanks, capitals or a .0 alone.
     """
     first: dict[str, str] = {}
     for name in names:
-        plain = " ".join(name.split())
+        plain = _WHOLE.sub(r"\1", " ".join(name.split()))
         # Letters of an alphabet are classes of their own: a and A.
         other = first.setdefault(plain if len(plain) < _WORD else plain.casefold(), name)
         if other != name:
             raise DataError(
-                f"the {what} {other!r} and {name!r} differ in blanks or capitals alone",
+                f"the {what} {other!r} and {name!r} differ in blanks, capitals or a .0 alone",
                 "give one class one name",
             )
+
+
+def _check_amounts(names: Sequence[str]) -> None:
+    """Refuse a column that a text says of each picture, and that is no class but an amount."""
+    numbers = [_NUMBER.fullmatch(name) for name in names]
+    broken = next((name for name in names if "." in name and not _WHOLE.fullmatch(name)), None)
+    if all(numbers) and broken is not None:
+        raise DataError(
+            f"the labels are numbers with fractions, such as {broken}, and not classes",
+            "name the column of the classes with --data.label_column; where the numbers are names"
+            " of classes, put a letter in front of each",
+        )
 
 
 def _kind(value: Any) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 from host import regular
 from host.errors import DataError
+from host.text import some
 from train.config import Data
-from train.data.pictures import Found, Labelled, some, two_splits
+from train.data.pictures import Found, Labelled, two_splits
 from train.data.sources import labels
 from train.data.sources.files import files
 from train.data.sources.rows import (

@@ -17,8 +17,9 @@ from datasets import (
 
 from host import regular
 from host.errors import DataError
+from host.text import some
 from train.config import Data
-from train.data.pictures import Found, Labelled, some, two_splits
+from train.data.pictures import Found, Labelled, two_splits
 from train.data.sources import inside, labels, opening, places
 from train.data.sources.tree import HELD_OUT
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from host.errors import DataError
+from host.text import some
 from train.config import Data
-from train.data.pictures import Found, Labelled, no_columns, some, two_splits
+from train.data.pictures import Found, Labelled, no_columns, two_splits
 from train.data.sources.files import files
 from train.data.sources.labels import check_names
 from train.data.sources.walk import Walk, entries, is_folder, set_aside
