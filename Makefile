@@ -30,7 +30,7 @@ known := CONFIG GPUS CPUS SHARES STAGES PRECISION ACCELERATE ENGINE CUDA BASE_IM
          NODES NODE_RANK MASTER_ADDR MASTER_PORT NODE_WAIT NODE_SILENCE SHM_SIZE READ_ONLY MEMLOCK TENSORBOARD_PORT CDI_GPU PYTHON SHELL MAKEFLAGS WANDB_API_KEY_FILE HF_TOKEN_FILE
 stray := $(firstword $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v)))))
 ifneq ($(stray),)
-near  := $(shell $(PYTHON) -m host.strays '$(subst ','\'',$(stray))' '$(subst ','\'',$($(stray)))' $(known) 2>/dev/null)
+near  := $(shell $(PYTHON) -m host.strays '$(subst ','\'',$(stray))' $(known) 2>/dev/null)
 $(error make has no variable $(stray)$(near) → see `make help`; knobs go into ARGS (ARGS="--lanes 4"); what is for PyTorch and other libraries \
   stands before make: $(stray)=… make)
 endif

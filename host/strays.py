@@ -1,6 +1,6 @@
 """A variable that make does not know: what it may be meant for.
 
-    python3 -m host.strays NAME VALUE KNOWN…
+    python3 -m host.strays NAME KNOWN…
 
 prints the end of make's line: the nearest of the variables, or how a knob is written.
 """
@@ -15,13 +15,13 @@ from host import HOME
 from host.errors import nearest
 
 
-def hint(name: str, value: str, known: list[str]) -> str:
+def hint(name: str, known: list[str]) -> str:
     """; and what is meant by `name`, or nothing where nothing is like it."""
     close = nearest(name.upper(), known, like=0.8)  # GPU and GPUS, but not MODEL and CODE
     knobs = [knob for knob in _knobs() if _is_called(knob, name.lower())]
     if close or not knobs:
         return close or nearest(name.upper(), known, like=0.6)
-    return f'; it is a knob: ARGS="--{knobs[0]} {value}"'
+    return f'; it is a knob: ARGS="--{knobs[0]} …"'
 
 
 def _is_called(knob: str, word: str) -> bool:
@@ -45,4 +45,4 @@ def _knobs() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print(hint(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    print(hint(sys.argv[1], sys.argv[2:]))
