@@ -19,6 +19,16 @@ def akmods(machine: Machine) -> list[str]:
 
 def broken(machine: Machine) -> tuple[str, str, str] | None:
     """What those say who could not build the module, DKMS or NVIDIA's installer: seen, why, fix."""
+    stopped = re.search(
+        r"(/var/lib/dkms/nvidia[\w-]{0,40}/\w[\w.-]{0,40})/source/dkms\.conf does not exist",
+        machine.run("dkms", "status").said,
+    )
+    if stopped:
+        return (
+            f"DKMS stops at {stopped.group(1)}, of which the sources are gone",
+            "it builds no module for new kernels any more",
+            f"sudo rm -rf {stopped.group(1)}; sudo dkms autoinstall && sudo modprobe nvidia",
+        )
     before = _having(machine) or ""
     for name in machine.names("/var/lib/dkms"):
         # Debian's is nvidia-current, or nvidia-tesla-470.

@@ -32,6 +32,7 @@ UTILITIES = {
     "rhel": "sudo dnf install nvidia-driver-cuda   # of NVIDIA's repository",
     "arch": "sudo pacman -S nvidia-utils",
     "suse": "sudo zypper install nvidia-compute-utils-G06",
+    "gentoo": 'export PATH="$PATH:/opt/bin"   # x11-drivers/nvidia-drivers has it there',
     "nixos": 'services.xserver.videoDrivers = [ "nvidia" ];',
 }
 HEADERS = {
@@ -63,6 +64,9 @@ DKMS = (
 def key(machine: Machine) -> str:
     """The file of the key with which modules are signed here."""
     system = names(machine)
+    own = [n for n in machine.names("/var/lib/nvidia-pubkeys") if n.endswith(".der")]
+    if own:  # openSUSE's packages bring a key each
+        return f"/var/lib/nvidia-pubkeys/{max(own)}"
     if system[:1] == ["fedora"]:
         return "/etc/pki/akmods/certs/public_key.der"
     return (

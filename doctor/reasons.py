@@ -105,6 +105,13 @@ _LOG = (
             " with closed modules also: options nvidia NVreg_EnableGpuFirmware=0 in /etc/modprobe.d"
         ),
     ),
+    # https://github.com/NVIDIA/open-gpu-kernel-modules/issues/971
+    (
+        r"Failed to update Rx Detect Link mask",
+        "the state of its NVLinks cannot be had any more (dmesg: Rx Detect Link mask)",
+        "a fault of driver 570 on B200 that comes after 66 days and a half without a restart",
+        "reboot; then install a newer driver, or restart within that time",
+    ),
     (
         r"Missing ENDBR: \S+ \[nvidia",
         "the kernel stopped its module as it was loaded (Missing ENDBR)",

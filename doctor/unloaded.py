@@ -162,6 +162,15 @@ def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
                 " operator, or its precompiled drivers; then delete the pod"
             ),
         )
+    if log.last(machine, unbuilt.UNSIGNED) and unbuilt.secure_boot(machine):
+        return (
+            f"{on_bus}, no driver here, and Secure Boot refuses modules that are not signed",
+            "a driver that a container builds (the GPU operator's) is not signed",
+            (
+                "take your distribution's or your cloud's own driver, which is; or switch Secure"
+                " Boot off (GKE: a node pool made with --no-shielded-secure-boot)"
+            ),
+        )
     note = "" if "ubuntu" in distribution.names(machine) else "   # or your distribution's package"
     install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU + note)
     return f"{on_bus}, and no driver installed", "without it, it trains on the CPU", install

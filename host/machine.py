@@ -32,11 +32,13 @@ _TOLD = (
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
     *("OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY"),
 )
-# Kubernetes' plugins, WSL and driver containers put nvidia-smi there, and not on everybody's PATH.
+# Kubernetes' plugins, WSL, Gentoo and driver containers put nvidia-smi there, which is not on
+# everybody's PATH.
 _NVIDIA = (
     "/usr/bin",
     "/usr/local/nvidia/bin",
     "/usr/lib/wsl/lib",
+    "/opt/bin",
     "/run/nvidia/driver/usr/bin",
     "/run/current-system/sw/bin",
 )

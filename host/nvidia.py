@@ -81,7 +81,7 @@ _KEPLER = re.compile(
 
 # Maxwell and Pascal, whose drivers may be as old.
 _BEFORE_VOLTA = (
-    (r"GTX (745|750)\b|Quadro K[126]200|Tesla M10\b|NVS 810", (5, 0)),
+    (r"GTX (745|750)\b|Tesla M10\b|NVS 810", (5, 0)),
     (r"GTX 9[5-8]0\b|TITAN X\b|Quadro M\d|Tesla M(4|6|40|60)\b", (5, 2)),
     (r"Tesla P100|GP100", (6, 0)),
     (r"GTX? 10[1-8]0\b|TITAN Xp|Quadro P\d|Tesla P(4|6|40)\b|\bP10[246]-", (6, 1)),
