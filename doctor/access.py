@@ -96,7 +96,9 @@ def _whole(machine: Machine) -> str:
             f" NVIDIA_DRIVER_CAPABILITIES=compute,utility{told}"
         )
     major = (nvidia.loaded(machine) or "580").split(".")[0]
-    apt = f"sudo apt-get install libnvidia-compute-{major}   # libcuda1 on Debian"
+    apt = f"sudo apt-get install libnvidia-compute-{major}"
+    if distribution.names(machine)[:1] == ["debian"]:
+        apt = "sudo apt-get install libcuda1"
     return distribution.of(machine, distribution.UTILITIES, apt)
 
 

@@ -21,6 +21,11 @@ _COMPLAINTS = (
         "this user may not open /dev/nvidia*: no program of yours sees a GPU",
         "{join}",
     ),
+    (
+        r"NvRmMem\w* failed with permission denied",
+        "this user may not open a Jetson's /dev/nvmap and nvhost files: CUDA finds no GPU",
+        "sudo usermod -aG video,render $USER   # and log in again; restart a service",
+    ),
     (lost.SIGN, lost.WHY, lost.FIX),
     (
         r"libnvidia-ml",

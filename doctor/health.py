@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import fabric
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, visible
 from host.machine import Machine
@@ -162,7 +163,7 @@ def health(machine: Machine) -> Finding:
                         f"on the host: {helps}. If it is not yours: tell its owner, take another"
                     )
                 return unwell("GPU health", said, why, helps)
-    for look in (_switches, _sealed, _apart):
+    for look in (fabric.switches, _sealed, _apart):
         found = look(machine)
         if found is not None:
             return found
@@ -215,31 +216,4 @@ def _sealed(machine: Machine) -> Finding | None:
         "confidential computing is on, and the GPUs are not set ready",
         "CUDA does not start on any of them",
         "attest them, then sudo nvidia-smi conf-compute -srs 1",
-    )
-
-
-def _switches(machine: Machine) -> Finding | None:
-    """What sets up the switches between GPUs does not run, on a machine that has some."""
-    if limits.in_container(machine.root):
-        return None
-    if not any(re.fullmatch(r"nvidia-nvswitch\d+", name) for name in machine.names("/dev")):
-        return None
-    said = machine.run("systemctl", "is-active", "nvidia-fabricmanager").out.strip()
-    if said not in ("inactive", "failed"):  # what cannot be asked is not said
-        return None
-    states = [gpu.text("fabric.state") or "" for gpu in nvidia.health(machine)]
-    if said == "failed" and states and all(state == "Completed" for state in states):
-        return fail(
-            "GPU health",
-            f"there are NVSwitches, and nvidia-fabricmanager is {said}, after it had set them up",
-            "what wants more of the switches ends with error 802: NVLink SHARP, new links",
-            "end what uses the GPUs; sudo nvidia-smi -r; sudo systemctl restart"
-            " nvidia-fabricmanager; until then NCCL_NVLS_ENABLE=0",
-        )
-    return fail(
-        "GPU health",
-        f"there are NVSwitches, and nvidia-fabricmanager is {said}",
-        "CUDA does not start on any of the GPUs (error 802)",
-        "install nvidia-fabricmanager of the driver's own version, and sudo systemctl enable --now"
-        " nvidia-fabricmanager",
     )

@@ -17,7 +17,9 @@ def examine(machine: Machine) -> Finding:
         return skip("MIG", "no GPU that says")
     if not cut:
         return _to_be_cut(machine, gpus) or ok("MIG", "off")
-    if limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ:
+    empty = _without_instances(machine, cut)
+    given = limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ
+    if given and not empty:
         return ok("MIG", "this container has an instance, a part of a GPU")
     found = _half_way(machine, cut) or _uncut(machine, cut, gpus)
     if found is not None:

@@ -44,7 +44,8 @@ def _toolkit(machine: Machine) -> Finding:
         podman = machine.has("podman")
         wrong = (cdi.stale(machine) or _denied(machine)) if podman else None
         unknown = cdi.unlisted(machine)
-        return _uninstalled(machine) or wrong or unknown or skip("toolkit", "no engine")
+        pods = _without_runtime(machine)
+        return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")
     way = docker.handover(machine)
     if way is None:
         return _no_toolkit(machine)
@@ -53,6 +54,27 @@ def _toolkit(machine: Machine) -> Finding:
         or cdi.wrong(machine, way)
         or _closed(machine, way)
         or _known_holes(machine, way)
+    )
+
+
+def _without_runtime(machine: Machine) -> Finding | None:
+    """A node of Kubernetes whose containerd starts all pods by runc."""
+    folder = "/etc/containerd"
+    said = machine.read(f"{folder}/config.toml") or ""
+    for more in (f"{folder}/config.d", f"{folder}/conf.d"):
+        said += "".join(machine.read(f"{more}/{name}") or "" for name in machine.names(more))
+    if (
+        "nvidia" in said
+        or 'default_runtime_name = "runc"' not in said
+        or not machine.exists("/etc/kubernetes")
+    ):
+        return None
+    return warn(
+        "toolkit",
+        "containerd starts pods by runc, and knows no runtime of NVIDIA's",
+        "pods get no GPU, and the node offers none",
+        "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl"
+        " restart containerd; then start the device plugin's pod anew",
     )
 
 

@@ -9,18 +9,22 @@ from doctor.finding import Finding, fail, warn
 from host import limits, nvidia
 from host.machine import Machine
 
+_ENROOT = "/etc/enroot/enroot.conf"
+
 
 def missing(machine: Machine, version: str) -> Finding | None:
     """It is not there, and no program will bring it."""
     if limits.in_container(machine.root) or kind.is_lxc(machine):
         return _not_handed_over(machine, version)
     if _never_loaded(machine):
-        return warn(
-            "driver",
-            f"{version}; the module nvidia_uvm is not loaded",
+        why, fix = (
             "elsewhere the first program loads it; on NixOS CUDA does not start (unknown error)",
             'sudo modprobe nvidia-uvm; for good boot.kernelModules = [ "nvidia-uvm" ];',
         )
+        if machine.exists(_ENROOT):
+            why = "elsewhere the first program loads it; none in a container of enroot may"
+            fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0, by a unit at each boot"
+        return warn("driver", f"{version}; the module nvidia_uvm is not loaded", why, fix)
     if _without_libraries(machine):
         return fail(
             "driver",
@@ -82,7 +86,7 @@ def _never_loaded(machine: Machine) -> bool:
     modules = machine.read("/proc/modules") or ""
     nixos = "nixos" in distribution.names(machine)
     return (
-        nixos
+        (nixos or machine.exists(_ENROOT))
         and re.search(r"^nvidia ", modules, re.MULTILINE) is not None
         and ("nvidia_uvm " not in modules)
     )

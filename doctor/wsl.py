@@ -13,6 +13,7 @@ _WSL = "/usr/lib/wsl/lib"
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 # Windows' own has no number of a version; a package's has.
 _OWN = re.compile(r"libnvidia-ml\.so\.\d{3}[\d.]*")
+_OF_WINDOWS = re.compile("wsl2|^4[.]4[.]0-[0-9]+-microsoft")  # version 2, and version 1
 # The driver's packages, and not the container toolkit's.
 _PURGE = (
     "sudo apt-get purge '^(lib)?nvidia-(cfg|com|dec|dkms|driver|enc|extra|fbc|gl|headless|kernel"
@@ -93,6 +94,14 @@ def wsl(machine: Machine) -> Finding:
     if not is_windows(machine):
         return skip("WSL", "not Windows")
     release = (machine.read("/proc/sys/kernel/osrelease") or "").lower()
+    if not machine.exists(_DEVICE) and not _OF_WINDOWS.search(release):
+        return fail(
+            "WSL",
+            f"its kernel, {release.strip()}, has no {_DEVICE}",
+            "that is the way to Windows' driver: a kernel of one's own may be built without",
+            "take kernel= out of .wslconfig in Windows, or build it with CONFIG_DXGKRNL=y; then"
+            " wsl --shutdown",
+        )
     if "wsl2" not in release and not machine.exists(_DEVICE):
         return fail(
             "WSL",

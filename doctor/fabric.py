@@ -1,0 +1,58 @@
+"""The fabric manager, which sets up the switches between GPUs."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, fail, warn
+from host import limits, nvidia
+from host.machine import Machine
+
+_LOG = "/var/log/fabricmanager.log"
+_AGAIN = (
+    "end what uses the GPUs; sudo systemctl stop nvidia-fabricmanager; sudo nvidia-smi -r; sudo"
+    " systemctl start nvidia-fabricmanager; or reboot; until then NCCL_NVLS_ENABLE=0"
+)
+
+
+def switches(machine: Machine) -> Finding | None:
+    """What sets up the switches between GPUs does not run, on a machine that has some."""
+    if limits.in_container(machine.root):
+        return None
+    if not any(re.fullmatch(r"nvidia-nvswitch\d+", name) for name in machine.names("/dev")):
+        return None
+    forgotten = _forgotten(machine)
+    if forgotten is not None:
+        return forgotten
+    said = machine.run("systemctl", "is-active", "nvidia-fabricmanager").out.strip()
+    if said not in ("inactive", "failed"):  # what cannot be asked is not said
+        return None
+    states = [gpu.text("fabric.state") or "" for gpu in nvidia.health(machine)]
+    if said == "failed" and states and all(state == "Completed" for state in states):
+        return fail(
+            "GPU health",
+            f"there are NVSwitches, and nvidia-fabricmanager is {said}, after it had set them up",
+            "what wants more of the switches ends with error 802: NVLink SHARP, new links",
+            "end what uses the GPUs; sudo nvidia-smi -r; sudo systemctl restart"
+            " nvidia-fabricmanager; until then NCCL_NVLS_ENABLE=0",
+        )
+    return fail(
+        "GPU health",
+        f"there are NVSwitches, and nvidia-fabricmanager is {said}",
+        "CUDA does not start on any of the GPUs (error 802)",
+        "install nvidia-fabricmanager of the driver's own version, and sudo systemctl enable --now"
+        " nvidia-fabricmanager",
+    )
+
+
+def _forgotten(machine: Machine) -> Finding | None:
+    """It was started anew while the GPUs kept what they had from the one before."""
+    said = (machine.read(_LOG) or "").rpartition("Successfully configured")[2]
+    if "in the multicast team" not in said:
+        return None
+    return warn(
+        "GPU health",
+        "nvidia-fabricmanager was started again, and no longer knows the GPUs (its log: multicast)",
+        "NVLink SHARP fails: NCCL says Cuda failure 1, invalid argument",
+        _AGAIN,
+    )
