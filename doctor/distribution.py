@@ -59,6 +59,7 @@ DKMS = (
     "sudo dkms autoinstall; sudo modprobe nvidia || dkms status; without DKMS: the package of"
     " modules for $(uname -r)"
 )
+_BEFORE_DNF = (("rhel", "7"), ("amzn", "2"))
 
 
 def key(machine: Machine) -> str:
@@ -87,8 +88,7 @@ def enrol(machine: Machine) -> str:
 
 def names(machine: Machine) -> list[str]:
     """The distribution, and what it is like: /etc/os-release."""
-    text = machine.read("/etc/os-release") or ""
-    words = re.findall(r"^ID(?:_LIKE)?=(.*)$", text, re.MULTILINE)
+    words = re.findall(r"^ID(?:_LIKE)?=(.*)$", _release(machine), re.MULTILINE)
     found = " ".join(words).replace('"', "").split()
     return [
         {
@@ -105,9 +105,10 @@ def names(machine: Machine) -> list[str]:
 def of(machine: Machine, table: Mapping[str, str], usual: str) -> str:
     """What a table says for this distribution."""
     line = next((table[word] for word in names(machine) if word in table), usual)
-    version = re.search(
-        r'^VERSION_ID="?([0-9]+)', machine.read("/etc/os-release") or "", re.MULTILINE
-    )
-    which = (names(machine)[:1], int(version.group(1)) if version else 0)
-    old = which in ((["rhel"], 7), (["amzn"], 2))  # Enterprise Linux before dnf
+    version = re.search(r'^VERSION_ID="?([0-9]+)', _release(machine), re.MULTILINE)
+    old = (*names(machine)[:1], version.group(1) if version else "") in _BEFORE_DNF
     return line.replace("sudo dnf ", "sudo yum ") if old else line
+
+
+def _release(machine: Machine) -> str:
+    return machine.read("/etc/os-release") or ""

@@ -145,7 +145,9 @@ def _arguments(value: str, words: list[str]) -> Candidates:
     before = (kept.split() or [""])[-1]
     name = re.sub("^--", "", flag if equals else before)
     start = kept + space
-    knobs = _knobs() if not words or {"train", "tune", "data", "sweep", "seeds"} & {*words} else {}
+    knobs = (
+        every_knob() if not words or {"train", "tune", "data", "sweep", "seeds"} & {*words} else {}
+    )
     if name in _WORDS:
         start += flag + equals if equals else ""
         yield from ((start + word, "") for word in _WORDS[name])
@@ -163,7 +165,7 @@ def _arguments(value: str, words: list[str]) -> Candidates:
         yield f"{start}--{knob}=", str(described.get("description", "")).splitlines()[0]
 
 
-def _knobs() -> dict[str, dict[str, Any]]:
+def every_knob() -> dict[str, dict[str, Any]]:
     """Every knob with its schema, under its dotted name."""
     schema = json.loads(Path("configs/schema.json").read_text(encoding="utf-8"))
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Iterable, Mapping
 from host import TOLD
 from host.text import printable
 
-ANOTHER = "choose another RUN= (without make: --run)"
-"""What to do where a run directory cannot be had."""
+# A trainer's words, and what who calls make says for them.
+_MAKES = {"add --resume": "ARGS=--resume", "choose another --run": "RUN="}
 
 
 class LockstepError(Exception):
@@ -39,9 +39,10 @@ class LockstepError(Exception):
         return f"{self.problem} → {self.fix}"
 
     def line(self) -> str:
-        """What is printed of it; who calls make says a trainer's words in ARGS."""
-        also = " (make: ARGS=--resume)" if TOLD in os.environ else ""
-        fix = self.fix.replace("add --resume", f"add --resume{also}")
+        """What is printed of it, with make's words beside the trainer's for who calls make."""
+        fix = self.fix
+        for words, makes in _MAKES.items() if TOLD in os.environ else ():
+            fix = fix.replace(words, f"{words} (make: {makes})")
         return f"{self.label}: {self.problem} → {fix}"
 
     def fields(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from host.errors import CheckpointError
+from host.errors import CheckpointError, UsageError
 from train.record import rundir
 
 pytestmark = pytest.mark.slow
@@ -161,6 +161,8 @@ def test_who_goes_on_is_told_what_make_was_told(place, tmp_path, monkeypatch) ->
     monkeypatch.setenv("LOCKSTEP_TOLD", told)
     full = CheckpointError("the disk is full", "make room, then add --resume; nothing is lost")
     assert "then add --resume (make: ARGS=--resume); nothing" in full.line()
+    taken = UsageError("runs/a already holds a finished run", "choose another --run")
+    assert taken.line().endswith("→ choose another --run (make: RUN=)")
     line = rundir.go_on(Path("runs/a b"))
     command = line.removeprefix("to go on: ").split(" (without make: ")[0]
     expected = ["CPUS=2", "ENGINE=local", f"DATA={odd}", "RUN=runs/a b", "ARGS=--resume"]

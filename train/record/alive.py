@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from host.errors import ANOTHER, HostError
+from host.errors import HostError
 from host.text import printable
 from train.process import outcome
 from train.record import sign
@@ -45,7 +45,7 @@ def wait(folder: Path, deadline: float) -> str | None:
     except OSError as error:
         raise HostError(
             f"cannot read {folder / sign.NAME}: {error.strerror}",
-            ANOTHER,
+            "choose another --run",
         ) from error
 
 
@@ -129,7 +129,7 @@ class _Writer:
             if self.far:
                 raise HostError(
                     f"cannot write {self.path}: {error.strerror}",
-                    ANOTHER,
+                    "choose another --run",
                 ) from error
         self.thread.start()
 

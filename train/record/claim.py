@@ -86,9 +86,9 @@ def _check_experiment(config: Config, path: Path) -> None:
 
 
 def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
-    other = differences(now, settled(before))
+    other = differences(settled(before), now)
     if other:
-        words = shlex.join(word for name, _, was in other for word in (f"--{name}", typed(was)))
+        words = shlex.join(word for name, was, _ in other for word in (f"--{name}", typed(was)))
         if len(other) > _FEW:
             words = f"--config {run / 'config.yaml'} (with make: CONFIG=)"
         weights = run / "checkpoints" / "latest" / "model.safetensors"
@@ -96,7 +96,7 @@ def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
         if list(weights.parent.glob("model.0of*.safetensors")):  # of sharded weights
             own = ", from its weights if you like, which make export writes into one file"
         raise UsageError(
-            f"{what} with {told([(name, was, now) for name, now, was in other])}",
+            f"{what} with {told(other)}",
             f"go on with {words}, or start a new run{own}",
         )
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from host import CONTAINER, INSIDE, regular
-from host.errors import ANOTHER, HostError, UsageError
+from host.errors import HostError, UsageError
 from train.record import alive
 
 NAME = ".lock"
@@ -112,7 +112,7 @@ def _acquire(path: Path, deadline: float) -> int:
         except OSError as error:
             raise HostError(
                 f"cannot write {path}: {error.strerror}",
-                ANOTHER,
+                "choose another --run",
             ) from error
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,7 +122,7 @@ def _acquire(path: Path, deadline: float) -> int:
                 raise HostError(
                     f"{path.parent} is on a file system without locks ({error.strerror}), so two"
                     " trainings could write it at once",
-                    f"mount it with locks (for Lustre: -o flock), or {ANOTHER}",
+                    "mount it with locks (for Lustre: -o flock), or choose another --run",
                 ) from error
             holder, stop = _holder(path)
             os.close(handle)
@@ -139,7 +139,7 @@ def _acquire(path: Path, deadline: float) -> int:
 def _refused(run: Path, holder: str, stop: str) -> UsageError:
     return UsageError(
         f"{run} is being written by {holder}",
-        f"wait for it, stop it ({stop}, and it saves), or {ANOTHER}",
+        f"wait for it, stop it ({stop}, and it saves), or choose another --run",
     )
 
 

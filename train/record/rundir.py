@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from host import TOLD
-from host.errors import ANOTHER, CheckpointError, HostError, UsageError, nearest
+from host.errors import CheckpointError, HostError, UsageError, nearest
 from host.text import printable
 from train.config import Config
 from train.experiment import signature
@@ -60,11 +60,10 @@ def choose(config: Config, run: Path | None, resume: str | bool | None) -> Path:
 def _warn_of_misspelt(run: Path) -> None:
     """Say which run may be meant, where none is to be continued and a new one begins."""
     # Those of a loop differ in numbers: RUN=runs/seed-1, RUN=runs/seed-2.
-    others = {
-        re.sub("[0-9]+", "#", each.parent.name): each for each in run.parent.glob("*/run.json")
-    }
-    others.pop(re.sub("[0-9]+", "#", run.name), None)
-    near = nearest(run.name, [each.parent.name for each in others.values()], like=0.8)
+    own = re.sub("[0-9]+", "#", run.name)
+    there = [each.parent.name for each in run.parent.glob("*/run.json")]
+    others = [name for name in there if re.sub("[0-9]+", "#", name) != own]
+    near = nearest(run.name, others, like=0.8)
     if near:
         print(
             printable(f"warning: there is no run in {run} to continue{near} A new one begins"),
@@ -83,7 +82,7 @@ def continued(run: Path, resume: str | bool | None) -> bool:
         done = status(run) == "finished"
         raise UsageError(
             f"{run} already holds {'a finished' if done else 'an unfinished'} run",
-            f"{'' if done else 'add --resume to go on, or '}{ANOTHER}",
+            f"{'' if done else 'add --resume to go on, or '}choose another --run",
         )
     return held
 
@@ -159,11 +158,11 @@ def _writable(run: Path, *, fresh: bool = False) -> Path:
     except FileExistsError:
         if fresh:
             raise
-        raise UsageError(f"{run} is a file", ANOTHER) from None
+        raise UsageError(f"{run} is a file", "choose another --run") from None
     except OSError as error:
         raise HostError(
             f"the run directory {run} cannot be written: {error.strerror}",
-            f"{ANOTHER}, or mend its permissions",
+            "choose another --run, or mend its permissions",
         ) from error
     return run
 

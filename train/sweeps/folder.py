@@ -3,7 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 
-from host.errors import ANOTHER, HostError, UsageError
+from host.errors import HostError, UsageError
 from train.record import files, rundir
 from train.sweeps import spec
 
@@ -26,7 +26,7 @@ def going_on(run: Path | None, *, resume: bool) -> Path | None:
     if not resume:
         raise UsageError(
             f"{run} already holds a sweep",
-            f"add --resume to go on, or {ANOTHER}",
+            "add --resume to go on, or choose another --run",
         )
     return run
 
@@ -44,7 +44,7 @@ def made(run: Path | None, name: str) -> Path:
     except OSError as error:
         raise HostError(
             f"the folder {run} cannot be made: {error.strerror}",
-            ANOTHER,
+            "choose another --run",
         ) from error
     if others:
         raise UsageError(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from host import regular
-from host.errors import ANOTHER, CheckpointError, UsageError
+from host.errors import CheckpointError, UsageError
 from train import experiment
 from train.config import Config
 from train.experiment import differences, told
@@ -113,7 +113,7 @@ class Spec:
         Raises:
             CheckpointError: that cannot be done.
         """
-        fix = f"{ANOTHER}, or make room"
+        fix = "choose another --run, or make room"
         documents.write(folder / NAME, documents.text(asdict(self)) + "\n", fix)
 
 
@@ -139,7 +139,7 @@ def read(folder: Path) -> Spec | None:
             why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise CheckpointError(
             f"{path} is damaged: {why}",
-            f"restore it from a copy, or {ANOTHER}",
+            "restore it from a copy, or choose another --run",
         ) from error
 
 
@@ -160,13 +160,13 @@ def going_on(before: Spec, said: Mapping[str, Any], folder: Path) -> Spec:
             raise UsageError(
                 f"the sweep in {folder} was started with"
                 f" {told(other) if named else f'another {flag}'}",
-                f"go on with --run {folder} --resume alone, or {ANOTHER}",
+                f"go on with --run {folder} --resume alone, or choose another --run",
             )
     if now.trials != before.trials and (now.trials or 0) < (before.trials or math.inf):
         asked = "all combinations" if before.trials is None else f"{before.trials} trials"
         raise UsageError(
             f"--trials {now.trials}, and the sweep in {folder} was asked for {asked}",
-            f"ask for more, or {ANOTHER}",
+            "ask for more, or choose another --run",
         )
     return now
 
@@ -182,5 +182,5 @@ def check_place(before: Spec, place: Mapping[str, str | int], folder: Path) -> N
             raise UsageError(
                 f"the sweep in {folder} was started with {name} {was}, and this is"
                 f" {place.get(name)}",
-                f"go on with the same PRECISION, GPUS, CPUS and --workers, or {ANOTHER}",
+                "go on with the same PRECISION, GPUS, CPUS and --workers, or choose another --run",
             )

@@ -9,7 +9,7 @@ from typing import Literal
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from host.errors import ANOTHER, CheckpointError, LockstepError, of
+from host.errors import CheckpointError, LockstepError, of
 from train.sweeps import journal, proposing
 from train.sweeps.points import Points
 
@@ -69,7 +69,7 @@ class Study:
         except Exception as error:  # its lines may say anything
             raise CheckpointError(
                 f"{self._path} is damaged: {error!r}",
-                f"restore it from a copy, or {ANOTHER}",
+                "restore it from a copy, or choose another --run",
             ) from error
         self._distributions = proposing.distributions(points)
 

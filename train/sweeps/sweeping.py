@@ -7,7 +7,6 @@ from pathlib import Path
 
 from host import TOLD
 from host.errors import (
-    ANOTHER,
     CheckpointError,
     DivergedError,
     HostError,
@@ -133,7 +132,7 @@ class Sweep:
         if record is not None and differences(config, documents.experiment(run, record)):
             raise CheckpointError(
                 f"{run} is a run of another experiment than trial {trial.number}",
-                f"move it away, or {ANOTHER}",
+                "move it away, or choose another --run",
             )
         return found
 
