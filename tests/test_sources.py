@@ -194,6 +194,8 @@ def test_folders_without_splits_are_classes(tmp_path) -> None:
             "has splits, train, validation, and no class",
         ),
         (["a/b/0.png", "a/c/0.png"], "has one class, a; deeper down are b, c"),
+        (["a/0.png", "a/1.png"], "of another class into a folder beside it: {}/ANOTHER"),
+        (["train/a/0.png"], "of another class into a folder beside it: {}/train/ANOTHER"),
         (["train/a/0.png", "train/b/0.png", "val/a/0.png", "valid/a/0.png"], "several such splits"),
         (["test/a/0.png", "val/a/0.png"], "no split named train, only test, val"),
         (["train/Cat/0.png", "train/cat/0.png"], "differ in blanks, capitals or a .0 alone"),
@@ -210,7 +212,7 @@ def test_layouts_that_are_not_clear(tmp_path, names, said) -> None:
             picture(path, 90)
         else:
             path.write_text("words")
-    refused(tmp_path / "data", said)
+    refused(tmp_path / "data", said.format(tmp_path / "data"))
 
 
 def test_an_accent_may_be_written_in_either_way(tmp_path) -> None:

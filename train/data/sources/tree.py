@@ -44,10 +44,15 @@ def splits(config: Data, root: Path) -> Found:
     check_names(classes, "class folders")
     if len(classes) == 1:
         inside = Counter(Path(name).parts[-2] for name in found["train"][classes[0]])
-        deeper = f"; deeper down are {some(inside)}" if len(inside) > 1 else ""
+        if len(inside) > 1:
+            raise DataError(
+                f"{root} has one class, {classes[0]}; deeper down are {some(inside)}",
+                f"{_LAYOUT}; data.root is the DIR of these",
+            )
         raise DataError(
-            f"{root} has one class, {classes[0]}{deeper}",
-            f"{_LAYOUT}; data.root is the DIR of these",
+            f"{root} has one class, {classes[0]}, and a model learns to tell two or more apart",
+            "put the pictures of another class into a folder beside it:"
+            f" {root / tops['train'] / 'ANOTHER'}",
         )
     inner = [{*(Path(n).parts[-2] for n in found["train"][name])} for name in classes]
     if all(map(_FOLD.fullmatch, classes)) and len(inner[0]) > 1 and inner.count(inner[0]) > 1:
