@@ -114,16 +114,18 @@ class Config(Section):
     @model_validator(mode="after")
     def _sizes(self) -> "Config":
         if self.augment.crop is not None and self.data.size is None:
-            raise UsageError("augment.crop without data.size", "set the size to scale to")
+            raise UsageError("augment.crop without data.size", "set --data.size, the size to scale to")
         if max(self.augment.sizes or [0]) > (self.data.size or 0):
             raise UsageError(
                 f"augment.sizes {self.augment.sizes}, then data.size {self.data.size}",
                 "give sizes of data.size or less",
             )
         for name in ("size", "crop"):
-            if getattr(self.eval, name) is not None and self.data.size is None:
+            pixels = getattr(self.eval, name)
+            if pixels is not None and self.data.size is None:
                 raise UsageError(
-                    f"eval.{name} without data.size", "set the size of training images, too"
+                    f"eval.{name}: {pixels} without data.size",
+                    f"set the size of training images, too, such as --data.size {pixels}",
                 )
         scaled = self.eval.size or self.data.size or 0
         if (self.eval.crop or 0) > scaled:
