@@ -6,6 +6,7 @@ from typing import Callable
 
 from doctor import (
     acs,
+    boots,
     cuda_line,
     disks,
     driver,
@@ -83,6 +84,7 @@ _ALL = (
     system.clock,
     system.synchronised,
     disks.owner,
+    boots.last,
 )
 # These see to GPUs; who trains on the CPU need not hear of them.
 _GPU = (

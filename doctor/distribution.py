@@ -16,6 +16,12 @@ INSTALL = {
     "debian": "sudo apt-get install nvidia-driver firmware-misc-nonfree",
     "arch": "sudo pacman -S nvidia-open nvidia-utils",
     "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta",
+    "amzn": "sudo dnf module enable nvidia-driver:open-dkms && sudo dnf install nvidia-open   # of"
+    " NVIDIA's repository; or an image that has it: Deep Learning AMI, EKS's AL2023_x86_64_NVIDIA",
+    "azurelinux": "sudo tdnf install nvidia-open   # of NVIDIA's repository",
+    "gentoo": "sudo emerge x11-drivers/nvidia-drivers",
+    "nixos": 'services.xserver.videoDrivers = [ "nvidia" ]; hardware.nvidia.open = true;',
+    "void": "sudo xbps-install void-repo-nonfree && sudo xbps-install nvidia",
     "ubuntu": UBUNTU,
 }
 INITRAMFS = {
@@ -97,6 +103,7 @@ def names(machine: Machine) -> list[str]:
             "centos": "rhel",
             "rocky": "rhel",
             "almalinux": "rhel",
+            "ol": "rhel",
         }.get(word.split("-")[0], word.split("-")[0])
         for word in found
     ]

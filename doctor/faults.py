@@ -15,6 +15,7 @@ _REFUSED = re.compile(r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAU
 _SWITCH = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.*)")
 _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 _SOON = 10.0  # seconds
+_AWAKE = "PM: suspend exit"
 _LOADED = "nvidia-uvm: Loaded the UVM driver"
 
 
@@ -81,7 +82,7 @@ def _woken(machine: Machine, said: list[str]) -> Finding | None:
     for row in said:
         time, fault = _TIME.match(row), kernel.XID.search(row)
         when = float(time.group(1)) if time else 0.0
-        if "PM: suspend exit" in row:
+        if _AWAKE in row:
             awake = when
         elif fault and 0 <= when - awake <= _SOON:
             failed = fault
@@ -97,6 +98,22 @@ def _woken(machine: Machine, said: list[str]) -> Finding | None:
         "end what uses the GPU, then sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm, or reboot;"
         " for good: options nvidia NVreg_PreserveVideoMemoryAllocations=1 in /etc/modprobe.d, and"
         " sudo systemctl enable nvidia-suspend nvidia-resume",
+    )
+
+
+def slept(machine: Machine, said: list[str]) -> str:
+    """What to try where the machine has slept since CUDA's module was loaded, which may have broken
+    it without a word; "" where it has not, or where the GPUs' memory is kept.
+    """
+    params = machine.read("/proc/driver/nvidia/params") or ""
+    if re.search(r"^PreserveVideoMemoryAllocations: 0", params, re.MULTILINE) is None:
+        return ""
+    rows = [row for row in said if _AWAKE in row or _LOADED in row]
+    if not rows or _AWAKE not in rows[-1] or not any(_LOADED in row for row in rows):
+        return ""
+    return (
+        "; slept since: where CUDA says `unknown error` (999), end what uses the GPU, then sudo"
+        " rmmod nvidia_uvm && sudo modprobe nvidia_uvm"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor import log, selinux, toolkit
-from doctor.engine import LARGER_DISK, answers, image_here, told, weighed
+from doctor.engine import LARGER_DISK, answers, image_here, weighed
 from doctor.finding import Finding, fail, ok, skip
 from doctor.toolkit import CONFIG, NO_CGROUPS
 from host import docker, nvidia
@@ -16,7 +16,6 @@ _UNHEARD = (
     "this toolkit sets the device cgroup though it is told not to (no-cgroups)",
     "another version of nvidia-container-toolkit: the newest, or 1.17.8",
 )
-_NO_SNAP = "sudo snap remove docker; install Docker Engine from docker.com"
 # What a container says that does not see the GPUs, what it means, and what helps.
 _UNSEEN = (
     (
@@ -192,11 +191,8 @@ def _without_library(machine: Machine) -> tuple[str, str]:
             f"the toolkit looks for the driver in {root.group(1)} ({CONFIG}), and it is not there",
             "sudo nvidia-ctk config --in-place --set nvidia-container-cli.root=/",
         )
-    if "snap" in told(machine, "DockerRootDir"):
-        return (
-            "Docker is a snap here, which does not see the driver's libraries",
-            f"{_NO_SNAP}; {toolkit.configure(machine)}",
-        )
+    if toolkit.is_snap(machine):
+        return "Docker is a snap here, which does not see the driver's libraries", toolkit.NO_SNAP
     return "the toolkit does not find the driver's libraries on the host", "sudo ldconfig"
 
 

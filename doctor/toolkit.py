@@ -22,6 +22,10 @@ DESKTOP = (
     "Docker Desktop runs its engine in a machine without GPUs: only on Windows it hands them over",
     "install Docker Engine beside it, and docker context use default; or ENGINE=local",
 )
+NO_SNAP = (
+    "sudo snap remove docker; install Docker Engine from docker.com and nvidia-container-toolkit;"
+    f" {_CONFIGURE}"
+)
 NO_CGROUPS = "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups"
 _CONFIGURE_ROOTLESS = (
     "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json"
@@ -152,6 +156,13 @@ def _no_toolkit(machine: Machine) -> Finding:
     if is_desktop(machine):
         why, fix = DESKTOP
         return fail("toolkit", "Docker Desktop has no GPUs here", why, fix)
+    if is_snap(machine):
+        return fail(
+            "toolkit",
+            "Docker is a snap here, which does not see the NVIDIA Container Toolkit",
+            "no container with GPUs starts",
+            NO_SNAP,
+        )
     described, version = cdi.of_gpus(machine), docker.of(machine).split(".")[0]
     if described is not None and version.isdecimal() and int(version) < _KNOWS_CDI:
         newer = f"a Docker of {_KNOWS_CDI} or newer"
@@ -189,3 +200,8 @@ def configure(machine: Machine) -> str:
 def is_desktop(machine: Machine) -> bool:
     """Whether the engine is Docker Desktop's on Linux, whose machine has no GPUs."""
     return not wsl.is_windows(machine) and "Docker Desktop" in told(machine, "OperatingSystem")
+
+
+def is_snap(machine: Machine) -> bool:
+    """Whether the engine is Docker's snap, which sees few files of the host."""
+    return "snap" in told(machine, "DockerRootDir")

@@ -136,6 +136,8 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
             known["files"].setdefault(name, text)
     known["folders"].setdefault(f"{known['home']}/runs", [])
     known["folders"].setdefault(f"{known['home']}/.cache", [])
+    for name in [n for n in known["folders"] if n.startswith("/usr/lib/modules/")]:
+        known["folders"].setdefault(name.removeprefix("/usr"), known["folders"][name])  # one folder
     rows = _rows(recorded)
     said, around = recorded.get("smi"), {}
     if isinstance(said, dict):
@@ -165,8 +167,10 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
         _card(known, card)
     _says(known, "dmesg", recorded.get("dmesg", "[    0.000000] Linux version 6.8.0-87-generic\n"))
     _engine(known, recorded, rows)
-    df = {"/dev/shm": [32, 32], f"{known['home']}/runs": 800, f"{known['home']}/.cache": 800}
-    for path, free in {**df, "/var/lib/docker": 800, **recorded.get("df", {})}.items():
+    given = recorded.get("df", {})
+    usual = [f"{known['home']}/runs", f"{known['home']}/.cache", "/var/lib/docker"]
+    df = {"/dev/shm": [32, 32], **{path: _mounted(given, path) for path in usual}}
+    for path, free in {**df, **given}.items():
         left, total = free if isinstance(free, list) else (free, 1000)
         row = f"/dev/nvme0n1p2 {int(total * 1e9 / 1024)} 1 {int(left * 1e9 / 1024)} 1% {path}"
         head = "Filesystem 1024-blocks Used Available Capacity Mounted on\n"
@@ -185,6 +189,12 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
         if line.startswith("df -k /"):
             _says(known, line.replace("-k", "-kP"), out, err, code)
     return known
+
+
+def _mounted(given: dict[str, Any], path: str) -> Any:
+    """The room of the file system that a folder is on, as far as a report shows it."""
+    above = [str(parent) for parent in Path(path).parents if str(parent) in given]
+    return given[above[0]] if above else 800
 
 
 def _says(known: dict[str, Any], line: str, out: str, err: str = "", code: int = 0) -> None:
@@ -246,8 +256,10 @@ def _card(known: dict[str, Any], card: dict[str, Any]) -> None:
 def _engine(known: dict[str, Any], recorded: dict[str, Any], rows: list[dict[str, str]]) -> None:
     version = recorded.get("docker")
     reported = recorded.get("says", {}).get("docker info")
+    if isinstance(reported, list) and reported[0] == 127:
+        return
     if reported is not None:
-        _reported_engine(known, recorded, reported[1])
+        _reported_engine(known, recorded, reported if isinstance(reported, str) else reported[1])
         return
     if version is None:
         return
@@ -299,9 +311,16 @@ def _reported_engine(known: dict[str, Any], recorded: dict[str, Any], info: str)
         "{{.OperatingSystem}}": found.get("Operating System", ""),
         "{{.SecurityOptions}}": " ".join(options.group(1).split()) if options else "",
     }
+    if code == 0:
+        version = found["Server Version"]
+        _says(known, "docker version --format {{.Server.Version}}", f"{version}\n")
+        if int(version.split(".")[0]) >= 20:
+            _says(known, "docker compose version --short", "2.33.1\n")
     for field, said in answers.items():
         _says(known, f"docker info --format '{field}'", f"{said}\n", "", code)
     answers_run = recorded["says"].get("docker run --rm --gpus all ubuntu nvidia-smi -L")
+    if isinstance(answers_run, str):
+        answers_run = [0, answers_run, ""]
     for line in ("cuda13", "cuda12"):
         words = f"docker image inspect --format '{{{{.Id}}}}' lockstep:{line}"
         _says(known, words, "sha256:1f2e3d\n", "", int(code or not recorded.get("image", True)))

@@ -1,0 +1,55 @@
+"""How the machine went down before: a power supply that is too weak leaves no other trace."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, ok, skip, warn
+from host import limits, pci
+from host.machine import Machine
+
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_ROW = re.compile(
+    r"^(reboot|shutdown) +system (?:boot|down)\b.*? [A-Z][a-z]{2} ([A-Z][a-z]{2}) +([0-9]{1,2}) ",
+    re.MULTILINE,
+)
+_BOOTS = 3  # that are looked at
+_DAYS = 7
+
+
+def last(machine: Machine) -> Finding:
+    """The last boots came after a shutdown each."""
+    name = "last boots"
+    if limits.in_container(machine.root) or not pci.cards(machine):
+        return skip(name, "no GPU of this machine's own")
+    rows = _ROW.findall(machine.run("last", "-x", seconds=5).out)
+    if not rows:
+        return skip(name, "not known: last -x says nothing")
+    boots = [place for place, row in enumerate(rows[:-1]) if row[0] == "reboot"][:_BOOTS]
+    newest = _day(rows[0][1], rows[0][2])
+    sudden = [
+        place
+        for place in boots
+        if rows[place + 1][0] == "reboot" and (newest - _day(*rows[place][1:])) % 366 <= _DAYS
+    ]
+    if len(sudden) < 2 or _up(machine) > _DAYS * 86400:
+        many = f"{len(sudden)} of the last {len(boots)} without a shutdown before"
+        return ok(name, many if sudden else "each after a shutdown")
+    return warn(
+        name,
+        f"{len(sudden)} of the last {len(boots)} came without a shutdown before (last -x)",
+        "the machine went down by itself, or was switched off: GPUs' peaks of power are too much"
+        " for the power supply, heat, or the kernel stopped",
+        "sudo journalctl -b -1 -e   # its last words; where there are none, try sudo nvidia-smi -pl"
+        " WATTS, each GPU at a cable of its own, and a larger power supply",
+    )
+
+
+def _day(month: str, day: str) -> int:
+    """About the day of the year: months of 30.5 days do."""
+    return int(max(0, _MONTHS.find(month)) / 3 * 30.5) + int(day)
+
+
+def _up(machine: Machine) -> float:
+    found = re.match(r"[0-9]{1,12}\.[0-9]+", machine.read("/proc/uptime") or "")
+    return float(found.group()) if found else 0.0
