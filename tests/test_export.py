@@ -44,6 +44,17 @@ class Chooses(nn.Module):
         return logits
 
 
+class Counts(Chooses):
+    """Counts its pictures by Python's own len, which tracing takes for a number."""
+
+    def __init__(self, classes, shape):
+        super().__init__(classes, shape)
+        self.token = nn.Parameter(torch.zeros(1, classes))
+
+    def forward(self, images):
+        return self.layer(images.flatten(1)) + self.token.expand(len(images), -1)
+
+
 class Lost(Chooses):
     def forward(self, images):
         return self.layer(images.flatten(1)) / float(self.training)
@@ -298,6 +309,15 @@ def test_what_a_format_does_not_take_is_named_and_the_others_are_written(models)
     assert "the others are written; --formats safetensors" in line
     folder = run / "export"
     assert {p.name for p in folder.iterdir()} == {"README.md", "config.json", "model.safetensors"}
+
+
+@pytest.mark.slow
+def test_a_number_of_pictures_that_is_fixed_is_told(models) -> None:
+    run = trained(models, "own:Counts")
+    done = harness.processes(1, "export", "--run", run, "--formats", "onnx,pt2", where=models)
+    assert done.code == 2
+    assert "this model does not go into onnx, pt2: it takes one number of pictures" in done.err
+    assert "say x.shape[0] where it says len(x)" in one_line(done.err)
 
 
 @pytest.mark.slow

@@ -212,6 +212,13 @@ def test_what_is_about_containers_does_nothing_without_one(place, name) -> None:
     assert f"{name} is about containers, and this is ENGINE=local" in said
 
 
+def test_code_that_is_elsewhere_is_linked_without_a_container(place) -> None:
+    (place / "mine").mkdir()
+    code, said, told = make(place, "train", "CODE=mine")
+    assert (code, told) == (2, [])
+    assert "take it away; a package in this folder is found without it, and so is a link" in said
+
+
 @pytest.mark.parametrize(
     ("target", "word"),
     [

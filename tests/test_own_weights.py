@@ -69,6 +69,33 @@ def test_other_classes_and_other_pixels_are_told(cli, tmp_path) -> None:
     assert "left out: 1 picture that cannot be used" in done.err
 
 
+@pytest.mark.slow
+def test_what_a_table_s_weights_measure_may_lie_in_class_folders(cli, tmp_path) -> None:
+    pictures(tmp_path / "data")
+    table = tmp_path / "data/metadata.csv"
+    rows = ["file_name,side,split"]
+    for file in sorted((tmp_path / "data").rglob("*.png")):
+        split, side, _ = name = file.relative_to(tmp_path / "data").parts
+        rows.append(f"{'/'.join(name)},{side},{split}")
+    table.write_text("\n".join(rows))
+    done = cli(
+        "fit", "--config", "configs/digits.yaml", "--numerics", "native", "--batch_size", 30,
+        "--lanes", 2, "--max_steps", 2, "--optim.warmup", 0, "--augment.pad", 0,
+        "--data.source", "folder", "--data.root", tmp_path / "data", "--data.label_column", "side",
+        "--data.cache_dir", tmp_path / "cache", "--run", tmp_path / "run",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    same = cli("evaluate", "--run", tmp_path / "run")
+    shutil.copytree(tmp_path / "data", tmp_path / "other")
+    (tmp_path / "other/metadata.csv").unlink()
+    measure = ["evaluate", "--run", tmp_path / "run", "--data.root", tmp_path / "other"]
+    told = cli(*measure)
+    assert (told.code, "→ take it away: --data.label_column null" in told.err) == (2, True)
+    done = cli(*measure, "--data.label_column", "null")
+    assert done.code == 0, done.err
+    assert done.out == same.out
+
+
 @pytest.mark.parametrize("said", ["5", "[]", "{", '{"step": 3}'])
 def test_a_state_beside_the_weights_that_is_no_run_s_is_passed_over(cli, tmp_path, said) -> None:
     fit = ["fit", "--config", "configs/digits.yaml", "--max_steps", 1, "--optim.warmup", 0]

@@ -28,6 +28,8 @@ from train.process import fitting, memory
 from train.process.fitting import Fit
 from train.process.memory import Need
 
+_NUMBERS = "not known: model or loss decide by numbers, and there are none before it trains"
+
 
 def examine(path: Path, machine: Machine) -> list[Finding]:
     """Each question; those that cannot be asked after a failure are skipped."""
@@ -67,8 +69,8 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
             visible=devices.count(),
         )
         if fit is None:
-            why = "not of these stages" if staged else "not without numbers"
-            found.append(skip("fits in memory", why))
+            why = "not known of stages" if staged else _NUMBERS
+            found += [skip("fits in memory", why), skip("checkpoints", why)]
         else:
             found += [_memory(fit), _checkpoints(fit.need, config, machine)]
     except (LockstepError, RuntimeError) as error:

@@ -114,7 +114,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _sizes(self) -> "Config":
         if self.augment.crop is not None and self.data.size is None:
-            raise UsageError("augment.crop without data.size", "set --data.size, the size to scale to")
+            raise UsageError("augment.crop without data.size", "set --data.size to scale to")
         if max(self.augment.sizes or [0]) > (self.data.size or 0):
             raise UsageError(
                 f"augment.sizes {self.augment.sizes}, then data.size {self.data.size}",

@@ -158,4 +158,7 @@ def no_columns(config: Data, what: str) -> None:
     """
     for knob in ("image_column", "label_column"):
         if getattr(config, knob) is not None:
-            raise UsageError(f"data.{knob} is set, and {what} have no columns", "take it away")
+            raise UsageError(
+                f"data.{knob} is set, and {what} have no columns",
+                f"take it away: --data.{knob} null",
+            )

@@ -1,5 +1,6 @@
 """A checkpoint in the formats that are asked for, each checked on pictures."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ _MOST = 512  # pictures
 _BATCH = 64
 # Of the largest logit: what an order of additions may change, and a wrong weight does not.
 _NEAR = 1e-3
+# What exporters say where a model was traced with a number in place of the batch's size.
+_FIXED = re.compile(r"Constraints violated \(batch|Got invalid dimensions for input: images")
+_ONE_SIZE = (
+    "it takes one number of pictures alone: in its code, say x.shape[0] where it says len(x) or"
+    " int(…)"
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,8 @@ def export(
                     "make room, or name another: --to",
                 ) from error
             except Exception as error:  # whatever an exporter raises
-                yield Failed(name, f"{type(error).__name__}: {first_line(error)}", error)
+                why = f"{type(error).__name__}: {first_line(error)}"
+                yield Failed(name, _ONE_SIZE if _FIXED.search(str(error)) else why, error)
                 continue
             # What is no number is not near either.
             if not checked.difference <= _NEAR * max(1.0, float(known.abs().max())):

@@ -31,6 +31,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=("error", "skip"),
         help="what to do about pictures that cannot be used (default: as in the training)",
     )
+    for kind in ("image", "label"):
+        parser.add_argument(
+            f"--data.{kind}_column",
+            dest=f"{kind}_column",
+            metavar="NAME",
+            help="that column of another list or table; null: it has none",
+        )
     parser.add_argument(
         "--all", action="store_true", help="measure all of its pictures, none of them held out"
     )
@@ -64,7 +71,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         averaged, main = it.checkpoint.averaged, it.runtime.main
         what = "the average of the weights" if averaged else "the weights"
         with told(f"measuring {what} on the validation images", main=main, file=sys.stderr):
-            metrics = _measured(it, options.all, options.on_bad)
+            metrics = _measured(it, options)
     if main:
         step = it.checkpoint.state["step"]
         print(
@@ -86,13 +93,13 @@ def _check_others(root: str | None, before: str | None) -> None:
         )
 
 
-def _measured(it: trained.Trained, every: bool, on_bad: str | None) -> "Metrics":
+def _measured(it: trained.Trained, options: argparse.Namespace) -> "Metrics":
     """The figures of a checkpoint's weights, on its data: what is held out, or every picture."""
     from train.data import ALL, Augmenter, load
     from train.measure import evaluate
     from train.process.interrupt import StopFlag
 
-    config, runtime, facts = it.config, it.runtime, it.facts
+    config, runtime, facts, every = it.config, it.runtime, it.facts, options.all
     place = _as_trained(config, facts.shape[0])
     if every and dotted.is_path(place.source):
         raise UsageError(
@@ -101,8 +108,12 @@ def _measured(it: trained.Trained, every: bool, on_bad: str | None) -> "Metrics"
         )
     if every:
         place = place.model_copy(update={"holdout": ALL})
-    if on_bad is not None:
-        place = place.model_copy(update={"on_bad": on_bad})
+    if options.on_bad is not None:
+        place = place.model_copy(update={"on_bad": options.on_bad})
+    for knob in ("image_column", "label_column"):
+        name = getattr(options, knob)
+        if name is not None:
+            place = place.model_copy(update={knob: None if name == "null" else name})
     with runtime.together():
         data = load(place, config.augment, config.eval)
     if every and not data.held_out:

@@ -165,6 +165,6 @@ def _only(said: Said, places: list[int], classes: list[str], known: list[str]) -
         f"{len(different)} class{'es' * many} of the {said.split} split {'have' if many else 'has'}"
         f" no training picture: {some(different)}"
         f"{nearest(different[0], known)}",
-        f"add some, or remove the {len(places):,} {said.split} pictures, such as"
-        f" {said.name(places[0])}",
+        f"mend the labels where they are wrong; else add some, or remove the {len(places):,}"
+        f" {said.split} pictures, such as {said.name(places[0])}",
     )
