@@ -126,7 +126,7 @@ $(error DOCTOR=$(DOCTOR) is neither 0 nor 1 → DOCTOR=0 trains without looking 
 endif
 
 # What is about containers does nothing without one.
-elsewhere := $(if $(filter DATA,$(told)),; data that is elsewhere: ARGS="--data.root DIR")$(if $(filter CODE,$(told)),; a package in this folder is found without it, and so is a link to one: ln -s PACKAGE .)
+elsewhere := $(if $(filter DATA,$(told)),; data that is elsewhere: ARGS="--data.root DIR")$(if $(filter CODE,$(told)),; a package in this folder or a link to one (ln -s PACKAGE .) is found without it)
 runs   := $(filter train data tune eval predict export reproduce report runs compare scaling sweep seeds tensorboard $(verbs),$(goals))
 idle   := $(filter-out $(if $(filter tensorboard,$(goals)),TENSORBOARD_PORT),$(filter $(compose),$(told)))
 ifneq ($(and $(filter local,$(engine)),$(runs),$(idle)),)

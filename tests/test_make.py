@@ -216,7 +216,7 @@ def test_code_that_is_elsewhere_is_linked_without_a_container(place) -> None:
     (place / "mine").mkdir()
     code, said, told = make(place, "train", "CODE=mine")
     assert (code, told) == (2, [])
-    assert "take it away; a package in this folder is found without it, and so is a link" in said
+    assert "take it away; a package in this folder or a link to one (ln -s PACKAGE .)" in said
 
 
 @pytest.mark.parametrize(

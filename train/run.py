@@ -59,11 +59,8 @@ def fit(
             if runtime.main:
                 elastic.chosen(claim.path)
             if resume and not claim.continued and runtime.main:
-                print(
-                    printable(
-                        f"{claim.path} holds no run to go on with: starting one, {config.name}"
-                    )
-                )
+                none = f"{claim.path} holds no run to go on with"
+                print(printable(f"{none}: starting one of {config.name}"))
             if not claim.finished:
                 with (
                     manifest.ending(claim.path, main=runtime.main),
@@ -175,8 +172,8 @@ def _recorded(parts: Parts, state: State, path: Path, kept: ExitStack) -> Iterat
         for factor in comparison.few(run.changed):
             recorder.warn(
                 state.step,
-                f"not as when this run was last started: {factor} → bring back what it was, or start"
-                " a new run",
+                f"not as when this run was last started: {factor}; bring that back, or start a new"
+                " run",
             )
         for doubt in doubts.doubts(parts):
             recorder.warn(state.step, doubt)
