@@ -98,7 +98,7 @@ def _whole(machine: Machine) -> str:
     major = (nvidia.loaded(machine) or "580").split(".")[0]
     apt = f"sudo apt-get install libnvidia-compute-{major}"
     if distribution.names(machine)[:1] == ["debian"]:
-        apt = "sudo apt-get install libcuda1"
+        return "sudo apt-get install libcuda1"
     return distribution.of(machine, distribution.UTILITIES, apt)
 
 

@@ -7,6 +7,8 @@ import re
 from host.machine import Machine
 
 _LAST = ("304", "340", "390")  # for cards up to Fermi; no changes for new kernels any more
+# Debian's are nvidia-current-535…, nvidia-tesla-…; nvidia-fs is no driver.
+_SOURCES = re.compile(r"nvidia-((current|tesla|open|srv)[\w-]*-)?\d")
 _ERRORS = (r"^.*\berror: .*$", r"^.*\berror\b.*$")
 
 
@@ -117,7 +119,7 @@ def without_headers(machine: Machine) -> bool:
     whole = re.fullmatch(r"[\w.+~-]+", running, re.ASCII)  # what was read may be cut or damaged
     there = machine.names(f"/lib/modules/{running}") if whole else []
     sources = machine.names("/usr/src")
-    ours = any(re.match(r"nvidia-\d", name) for name in sources) and machine.has("dkms")
+    ours = any(_SOURCES.match(name) for name in sources) and machine.has("dkms")
     return bool(there) and "build" not in there and ours and not _headers(sources, running)
 
 
@@ -140,19 +142,32 @@ def elsewhere(machine: Machine) -> str | None:
     return None if machine.names("/var/lib/dkms") else _having(machine)
 
 
+def ubuntu_branch(machine: Machine, kernel: str) -> str | None:
+    """The branch whose modules Ubuntu's packages bring for a kernel, such as 535-server."""
+    found = _of_ubuntu(machine, kernel)
+    return found[0].replace("kernel/nvidia-", "").replace("srv", "-server") if found else None
+
+
+def _of_ubuntu(machine: Machine, kernel: str) -> list[str]:
+    """Folders of a kernel that Ubuntu's packages put NVIDIA's modules into."""
+    names = machine.names(f"/lib/modules/{kernel}/kernel")
+    return [f"kernel/{name}" for name in names if re.match(r"nvidia-\d", name)]
+
+
 def _having(machine: Machine) -> str | None:
     """Another kernel that has NVIDIA's module, where this one has none."""
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
     places = (
         *("kernel/drivers/video", "kernel/drivers/video/nvidia", "updates/dkms", "updates"),
         *("extra", "extra/nvidia", "extra/drivers/video/nvidia", "weak-updates/nvidia"),
+        *("video", "misc", "extramodules"),
     )
     if not running:
         return None
     having = [
         name
         for name in machine.names("/lib/modules")
-        for place in places
+        for place in (*places, *_of_ubuntu(machine, name))
         if any(
             n.startswith(("nvidia.ko", "nvidia-current.ko"))
             for n in machine.names(f"/lib/modules/{name}/{place}")

@@ -24,6 +24,8 @@ INSTALL = {
     "void": "sudo xbps-install void-repo-nonfree && sudo xbps-install nvidia",
     "ubuntu": UBUNTU,
 }
+OSTREE = "rpm-ostree install akmod-nvidia xorg-x11-drv-nvidia-cuda"
+"""How a system installs it whose image is not written into: of RPM Fusion."""
 INITRAMFS = {
     **dict.fromkeys(("fedora", "rhel", "suse"), "dracut --force"),
     "arch": "mkinitcpio -P",
@@ -31,9 +33,11 @@ INITRAMFS = {
 BUILD = {
     "fedora": "sudo akmods --force && sudo reboot",
     "arch": "sudo mkinitcpio -P && sudo reboot",
+    "gentoo": "sudo emerge @module-rebuild && sudo modprobe nvidia",
 }
 
 UTILITIES = {
+    "debian": "sudo apt-get install nvidia-smi",
     "fedora": "sudo dnf install xorg-x11-drv-nvidia-cuda   # of RPM Fusion, as akmod-nvidia",
     "rhel": "sudo dnf install nvidia-driver-cuda   # of NVIDIA's repository",
     "arch": "sudo pacman -S nvidia-utils",

@@ -24,6 +24,11 @@ def examine(
     kept = _kept_from(machine, on_bus, unwell)
     if kept is not None:
         return kept
+    bare = _no_devices(machine)
+    if bare is not None:
+        why, fix = bare
+        seen = f"{on_bus}, held by nvidia, and /dev has no nvidiactl"
+        return fail("driver", seen, why, f"{fix}; {_CPU}")
     answer, _ = nvidia.ask(machine)
     rows = [row for row in answer.said.splitlines() if row.strip()]
     said = (rows or ["nothing"])[-1][:120]
@@ -39,6 +44,23 @@ def examine(
         f"{on_bus}, and nvidia-smi says: {said}",
         "the driver is loaded and does not answer, as with a GPU that hangs",
         f"sudo dmesg | grep -iE 'nvrm|xid'; then {again}; {_CPU}",
+    )
+
+
+def _no_devices(machine: Machine) -> tuple[str, str] | None:
+    """Why nobody has made the driver's devices, and what makes them; None: they are there."""
+    names = machine.names("/dev")
+    if not names or "nvidiactl" in names or limits.in_container(machine.root):
+        return None
+    params = machine.read("/proc/driver/nvidia/params") or ""
+    if re.search(r"^ModifyDeviceFiles: 0", params, re.MULTILINE):
+        return (
+            "the driver is told to make no devices (NVreg_ModifyDeviceFiles=0 in /etc/modprobe.d)",
+            "take that out, and reboot; or let a rule of udev make them",
+        )
+    return (
+        "without a screen nobody has made the driver's devices",
+        "sudo nvidia-modprobe -c=0 -u; for good: sudo systemctl enable --now nvidia-persistenced",
     )
 
 

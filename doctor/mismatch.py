@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind
+from doctor import distribution, kind
 from doctor.finding import Finding, fail
 from host import limits, nvidia
 from host.machine import Answer, Machine
@@ -56,15 +56,17 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
             "the driver was upgraded after the container was started",
             "start the container anew; if it comes back, reboot the host",
         )
-    if loaded == nvidia.on_disk(machine):
+    if loaded == nvidia.on_disk(machine) and "nixos" not in distribution.names(machine):
         why, fix = _IN_IMAGE if machine.has("rpm-ostree") else _APART
         seen = f"library {library}, kernel module {loaded}, the same on the disk"
         return fail("driver", seen, why, f"{fix}; then {_REBOOT}; {_CPU}")
+    first = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
     return fail(
         "driver",
         f"library {library if told else 'new'}, kernel module {loaded}",
         "the driver was upgraded and the old module is still loaded: nothing starts on a GPU",
-        f"{_REBOOT}   # {_CPU}",
+        f"{_REBOOT}   # {_CPU}; where it comes back, first sudo {first}: the old module is in the"
+        " initramfs",
     )
 
 

@@ -7,6 +7,7 @@ from doctor.finding import Finding, fail
 from host.machine import Machine
 
 CPU = "or train on the CPU: CPUS=1"
+_ENFORCED = "/sys/module/module/parameters/sig_enforce"
 _LOCKED = r"unsigned module loading is restricted"
 UNSIGNED = (
     r"Key was rejected by service|Loading of unsigned module"
@@ -65,8 +66,12 @@ def _for_another(machine: Machine) -> tuple[str, str, str] | None:
     other = building.elsewhere(machine)
     if other is None:
         return None
+    seen = f"its module is there for kernel {other}, and not for the one that runs"
+    own = _of_packages(machine, other)
+    if own is not None:
+        return seen, "packages have a module for each kernel, and this one's is missing", own
     return (
-        f"its module is there for kernel {other}, and not for the one that runs",
+        seen,
         "it was installed without DKMS, which builds it anew for each kernel",
         (
             f"boot {other}; or install the kmod-nvidia of this kernel, once there is one; or"
@@ -78,6 +83,24 @@ def _for_another(machine: Machine) -> tuple[str, str, str] | None:
     )
 
 
+def _of_packages(machine: Machine, other: str) -> str | None:
+    """How a distribution gets the module for this kernel that packages bring for each."""
+    names = distribution.names(machine)[:1]
+    if names == ["gentoo"]:
+        return distribution.BUILD["gentoo"]
+    if names == ["arch"]:
+        return (
+            "install the package of this kernel (linux-lts: nvidia-open-lts), or nvidia-open-dkms"
+            f" and this kernel's headers; or boot {other}"
+        )
+    if machine.has("akmods") or machine.exists("/usr/src/akmods"):
+        return f"{distribution.HEADERS['fedora']}; sudo akmods --force && sudo reboot"
+    branch = building.ubuntu_branch(machine, other)
+    if branch is None:
+        return None
+    return f"sudo apt-get install linux-modules-nvidia-{branch}-$(uname -r); or boot {other}"
+
+
 def not_signed(machine: Machine, on_bus: str) -> Finding:
     """Secure Boot, or a kernel that is locked down, refuses the module."""
     if not secure_boot(machine) and log.last(machine, _LOCKED):
@@ -87,6 +110,15 @@ def not_signed(machine: Machine, on_bus: str) -> Finding:
             "it takes no module that is not signed by a key which it knows",
             "sign the module; or take lockdown= off the kernel's command line (/proc/cmdline;"
             f" Bottlerocket: settings.kernel.lockdown = none) and reboot; {CPU}",
+        )
+    if not secure_boot(machine) and (machine.read(_ENFORCED) or "").strip() == "Y":
+        return fail(
+            "driver",
+            f"{on_bus}; installed, not loaded, and the kernel takes signed modules alone",
+            "it has no Secure Boot and wants signatures all the same (module.sig_enforce, or"
+            " CONFIG_MODULE_SIG_FORCE)",
+            "take module.sig_enforce off the kernel's command line, or sign the modules with the"
+            f" kernel's key (Gentoo: USE=modules-sign), and load them again; {CPU}",
         )
     why, key = "the kernel refuses a module whose key it does not know", distribution.enrol(machine)
     signer = machine.run("modinfo", "-F", "signer", "nvidia")

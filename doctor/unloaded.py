@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import away, building, distribution, held, log, reasons, unbuilt
+from doctor import away, building, distribution, held, log, reasons, refused, unbuilt
 from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
 
 # What Slurm tells a job that was given GPUs.
 _ASKED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS")
-_OPEN = ("nouveau", "NovaCore", "nova_core", "nova")
+_OPEN = ("nouveau", "NovaCore", "nova_core", "nova", "nvidiafb", "rivafb")
 _NOUVEAU = (
-    "printf 'blacklist %s\\n' nouveau nova nova_core nova_drm | sudo tee"
+    "printf 'blacklist %s\\n' nouveau nova nova_core nova_drm{more} | sudo tee"
     " /etc/modprobe.d/no-nouveau.conf;"
     " sudo {initramfs}; {install} && sudo reboot"
 )
@@ -49,12 +49,7 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
             "driver",
             f"{on_bus}, held by {open_one}",
             f"{open_one} cannot compute: it trains on the CPU",
-            _NOUVEAU.format(
-                initramfs=distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u"),
-                install=distribution.of(machine, distribution.INSTALL, distribution.UBUNTU).split(
-                    "   #"
-                )[0],
-            ),
+            _freed(machine, open_one),
         )
     if "vfio-pci" in by:
         return unwell(
@@ -79,10 +74,18 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
             return held.not_asked(_on_bus(cards), unwell)
     if given or job:
         return skip("driver", "this job or container was given no GPU")
+    by = {card.driver for card in cards}
+    if "nvidia" not in by and by.intersection(_OPEN) and not limits.in_container(machine.root):
+        return examine(machine, cards)
     known = reasons.logged(machine, cards)
     if known is not None:
         seen, why, fix = known
         return fail("driver", f"No devices were found; {seen}", why, f"{fix}; {unbuilt.CPU}")
+    return _silent(machine)
+
+
+def _silent(machine: Machine) -> Finding:
+    """The driver finds no device, and says not why."""
     if not nvidia.devices(machine):
         return skip("driver", "this job or container was given no GPU")
     closed = _closed(machine)
@@ -100,6 +103,29 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
         "a card did not start: power plug, address space (BIOS: Above 4G decoding), or too old",
         "sudo dmesg | grep -iE 'nvrm|xid'",
     )
+
+
+def _freed(machine: Machine, holder: str) -> str:
+    """How another driver is kept away, and NVIDIA's installed."""
+    install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU).split("   #")[0]
+    if "nixos" in distribution.names(machine):
+        return f"{install}   # in configuration.nix; sudo nixos-rebuild boot && sudo reboot"
+    if machine.exists("/run/ostree-booted"):
+        return (
+            f"{distribution.OSTREE}; rpm-ostree kargs"
+            " --append=rd.driver.blacklist=nouveau,nova_core"
+            " --append=modprobe.blacklist=nouveau,nova_core && systemctl reboot"
+        )
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    inside = machine.read(f"/lib/modules/{running}/modules.builtin") or ""
+    if f"/{holder}.ko" in inside:
+        return (
+            f"it is built into this kernel: boot with {holder}.modeset=0 on the kernel's command"
+            f" line, or another kernel; {install}"
+        )
+    initramfs = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
+    more = f" {holder}" if holder.endswith("fb") else ""
+    return _NOUVEAU.format(more=more, initramfs=initramfs, install=install)
 
 
 def _on_bus(cards: list[pci.Card]) -> str:
@@ -137,7 +163,7 @@ def _not_held(
         )
     if not machine.has("nvidia-smi") and not _installed(machine):
         return unwell("driver", *_without_driver(machine, on_bus))
-    known = reasons.logged(machine, cards)
+    known = reasons.logged(machine, cards) or refused.reason(machine)
     if known is not None:
         seen, why, fix = known
         return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unbuilt.CPU}")
@@ -173,6 +199,8 @@ def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
         )
     note = "" if "ubuntu" in distribution.names(machine) else "   # or your distribution's package"
     install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU + note)
+    if machine.exists("/run/ostree-booted"):
+        install = f"{distribution.OSTREE} && systemctl reboot"
     return f"{on_bus}, and no driver installed", "without it, it trains on the CPU", install
 
 

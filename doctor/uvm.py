@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution, kind
+from doctor import distribution, kind, refused
 from doctor.finding import Finding, fail, warn
 from host import limits, nvidia
 from host.machine import Machine
@@ -16,15 +16,9 @@ def missing(machine: Machine, version: str) -> Finding | None:
     """It is not there, and no program will bring it."""
     if limits.in_container(machine.root) or kind.is_lxc(machine):
         return _not_handed_over(machine, version)
-    if _never_loaded(machine):
-        why, fix = (
-            "elsewhere the first program loads it; on NixOS CUDA does not start (unknown error)",
-            'sudo modprobe nvidia-uvm; for good boot.kernelModules = [ "nvidia-uvm" ];',
-        )
-        if machine.exists(_ENROOT):
-            why = "elsewhere the first program loads it; none in a container of enroot may"
-            fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0, by a unit at each boot"
-        return warn("driver", f"{version}; the module nvidia_uvm is not loaded", why, fix)
+    unloaded = _unloaded(machine, version) if _not_loaded(machine) else None
+    if unloaded is not None:
+        return unloaded
     if _without_libraries(machine):
         return fail(
             "driver",
@@ -55,6 +49,55 @@ def missing(machine: Machine, version: str) -> Finding | None:
     return None
 
 
+def _unloaded(machine: Machine, version: str) -> Finding | None:
+    """Why nothing will load its module."""
+    if _never_loaded(machine):
+        why, fix = (
+            "elsewhere the first program loads it; on NixOS CUDA does not start (unknown error)",
+            'sudo modprobe nvidia-uvm; for good boot.kernelModules = [ "nvidia-uvm" ];',
+        )
+        if machine.exists(_ENROOT):
+            why = "elsewhere the first program loads it; none in a container of enroot may"
+            fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0, by a unit at each boot"
+        return warn("driver", f"{version}; the module nvidia_uvm is not loaded", why, fix)
+    locked = refused.reason(machine)
+    if locked is not None:
+        seen, why, fix = locked
+        return fail(
+            "driver",
+            f"{version}; nvidia_uvm is not loaded, and cannot be: {seen}",
+            f"CUDA does not start without it (unknown error, 999): {why}",
+            fix,
+        )
+    if _unmade(machine):
+        return warn(
+            "driver",
+            f"{version}; nvidia_uvm is not loaded, and there is no nvidia-modprobe",
+            "that loads it for whoever is not root: CUDA does not start (unknown error, 999)",
+            "sudo modprobe nvidia_uvm; for good: install nvidia-modprobe, or echo nvidia_uvm | sudo"
+            " tee /etc/modules-load.d/nvidia-uvm.conf",
+        )
+    return None
+
+
+def _not_loaded(machine: Machine) -> bool:
+    """Whether the driver's module is loaded, and not that for GPUs' memory."""
+    modules = machine.read("/proc/modules") or ""
+    return re.search(r"^nvidia ", modules, re.MULTILINE) is not None and (
+        "nvidia_uvm " not in modules
+    )
+
+
+def _unmade(machine: Machine) -> bool:
+    """Whether nobody but root could load it."""
+    if machine.run("id", "-u").out.strip() in ("", "0"):
+        return False
+    if machine.exists("/dev/nvidia-uvm") or machine.has("nvidia-modprobe"):
+        return False
+    programs = machine.names("/usr/bin")  # a record without them says nothing
+    return bool(programs) and "nvidia-modprobe" not in programs
+
+
 def _hmm_fails(machine: Machine, version: str) -> bool:
     """Whether the kernel is 9.6's, and the driver a 570 or 575 that uses its HMM.
 
@@ -83,13 +126,8 @@ def _without_libraries(machine: Machine) -> bool:
 
 def _never_loaded(machine: Machine) -> bool:
     """Whether the module for GPUs' memory is missing where no program may load it."""
-    modules = machine.read("/proc/modules") or ""
     nixos = "nixos" in distribution.names(machine)
-    return (
-        (nixos or machine.exists(_ENROOT))
-        and re.search(r"^nvidia ", modules, re.MULTILINE) is not None
-        and ("nvidia_uvm " not in modules)
-    )
+    return nixos or machine.exists(_ENROOT)
 
 
 def _not_handed_over(machine: Machine, version: str) -> Finding | None:
