@@ -129,9 +129,21 @@ def _hidden(machine: Machine) -> str | None:
     for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":"):
         stub = re.search(r"/(stubs|compat)/?$", folder)
         names = machine.names(folder) if stub else []
-        if any(name.startswith("libcuda.so") for name in names):
+        if not any(name.startswith("libcuda.so") for name in names):
+            continue
+        version, own = _version(names), nvidia.loaded(machine)
+        consumers = [gpu for gpu in nvidia.ask(machine)[1] if nvidia.CONSUMER.search(gpu.name)]
+        # Made for that: a newer CUDA on a data centre's card under an older driver.
+        meant = version and own and _numbers(version) > _numbers(own) and not consumers
+        if not meant or not folder.rstrip("/").endswith("compat"):
             return folder
     return None
+
+
+def _version(names: list[str]) -> str | None:
+    """The release of the libcuda among a folder's names."""
+    found = [re.fullmatch(r"libcuda\.so\.(\d[\d.]+\d)", name) for name in names]
+    return next((each.group(1) for each in found if each and "." in each.group(1)), None)
 
 
 def _older(machine: Machine) -> tuple[str, str] | None:
@@ -143,8 +155,7 @@ def _older(machine: Machine) -> tuple[str, str] | None:
     if first is None or "/compat" not in first.group(1):
         return None
     folder, own = first.group(1), nvidia.loaded(machine)
-    versions = [re.fullmatch(r"libcuda\.so\.(\d[\d.]+\d)", n) for n in machine.names(folder)]
-    version = next((v.group(1) for v in versions if v and "." in v.group(1)), None)
+    version = _version(machine.names(folder))
     if version is None or not own or _numbers(version) >= _numbers(own):
         return None
     return folder, version
@@ -166,7 +177,10 @@ def _shadowing(machine: Machine) -> str | None:
 def _met(machine: Machine) -> str | None:
     """The folder of an MPS daemon that is somebody else's: of the host, seen from a container."""
     folder = machine.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"  # noqa: S108
-    if not limits.in_container(machine.root) or "control" not in machine.names(folder):
+    # Kubernetes' device plugin shares GPUs by a daemon of its own below /mps.
+    if folder.startswith("/mps/") or "control" not in machine.names(folder):
+        return None
+    if not limits.in_container(machine.root):
         return None
     number = (machine.read(f"{folder}/nvidia-cuda-mps-control.pid") or "").strip()
     return None if number.isdecimal() and machine.exists(f"/proc/{number}") else folder

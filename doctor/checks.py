@@ -24,6 +24,7 @@ from doctor import (
     system,
     toolkit,
     ulimits,
+    variables,
     wsl,
 )
 from doctor.finding import Finding, warn
@@ -80,6 +81,7 @@ _ALL = (
     system.memory,
     system.shared_memory,
     ulimits.examine,
+    variables.examine,
     disks.disk,
     system.clock,
     system.synchronised,

@@ -69,6 +69,17 @@ DKMS = (
     "sudo dkms autoinstall; sudo modprobe nvidia || dkms status; without DKMS: the package of"
     " modules for $(uname -r)"
 )
+# Systems that are an image, into which no package is installed.
+_IMAGES = {
+    "cos": "sudo cos-extensions install gpu   # anew at each boot",
+    "flatcar": "name its sysext of NVIDIA's in /etc/flatcar/enabled-sysext.conf, and reboot",
+    "bottlerocket": "take the variant of the image whose name ends in -nvidia",
+    "ubuntu-core": "sudo snap install the components nvidia-…-ko and -user of your pc-kernel",
+    "sl-micro": "sudo transactional-update pkg install nvidia-open-driver-G06-signed-kmp-meta"
+    " nvidia-compute-utils-G06, and reboot   # of SUSE's repository of NVIDIA's",
+    "rhcos": "the GPU operator installs it: Node Feature Discovery, then a ClusterPolicy",
+}
+INSTALL.update(_IMAGES)
 _BEFORE_DNF = (("rhel", "7"), ("amzn", "2"))
 
 
@@ -100,6 +111,8 @@ def names(machine: Machine) -> list[str]:
     """The distribution, and what it is like: /etc/os-release."""
     words = re.findall(r"^ID(?:_LIKE)?=(.*)$", _release(machine), re.MULTILINE)
     found = " ".join(words).replace('"', "").split()
+    if found[:1] and found[0] in _IMAGES:  # what these are like installs nothing here
+        return found[:1]
     return [
         {
             "opensuse": "suse",

@@ -9,10 +9,44 @@ from host import limits, nvidia
 from host.machine import Machine
 
 _LOG = "/var/log/fabricmanager.log"
+# What it says as it gives up; why; what helps.
+_CAUSES = (
+    (
+        "number of NVSwitches don't match",
+        "it finds fewer switches than such a board has (error 802): one is gone from the bus",
+        (
+            "power the machine off and on (a reboot is not enough); if it comes back, have the board"
+            " serviced"
+        ),
+    ),
+    (
+        '"ib_umad" has not been loaded',
+        "it reaches this board's switches by InfiniBand, whose module ib_umad is not loaded",
+        (
+            "sudo modprobe ib_umad; echo ib_umad | sudo tee /etc/modules-load.d/ib_umad.conf; sudo"
+            " systemctl restart nvidia-fabricmanager"
+        ),
+    ),
+    (
+        "NV_WARN_NOTHING_TO_DO",
+        "this board's switches want NVLink's subnet manager, which is not here",
+        "install nvlsm (and infiniband-diags), and sudo systemctl restart nvidia-fabricmanager",
+    ),
+)
 _AGAIN = (
     "end what uses the GPUs; sudo systemctl stop nvidia-fabricmanager; sudo nvidia-smi -r; sudo"
     " systemctl start nvidia-fabricmanager; or reboot; until then NCCL_NVLS_ENABLE=0"
 )
+
+
+def cause(machine: Machine) -> tuple[str, str] | None:
+    """Why it does not start, as it says itself, and what helps."""
+    said = machine.read(_LOG) or ""
+    said += machine.run("journalctl", "-u", "nvidia-fabricmanager", "--no-pager", "-n", "50").out
+    for sign, why, fix in _CAUSES:
+        if sign in said:
+            return why, fix
+    return None
 
 
 def switches(machine: Machine) -> Finding | None:
@@ -36,13 +70,14 @@ def switches(machine: Machine) -> Finding | None:
             "end what uses the GPUs; sudo nvidia-smi -r; sudo systemctl restart"
             " nvidia-fabricmanager; until then NCCL_NVLS_ENABLE=0",
         )
-    return fail(
-        "GPU health",
-        f"there are NVSwitches, and nvidia-fabricmanager is {said}",
+    why, fix = cause(machine) or (
         "CUDA does not start on any of the GPUs (error 802)",
-        "install nvidia-fabricmanager of the driver's own version, and sudo systemctl enable --now"
-        " nvidia-fabricmanager",
+        (
+            "install nvidia-fabricmanager of the driver's own version, and sudo systemctl enable"
+            " --now nvidia-fabricmanager"
+        ),
     )
+    return fail("GPU health", f"there are NVSwitches, and nvidia-fabricmanager is {said}", why, fix)
 
 
 def _forgotten(machine: Machine) -> Finding | None:

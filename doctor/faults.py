@@ -7,14 +7,18 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, warn
-from host import kernel, limits, nvidia
+from host import kernel, limits, nvidia, pci
 from host.machine import Machine
 
 # A GPU's reads and writes that AMD's IOMMU does not let through.
-_REFUSED = re.compile(r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT")
+_REFUSED = re.compile(
+    r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT"
+    r"|DMAR: \[DMA (?:Read|Write)[^]]*\] Request device \[([0-9a-f:.]+)\] fault addr"
+)
 _SWITCH = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.*)")
 _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 _SOON = 10.0  # seconds
+_DISK = re.compile(r"I/O error, dev (nvme\d+|sd[a-z]+)|(nvme\d+): I/O .*timeout")
 _AWAKE = "PM: suspend exit"
 _LOADED = "nvidia-uvm: Loaded the UVM driver"
 
@@ -25,9 +29,11 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     Args:
         said: the lines, in order.
     """
-    refused = [x for x in map(_REFUSED.search, said) if x and is_ours(machine, x.group(1))]
+    told = [x.group(1) or f"0000:{x.group(2)}" for x in map(_REFUSED.search, said) if x]
+    cards = [card.address for card in pci.cards(machine)]
+    refused = [x for x in told if is_ours(machine, x) and (not cards or x.lower() in cards)]
     if refused:
-        place, count = refused[-1].group(1), len(refused)
+        place, count = refused[-1], len(refused)
         return warn(
             "kernel log",
             f"the IOMMU refused what GPU {place} wanted to reach, {count} time{'s' * (count > 1)}",
@@ -35,6 +41,9 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
             "boot with iommu=pt, or turn the IOMMU off in the BIOS; until then NCCL_P2P_DISABLE=1",
         )
     inside = limits.in_container(machine.root)
+    disk = None if inside else _stores(said)
+    if disk is not None:
+        return disk
     other = None if inside else _faulted(said) or _woken(machine, said)
     if other is not None:
         return other
@@ -54,6 +63,32 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
             "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
         )
     return None
+
+
+def _stores(said: list[str]) -> Finding | None:
+    """A file server that does not answer, a disk that fails: what is read or saved there hangs."""
+    silent = ""
+    for row in said:
+        found = re.search(r"nfs: server (\S+) (not responding|OK)", row)
+        if found:
+            silent = found.group(1) if found.group(2) != "OK" else ""
+    if silent:
+        return warn(
+            "kernel log",
+            f"the file server {silent} does not answer (NFS)",
+            "what reads or saves there hangs, a training as well",
+            "ask whoever runs it; until then keep data and runs/ on a disk of this machine",
+        )
+    failing = map(_DISK.search, said)
+    bad = next((each.group(1) or each.group(2) for each in failing if each), None)
+    if bad is None:
+        return None
+    return warn(
+        "kernel log",
+        f"the disk {bad} has errors, or did not answer in time",
+        "data may be read wrong, and checkpoints not be saved",
+        f"sudo smartctl -a /dev/{bad}; save what matters, and replace it",
+    )
 
 
 def _faulted(said: list[str]) -> Finding | None:

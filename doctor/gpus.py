@@ -10,6 +10,8 @@ from host import exclusive, limits, nvidia, pci, visible
 from host.machine import Machine
 
 _WHOLE = (1, 2, 4, 8, 16)  # GPUs of a board, or of two
+_EXCLUDED = re.compile(r"GPU Excluded:\s*Yes")
+_SOON = 1200.0  # seconds after a start in which a virtual GPU works without its licence
 _ENABLED = ("systemctl", "is-enabled", "nvidia-gridd")
 
 
@@ -73,7 +75,13 @@ def counted(machine: Machine) -> Finding:
     fix = "sudo dmesg | grep -iE 'nvrm|xid'; then power the machine off and on"
     if kind.is_guest(machine):
         fix = "restart this virtual machine; where it stays so, have its host replaced or looked at"
-    cause = reasons.logged(machine, lost)
+    folder = "/proc/driver/nvidia/gpus"
+    said = [machine.read(f"{folder}/{card.address}/information") or "" for card in lost]
+    shut = any(map(_EXCLUDED.search, said))
+    if shut:
+        why = "the driver was told to leave it alone (NVreg_ExcludedGpus)"
+        fix = "take that out of /etc/modprobe.d, build the initramfs anew, and reboot"
+    cause = None if shut else reasons.logged(machine, lost)
     if cause is not None:
         seen, why, fix = f"{seen}; {cause[0]}", cause[1], cause[2]
     others = ",".join(gpu.index for gpu in gpus)
@@ -85,11 +93,22 @@ def licence(machine: Machine) -> Finding:
     _, gpus = nvidia.ask(machine)
     if not any(gpu.is_virtual for gpu in gpus):
         return skip("vGPU licence", "no virtual GPU")
+    desktop = next((gpu.name for gpu in gpus if re.search(r"-[0-9]+[AB]$", gpu.name)), None)
+    if desktop is not None:
+        return fail(
+            "vGPU licence",
+            f"{desktop} is a profile for desktops (series A and B)",
+            "such a virtual GPU has no CUDA: torch finds no device",
+            "have this machine given a profile of series Q or C (-8Q, -8C)",
+        )
     said = machine.run("nvidia-smi", "-q").out
     status = re.findall(r"License Status\s*: (.*)", said)
     if not any("Unlicensed" in each for each in status):
         return ok("vGPU licence", status[0] if status else "not known")
     seen = next(each for each in status if "Unlicensed" in each)
+    up = re.match(r"[0-9]{1,12}", machine.read("/proc/uptime") or "")
+    if "Unrestricted" in seen and up and int(up.group()) < _SOON:
+        return ok("vGPU licence", "not yet: it is asked for in the first minutes after a start")
     fix = (
         "sudo systemctl restart nvidia-gridd; its token: /etc/nvidia/ClientConfigToken, or your"
         " cloud's image brings it"

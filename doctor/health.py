@@ -31,6 +31,22 @@ _HEALTH = (
     (
         "fail",
         "gpu_recovery_action",
+        ".*imex.*",
+        "the driver asks for: {value}",
+        "GPUs of several machines share memory by IMEX, and that has failed",
+        "sudo systemctl restart nvidia-imex, on all machines of its domain at once",
+    ),
+    (
+        "fail",
+        "gpu_recovery_action",
+        "(node )?reboot",
+        "the driver asks for: {value}",
+        "until then programs on it fail or hang, and a reset does not help",
+        "sudo reboot",
+    ),
+    (
+        "fail",
+        "gpu_recovery_action",
         "(?!none|0$|drain p2p).+",
         "the driver asks for: {value}",
         "until then programs on it fail or hang",
@@ -158,11 +174,15 @@ def health(machine: Machine) -> Finding:
                 said = f"{gpu.label}: {seen.format(value=value)}"
                 unwell = fail if status == "fail" else warn
                 helps = (_reset(machine, fix) if fix == _RESET else fix).format(gpu=gpu.index)
+                means = why
+                cause = fabric.cause(machine) if field == "fabric.state" else None
+                if cause is not None:
+                    means, helps = cause
                 if field == "fabric.state" and limits.in_container(machine.root):
                     helps = (
                         f"on the host: {helps}. If it is not yours: tell its owner, take another"
                     )
-                return unwell("GPU health", said, why, helps)
+                return unwell("GPU health", said, means, helps)
     for look in (fabric.switches, _sealed, _apart):
         found = look(machine)
         if found is not None:

@@ -22,7 +22,9 @@ _REPLACE = "have the card replaced; until then hide it with CUDA_VISIBLE_DEVICES
 _POWER = "power the machine off and on; then look at plugs, riser and cooling"
 # Number: what it means, what helps. Those that are missing are mostly faults of a program.
 _MEANING = {
+    46: ("it stopped working on what it was given", _RESET),
     48: ("an error in its memory that could not be corrected", _RESET),
+    54: ("its power plugs are not all connected", _POWER),
     61: ("its own controller stopped", _RESET),
     62: ("its own controller stopped", _RESET),
     63: ("a row of its memory is to be replaced by a spare one, at the next reset", _RESET),
@@ -32,6 +34,7 @@ _MEANING = {
     92: ("very many errors in its memory were corrected", _REPLACE),
     94: ("an error in its memory ended one program", _RESET),
     95: ("an error in its memory that may have reached any program", _RESET),
+    110: ("it stopped for a fault of its security", _RESET),
     119: (
         "its firmware (GSP) does not answer",
         (
@@ -45,6 +48,9 @@ _MEANING = {
     143: ("it could not be initialised", _RESET),
     145: ("an error on NVLink: GPUs may hang that talk to each other", _FABRIC),
     149: ("its NVLink has failed", _RESET),
+    156: ("a part of it is to be given up, at the next reset", _RESET),
+    157: ("a part of it could not be given up", _REPLACE),
+    158: ("it did not answer in time", _RESET),
     154: ("the driver asks for a reset or a reboot", _RESET),
 }
 _LOST, _ASKED = 79, 154

@@ -60,6 +60,21 @@ _LOG = (
         "BIOS: Above 4G Decoding and Resizable BAR; else boot with pci=realloc",
     ),
     (
+        r"64-bit BAR mapped above 4\s?GB",
+        "its window lies above 4 GB, and the bridge above it has none there (dmesg: 64-bit BAR)",
+        "the firmware or the kernel has placed it where the bridge does not reach",
+        "update the BIOS, or change its setting Above 4G Decoding; else boot with pci=realloc",
+    ),
+    (
+        r"failed to copy vbios to system memory",
+        "the driver could not read the card's VBIOS (dmesg: failed to copy vbios)",
+        "the laptop's firmware gave the card no power, or does not hand its VBIOS over",
+        (
+            "update the BIOS; else boot with pcie_port_pm=off, or acpi_osi=! acpi_osi='Windows"
+            " 2009', on the kernel's command line"
+        ),
+    ),
+    (
         r"Xid.*: 79,|fallen off the bus|GPU lost from the bus",
         "it has fallen off the bus",
         "power, heat, riser, cable or the card itself",

@@ -19,6 +19,13 @@ _PURGE = (
     "sudo apt-get purge '^(lib)?nvidia-(cfg|com|dec|dkms|driver|enc|extra|fbc|gl|headless|kernel"
     "|utils).*' && sudo ldconfig, then open the shell anew; or CPUS=1"
 )
+_LDCONFIG = (
+    "/etc/wsl.conf has [automount] ldconfig = false: nobody tells the loader of /usr/lib/wsl/lib",
+    (
+        "take that out, then wsl --shutdown in Windows; or echo /usr/lib/wsl/lib | sudo tee"
+        " /etc/ld.so.conf.d/ld.wsl.conf && sudo ldconfig"
+    ),
+)
 _UPDATE = (
     "in Windows: install NVIDIA's newest driver, nvidia-smi -i N -dm 0 (WDDM) for each"
     " card as administrator, then wsl --update and wsl --shutdown"
@@ -44,6 +51,8 @@ def blocked(machine: Machine, answer: Answer) -> Finding | None:
             "it hides the libraries that speak to Windows' driver",
             _PURGE,
         )
+    if "couldn't find libnvidia-ml" in answer.said and _without_ldconfig(machine):
+        return fail("driver", f"WSL 2: nvidia-smi says: {seen}", *_LDCONFIG)
     if not is_windows(machine):
         return fail(
             "driver",
@@ -67,6 +76,8 @@ def hidden(machine: Machine) -> Finding | None:
     """
     if not is_windows(machine) or not machine.exists(f"{_WSL}/nvidia-smi"):
         return None
+    if _without_ldconfig(machine):
+        return fail("driver", "WSL 2: the loader does not know Windows' libcuda", *_LDCONFIG)
     own = next(
         (n for n in machine.names(_LIBRARIES) if re.fullmatch(r"libcuda\.so\.\d{3}[\d.]*", n)), None
     )
@@ -89,19 +100,30 @@ def hidden(machine: Machine) -> Finding | None:
     )
 
 
+def _setting(machine: Machine, section: str, key: str) -> str:
+    """What /etc/wsl.conf says of a key; "" where it says nothing."""
+    said = (machine.read("/etc/wsl.conf") or "").lower()
+    part = re.search(rf"^\[{section}\](.*?)(?=^\[|\Z)", said, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^\s*{key}\s*=\s*(\w+)", part.group(1) if part else "", re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def _without_ldconfig(machine: Machine) -> bool:
+    """Whether WSL was told not to make Windows' libraries known, and nobody else has."""
+    if _setting(machine, "automount", "ldconfig") != "false":
+        return False
+    known = machine.run("ldconfig", "-p").out + machine.environ.get("LD_LIBRARY_PATH", "")
+    return _WSL not in known
+
+
 def wsl(machine: Machine) -> Finding:
     """It is of version 2, and the checkout is on its own disk."""
     if not is_windows(machine):
         return skip("WSL", "not Windows")
     release = (machine.read("/proc/sys/kernel/osrelease") or "").lower()
-    if not machine.exists(_DEVICE) and not _OF_WINDOWS.search(release):
-        return fail(
-            "WSL",
-            f"its kernel, {release.strip()}, has no {_DEVICE}",
-            "that is the way to Windows' driver: a kernel of one's own may be built without",
-            "take kernel= out of .wslconfig in Windows, or build it with CONFIG_DXGKRNL=y; then"
-            " wsl --shutdown",
-        )
+    without = _without_device(machine, release)
+    if without is not None:
+        return without
     if "wsl2" not in release and not machine.exists(_DEVICE):
         return fail(
             "WSL",
@@ -124,6 +146,33 @@ def wsl(machine: Machine) -> Finding:
             "git clone it again under ~",
         )
     return _device(machine)
+
+
+def _without_device(machine: Machine, release: str) -> Finding | None:
+    """It was told to have no GPU, or its kernel cannot have one."""
+    if _setting(machine, "gpu", "enabled") == "false" and not machine.exists(f"{_WSL}/nvidia-smi"):
+        return fail(
+            "WSL",
+            "/etc/wsl.conf switches the GPU off: [gpu] enabled = false",
+            "Windows hands over no GPU: it trains on the CPU",
+            "take it out; then wsl --shutdown in Windows",
+        )
+    if not machine.exists(_DEVICE) and re.match(r"4\.19\.[0-9.]+-microsoft-standard$", release):
+        return fail(
+            "WSL",
+            f"Windows' kernel for Linux is an old one, {release.strip()}",
+            f"it has no {_DEVICE}, the way to Windows' driver",
+            "in Windows: update it (21H2 or newer), wsl --update, wsl --shutdown",
+        )
+    if not machine.exists(_DEVICE) and not _OF_WINDOWS.search(release):
+        return fail(
+            "WSL",
+            f"its kernel, {release.strip()}, has no {_DEVICE}",
+            "that is the way to Windows' driver: a kernel of one's own may be built without",
+            "take kernel= out of .wslconfig in Windows, or build it with CONFIG_DXGKRNL=y; then"
+            " wsl --shutdown",
+        )
+    return None
 
 
 def _device(machine: Machine) -> Finding:

@@ -29,7 +29,9 @@ _TOLD = (
         "PRECISION",
         "ACCELERATE",
     ),
-    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
+    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE"),
+    *("CUDA_LAUNCH_BLOCKING", "CUDA_FORCE_PTX_JIT", "NVIDIA_TF32_OVERRIDE"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     *("OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY"),
 )
 # Kubernetes' plugins, WSL, Gentoo and driver containers put nvidia-smi there, which is not on

@@ -1,0 +1,67 @@
+"""Variables of the shell that change what CUDA, torch and NCCL do, left there from another time."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, fail, ok, skip, warn
+from host import nvidia, visible
+from host.machine import Machine
+
+_NAME = "variables"
+# Name, value, what it does.
+_LEFT = (
+    ("CUDA_LAUNCH_BLOCKING", "1", "each kernel is waited for: training takes much longer"),
+    (
+        "CUDA_FORCE_PTX_JIT",
+        "1",
+        "the kernels that torch brings are passed over: it does not start, or compiles for minutes",
+    ),
+    ("NVIDIA_TF32_OVERRIDE", "0", "TF32 is off, whatever precision is asked for"),
+)
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_KNOWN = (
+    *("backend", "expandable_segments", "garbage_collection_threshold", "max_split_size_mb"),
+    *("max_non_split_rounding_mb", "roundup_power2_divisions", "roundup_bypass_threshold_mb"),
+    *("release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "per_process_memory_fraction"),
+    *("pinned_use_cuda_host_register", "pinned_num_register_threads"),
+    *("pinned_use_background_threads", "pinned_reserve_segment_size_mb"),
+    *("pinned_use_hip_host_register", "pinned_max_round_threshold_mb"),
+    *("graph_capture_record_stream_reuse", "throw_on_cudamalloc_oom", "use_cuda_host_register"),
+)
+
+
+def examine(machine: Machine) -> Finding:
+    """None of them slows training down, or hides a GPU."""
+    if not nvidia.ask(machine)[1]:
+        return skip(_NAME, "no GPU")
+    for name in _ALLOCATOR:
+        words = re.sub(r"\[[^]]*\]", "", machine.environ.get(name, ""))
+        keys = [word.partition(":")[0].strip() for word in words.split(",") if word.strip()]
+        strange = next((key for key in keys if key not in _KNOWN), None)
+        if strange is not None:
+            return fail(
+                _NAME,
+                f"{name} has a word that torch does not know: {strange[:40]}",
+                "torch ends as it starts CUDA: Unrecognized key",
+                f"unset {name}, or mend it: max_split_size_mb:128, expandable_segments:True",
+            )
+    for name, value, why in _LEFT:
+        if machine.environ.get(name) == value:
+            return warn(_NAME, f"{name}={value}", why, f"unset {name}, unless it is meant so")
+    return _cut_short(machine) or ok(_NAME, "none that slows it down or hides a GPU")
+
+
+def _cut_short(machine: Machine) -> Finding | None:
+    """CUDA_VISIBLE_DEVICES names one that is not there, and those behind it are not seen."""
+    asked = machine.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in asked.split(",")]
+    seen = len(visible.seen(machine))
+    if not 0 < seen < len(names) or not all(name.isdecimal() for name in names):
+        return None
+    return fail(
+        _NAME,
+        f"CUDA_VISIBLE_DEVICES={asked} names {len(names)} GPUs, and CUDA sees {seen}",
+        f"it stops at the first that is not there or is named twice: {names[seen]}",
+        "name those that are there (nvidia-smi -L), or unset it",
+    )
