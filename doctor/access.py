@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution
+from doctor import distribution, kind
 from doctor.finding import Finding, fail, ok, warn
 from host import limits, nvidia
 from host.machine import Machine
@@ -88,6 +88,11 @@ def _without_cuda(machine: Machine) -> bool:
 
 def _whole(machine: Machine) -> str:
     """How a program gets all of the driver's libraries."""
+    if kind.is_apptainer(machine):
+        return "start it with --nv: apptainer exec --nv …"
+    few = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES", "compute")
+    if kind.is_lxc(machine) and "compute" not in few and few != "all":
+        return "on the host: incus (lxc) config set NAME nvidia.driver.capabilities=compute,utility"
     if limits.in_container(machine.root):
         told = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES")
         told = f" (this one was started with {told})" if told else ""

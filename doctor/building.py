@@ -123,6 +123,14 @@ def without_headers(machine: Machine) -> bool:
     return bool(there) and "build" not in there and ours and not _headers(sources, running)
 
 
+def akmods_without_headers(machine: Machine) -> bool:
+    """Whether akmods is to build the module, and the running kernel has no files for that."""
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    there = machine.names(f"/lib/modules/{running}") if re.fullmatch(r"[\w.+~-]+", running) else []
+    ours = any(name.startswith("nvidia-kmod") for name in machine.names("/usr/src/akmods"))
+    return bool(there) and "build" not in there and ours
+
+
 def _headers(sources: list[str], running: str) -> bool:
     return any(name in sources for name in (f"linux-headers-{running}", f"kernel-devel-{running}"))
 

@@ -11,6 +11,8 @@ from host.machine import Machine
 _FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 
 
+_SEVEN = re.compile(r"""cdiVersion["']?\s*:\s*["']?0\.7""")
+_READS_SEVEN = (26, 1)
 _NODE = re.compile(
     r"""["']?path["']?\s*:\s*["']?(/dev/nvidia-(?:uvm|caps)[\w/-]*)["']?,?\s*"""
     r"""(?:["']?\w+["']?\s*:\s*["']?[\w/-]+["']?,?\s*){0,4}?["']?major["']?\s*:\s*(\d+)"""
@@ -43,6 +45,33 @@ def other_number(machine: Machine) -> tuple[str, str, str, str] | None:
             if own.get(kind, number) != number:
                 return file, device, number, own[kind]
     return None
+
+
+def missing_device(machine: Machine) -> tuple[str, str] | None:
+    """One that hands over a GPU's device which is not there any more: file and device."""
+    there = machine.names("/dev")
+    for file, text in _described(machine):
+        named = re.findall(r"""["']?path["']?\s*:\s*["']?/dev/(nvidia\d+)\b""", text)
+        gone = [name for name in named if name not in there]
+        if "nvidiactl" in there and gone:
+            return file, f"/dev/{gone[0]}"
+    return None
+
+
+def too_new(machine: Machine) -> tuple[str, str] | None:
+    """Why the engine cannot read a description, and what helps: 0.7.0 wants newer ones."""
+    found = next((file for file, text in _described(machine) if _SEVEN.search(text)), None)
+    engine = machine.run("docker", "version", "--format", "{{.Server.Version}}").out
+    told = re.match(r"(\d{1,4})\.(\d{1,4})", engine)
+    if found is None or told is None or tuple(map(int, told.groups())) >= _READS_SEVEN:
+        return None
+    return (
+        f"{found} is of version 0.7.0, which Docker reads from 26.1 on: this is {engine.strip()}",
+        (
+            "update Docker Engine; or sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+            " --feature-flag no-additional-gids-for-device-nodes"
+        ),
+    )
 
 
 def missing_file(machine: Machine) -> tuple[str, str] | None:
@@ -91,7 +120,7 @@ def unlisted(machine: Machine) -> Finding | None:
 
 def stale(machine: Machine) -> Finding | None:
     """A description (CDI) of a driver that was there before."""
-    found = missing_file(machine)
+    found = missing_file(machine) or missing_device(machine)
     if found is None:
         return None
     file, path = found

@@ -25,6 +25,7 @@ from doctor import (
     toolkit,
     ulimits,
     variables,
+    vgpu,
     wsl,
 )
 from doctor.finding import Finding, warn
@@ -60,7 +61,7 @@ _ALL = (
     health.health,
     log.errors,
     mig.examine,
-    gpus.licence,
+    vgpu.licence,
     power.slowed,
     gpus.neighbours,
     power.persistence,

@@ -49,6 +49,7 @@ HEADERS = {
     **dict.fromkeys(("fedora", "rhel"), "sudo dnf install kernel-devel-$(uname -r)"),
     "arch": "sudo pacman -S linux-headers   # of the kernel that runs: linux-lts-headers and so on",
     "suse": "sudo zypper install kernel-default-devel",
+    "void": "sudo xbps-install linux-headers",
 }
 APT_HEADERS = (
     "sudo apt-get install linux-headers-$(uname -r); for good, the package of headers that follows"
@@ -124,6 +125,13 @@ def names(machine: Machine) -> list[str]:
         }.get(word.split("-")[0], word.split("-")[0])
         for word in found
     ]
+
+
+def headers(machine: Machine) -> str:
+    """How the files are installed that modules for the running kernel are built with."""
+    if "-pve" in (machine.read("/proc/sys/kernel/osrelease") or ""):
+        return "sudo apt-get install proxmox-default-headers   # of Proxmox; pve-headers before 8"
+    return of(machine, HEADERS, APT_HEADERS)
 
 
 def of(machine: Machine, table: Mapping[str, str], usual: str) -> str:

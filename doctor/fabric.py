@@ -15,8 +15,8 @@ _CAUSES = (
         "number of NVSwitches don't match",
         "it finds fewer switches than such a board has (error 802): one is gone from the bus",
         (
-            "power the machine off and on (a reboot is not enough); if it comes back, have the board"
-            " serviced"
+            "power the machine off and on (a reboot is not enough); if it comes back, have the"
+            " board serviced"
         ),
     ),
     (
@@ -42,7 +42,7 @@ _AGAIN = (
 def cause(machine: Machine) -> tuple[str, str] | None:
     """Why it does not start, as it says itself, and what helps."""
     said = machine.read(_LOG) or ""
-    said += machine.run("journalctl", "-u", "nvidia-fabricmanager", "--no-pager", "-n", "50").out
+    said += machine.run("journalctl", "-u", "nvidia-fabricmanager", "-b").out[-20000:]
     for sign, why, fix in _CAUSES:
         if sign in said:
             return why, fix

@@ -15,12 +15,43 @@ _REFUSED = re.compile(
     r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT"
     r"|DMAR: \[DMA (?:Read|Write)[^]]*\] Request device \[([0-9a-f:.]+)\] fault addr"
 )
-_SWITCH = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.*)")
 _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 _SOON = 10.0  # seconds
 _DISK = re.compile(r"I/O error, dev (nvme\d+|sd[a-z]+)|(nvme\d+): I/O .*timeout")
 _AWAKE = "PM: suspend exit"
 _LOADED = "nvidia-uvm: Loaded the UVM driver"
+
+# Sign; what is seen, with its groups; why; what helps; whether it is the host's alone to know.
+_LINES = (
+    (
+        re.compile(r"(?=.*dmaAllocMapping).*can't alloc VA space"),
+        "the driver ran out of room to map a GPU's memory (BAR1)",
+        "programs hang or end, and the GPU may be locked",
+        "reboot; Resizable BAR in the BIOS makes that room as large as its memory",
+        False,
+    ),
+    (
+        re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:cuda|nv)[^:\]]*)"),
+        "a processor hung for {0} s in {1} (soft lockup)",
+        "the kernel did not come back from the driver in time: programs hang, or the machine",
+        "reboot; if it comes back, another version of the driver or the kernel",
+        True,
+    ),
+    (
+        re.compile(r"\bnvidia \S+: swiotlb buffer is full"),
+        "the driver found no room to copy through (swiotlb buffer is full)",
+        "without an IOMMU some memory is reached through a buffer that is too small",
+        "switch the IOMMU on in the BIOS; else boot with swiotlb=131072",
+        True,
+    ),
+    (
+        re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.{0,80})"),
+        "SXid {1} of the NVSwitch {0}: {2}",
+        "a switch between the GPUs, or a link of it, has failed: all of them may hang",
+        "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
+        True,
+    ),
+)
 
 
 def found(machine: Machine, said: list[str]) -> Finding | None:
@@ -47,21 +78,10 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     other = None if inside else _faulted(said) or _woken(machine, said)
     if other is not None:
         return other
-    if any("dmaAllocMapping" in row and "can't alloc VA space" in row for row in said):
-        return warn(
-            "kernel log",
-            "the driver ran out of room to map a GPU's memory (BAR1)",
-            "programs hang or end, and the GPU may be locked",
-            "reboot; Resizable BAR in the BIOS makes that room as large as its memory",
-        )
-    switch = next((x for x in map(_SWITCH.search, said) if x), None)
-    if switch and not inside:
-        return warn(
-            "kernel log",
-            f"SXid {switch.group(2)} of the NVSwitch {switch.group(1)}: {switch.group(3)[:80]}",
-            "a switch between the GPUs, or a link of it, has failed: all of them may hang",
-            "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
-        )
+    for sign, seen, why, fix, of_host in _LINES:
+        row = next((x for x in map(sign.search, said) if x), None)
+        if row and not (of_host and inside):
+            return warn("kernel log", seen.format(*row.groups()), why, fix)
     return None
 
 

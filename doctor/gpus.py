@@ -11,8 +11,6 @@ from host.machine import Machine
 
 _WHOLE = (1, 2, 4, 8, 16)  # GPUs of a board, or of two
 _EXCLUDED = re.compile(r"GPU Excluded:\s*Yes")
-_SOON = 1200.0  # seconds after a start in which a virtual GPU works without its licence
-_ENABLED = ("systemctl", "is-enabled", "nvidia-gridd")
 
 
 def models(machine: Machine) -> Finding:
@@ -86,45 +84,6 @@ def counted(machine: Machine) -> Finding:
         seen, why, fix = f"{seen}; {cause[0]}", cause[1], cause[2]
     others = ",".join(gpu.index for gpu in gpus)
     return fail("all GPUs", seen, why, f"{fix}; until then name the others: GPUS={others},")
-
-
-def licence(machine: Machine) -> Finding:
-    """A virtual GPU has the licence without which it slows down and refuses work."""
-    _, gpus = nvidia.ask(machine)
-    if not any(gpu.is_virtual for gpu in gpus):
-        return skip("vGPU licence", "no virtual GPU")
-    desktop = next((gpu.name for gpu in gpus if re.search(r"-[0-9]+[AB]$", gpu.name)), None)
-    if desktop is not None:
-        return fail(
-            "vGPU licence",
-            f"{desktop} is a profile for desktops (series A and B)",
-            "such a virtual GPU has no CUDA: torch finds no device",
-            "have this machine given a profile of series Q or C (-8Q, -8C)",
-        )
-    said = machine.run("nvidia-smi", "-q").out
-    status = re.findall(r"License Status\s*: (.*)", said)
-    if not any("Unlicensed" in each for each in status):
-        return ok("vGPU licence", status[0] if status else "not known")
-    seen = next(each for each in status if "Unlicensed" in each)
-    up = re.match(r"[0-9]{1,12}", machine.read("/proc/uptime") or "")
-    if "Unrestricted" in seen and up and int(up.group()) < _SOON:
-        return ok("vGPU licence", "not yet: it is asked for in the first minutes after a start")
-    fix = (
-        "sudo systemctl restart nvidia-gridd; its token: /etc/nvidia/ClientConfigToken, or your"
-        " cloud's image brings it"
-    )
-    if re.search("no such file|not-found", machine.run(*_ENABLED).said, re.IGNORECASE):
-        seen += ", and there is no nvidia-gridd.service, which asks for one"
-        fix = (
-            "install the guest's vGPU (GRID) driver anew, of a release that brings the service"
-            " (Azure's 550 does not, 535.161.08 does), and sudo systemctl enable --now nvidia-gridd"
-        )
-    return fail(
-        "vGPU licence",
-        seen,
-        "without a licence it slows down, and after a day CUDA is busy or unavailable",
-        fix,
-    )
 
 
 def equal(machine: Machine) -> Finding:
@@ -254,6 +213,15 @@ def neighbours(machine: Machine) -> Finding:
     if not used:
         shared = ", ".join(gpu.label for gpu in served)
         return ok("busy GPUs", f"an MPS server shares {shared}" if served else "none")
+    coherent = [gpu for gpu in gpus if re.search(r"\bG[BH][12]00\b", gpu.name)]
+    if coherent and all("not shown" in row for row in used):
+        return warn(
+            "busy GPUs",
+            "; ".join(used[:_MOST]),
+            "on such a machine the kernel may keep what it read of files in a GPU's memory",
+            "echo 3 | sudo tee /proc/sys/vm/drop_caches; what stays is a program's: sudo fuser -v"
+            " /dev/nvidia*",
+        )
     return warn(
         "busy GPUs",
         "; ".join(used[:_MOST]) + (f"; and {len(used) - _MOST} more" if used[_MOST:] else ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import log, selinux, toolkit
+from doctor import cdi, distribution, kind, log, selinux, toolkit
 from doctor.engine import LARGER_DISK, answers, image_here, weighed
 from doctor.finding import Finding, fail, ok, skip
 from doctor.toolkit import CONFIG, NO_CGROUPS
@@ -68,6 +68,32 @@ _UNSEEN = (
         (
             "upgrade nvidia-container-toolkit; where it stays so: "
             f"{NO_CGROUPS}=true; restart the engine"
+        ),
+    ),
+    (
+        r"insufficient privileges to read device list from NVIDIA_VISIBLE_DEVICES",
+        f"{CONFIG} lets nobody ask for GPUs by a variable, which is how --gpus does it",
+        (
+            "sudo nvidia-ctk config --in-place --set"
+            " accept-nvidia-visible-devices-envvar-when-unprivileged=true; or hand them over by CDI"
+        ),
+    ),
+    (
+        r"unsupported capabilities found in",
+        f"{CONFIG} allows containers a part of the driver alone (supported-driver-capabilities)",
+        "take that line out of it, or have compute and utility among its words",
+    ),
+    (
+        r"WSL environment detected but no adapters were found",
+        "the machine of WSL in which the engine runs sees no GPU",
+        "in Windows: wsl --update, wsl --shutdown, and start Docker Desktop again",
+    ),
+    (
+        r"nvidia-persistenced/socket: no such device or address",
+        "the toolkit cannot put the socket of nvidia-persistenced into the image, which has one",
+        (
+            "build the image without /run/nvidia-persistenced; or sudo systemctl stop"
+            " nvidia-persistenced and try again"
         ),
     ),
     (
@@ -165,9 +191,9 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     """Why a container does not see the GPUs that the host sees, and what helps."""
     if "could not select device driver" in said and toolkit.is_desktop(machine):
         return toolkit.DESKTOP
-    denied = selinux.denied(machine) if "Insufficient Permissions" in said else None
-    if denied is not None:
-        return denied
+    set_up = _set_up(machine, said)
+    if set_up is not None:
+        return set_up
     config = machine.read(CONFIG) or ""
     spared = re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE)
     for sign, why, fix in _UNSEEN:
@@ -176,6 +202,33 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     if "libnvidia-ml.so" in said:
         return _without_library(machine)
     return "training in it would stop, or run on the CPU", toolkit.configure(machine)
+
+
+def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:
+    """What its words mean by how toolkit, engine and system are set up."""
+    if "insufficient permissions" in said.lower():
+        return selinux.denied(machine) or _refused(machine)
+    by_hook = "invoking the NVIDIA Container Runtime Hook directly" in said
+    if by_hook and not kind.is_jetson(machine):
+        return (
+            f'mode = "cdi" in {CONFIG}, which refuses the hook that --gpus calls',
+            "sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",
+        )
+    return cdi.too_new(machine) if "CDI" in said else None
+
+
+def _refused(machine: Machine) -> tuple[str, str] | None:
+    """The toolkit asks the driver as another user than root, where SELinux keeps nothing away."""
+    user = re.search(r'^\s*user\s*=\s*"([^"]+)"', machine.read(CONFIG) or "", re.MULTILINE)
+    if (machine.read("/sys/fs/selinux/enforce") or "").strip() == "1":
+        return None
+    if user is None and "suse" not in distribution.names(machine):
+        return None
+    who = user.group(1) if user else "a user of its own"  # as SUSE's package has it
+    return (
+        f"the toolkit asks the driver as {who}, who may not open its devices ({CONFIG})",
+        "sudo nvidia-ctk config --in-place --set nvidia-container-cli.user=root:video",
+    )
 
 
 def _without_library(machine: Machine) -> tuple[str, str]:

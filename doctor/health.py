@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from doctor import fabric
+from doctor import fabric, kind
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, visible
 from host.machine import Machine
 
 # Without these nothing can be said of a GPU; others some drivers do not tell of sound ones.
 _VITAL = ("temperature.gpu", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total")
+_SEALS = re.compile(r"\b(H[12]00|H20|B[123]00|RTX PRO 6000)\b")
 _LOADED, _SLOW = 80, 0.4  # per cent; of the most
 _RESET = "with nothing running: sudo nvidia-smi --gpu-reset -i {gpu}; or reboot"
 _NOW = "sudo nvidia-smi --gpu-reset -i {gpu}"
@@ -187,7 +188,9 @@ def health(machine: Machine) -> Finding:
         found = look(machine)
         if found is not None:
             return found
-    return ok("GPU health", "nothing to do")
+    alone = [g.label for g in gpus if "exclusive" in (g.text("compute_mode") or "").lower()]
+    note = f"; for one process at a time, any other is refused as busy: {', '.join(alone)}"
+    return ok("GPU health", f"nothing to do{note if alone else ''}")
 
 
 def _apart(machine: Machine) -> Finding | None:
@@ -226,8 +229,8 @@ def _stuck(asked: str) -> tuple[int, int] | None:
 
 def _sealed(machine: Machine) -> Finding | None:
     """GPUs for confidential computing are not made ready yet."""
-    flags = machine.read("/proc/cpuinfo") or ""
-    if not re.search(r"^flags\s*:.*\b(sev_snp|tdx_guest)\b", flags, re.MULTILINE):
+    able = any(_SEALS.search(gpu.name) for gpu in visible.seen(machine))
+    if not able or not kind.is_guest(machine):
         return None
     if "not-ready" not in machine.run("nvidia-smi", "conf-compute", "-grs").out:
         return None
@@ -235,5 +238,5 @@ def _sealed(machine: Machine) -> Finding | None:
         "GPU health",
         "confidential computing is on, and the GPUs are not set ready",
         "CUDA does not start on any of them",
-        "attest them, then sudo nvidia-smi conf-compute -srs 1",
+        "attest them, then sudo nvidia-smi conf-compute -srs 1, at each boot",
     )

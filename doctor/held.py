@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import distribution, log, reasons
+from doctor import distribution, kind, log, reasons
 from doctor.finding import Finding, fail, skip
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -75,6 +75,13 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
         )
     if not nvidia.devices(machine):  # sysfs shows the host's cards in every container
         return _not_given(machine, unwell)
+    if kind.is_apptainer(machine):
+        return unwell(
+            "driver",
+            f"{on_bus}, and this container (Apptainer) was started without the driver's libraries",
+            "it trains on the CPU",
+            "start it with --nv: apptainer exec --nv …",
+        )
     inside = limits.in_container(machine.root)
     fix = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
     if not inside:

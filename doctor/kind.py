@@ -34,6 +34,11 @@ def is_lxc(machine: Machine) -> bool:
     )
 
 
+def is_apptainer(machine: Machine) -> bool:
+    """Whether it is a container of Apptainer or Singularity."""
+    return machine.exists("/.singularity.d")
+
+
 def is_laptop(machine: Machine) -> bool:
     """Whether its GPU is soldered in, and nobody can seat it again."""
     return (machine.read("/sys/class/dmi/id/chassis_type") or "") in _LAPTOPS

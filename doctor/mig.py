@@ -21,7 +21,7 @@ def examine(machine: Machine) -> Finding:
     given = limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ
     if given and not empty:
         return ok("MIG", "this container has an instance, a part of a GPU")
-    found = _half_way(machine, cut) or _uncut(machine, cut, gpus)
+    found = _not_given(machine, empty) or _half_way(machine, cut) or _uncut(machine, cut, gpus)
     if found is not None:
         return found
     if len(gpus) == 1 and machine.environ.get("GPUS") in (None, "", "1"):
@@ -32,6 +32,19 @@ def examine(machine: Machine) -> Finding:
         "a process gets one instance, a part of the GPU, and instances cannot train together",
         "train on one: CUDA_VISIBLE_DEVICES=MIG-… (nvidia-smi -L); or, with nothing running,"
         f" sudo nvidia-smi -i {cut[0].row['index']} -mig 0",
+    )
+
+
+def _not_given(machine: Machine, empty: list[nvidia.Gpu]) -> Finding | None:
+    """A container that was given a GPU, and no instance of it."""
+    inside = limits.in_container(machine.root)
+    if not inside or not empty or machine.names("/dev/nvidia-caps"):
+        return None
+    return fail(
+        "MIG",
+        f"on, and this container was given none of its instances: {empty[0].label}",
+        "CUDA finds no device: an instance has devices of its own below /dev/nvidia-caps",
+        "start it with --gpus device=0:0 (GPU:instance), or NVIDIA_VISIBLE_DEVICES=MIG-…",
     )
 
 

@@ -34,6 +34,15 @@ def interfaces(machine: Machine) -> Finding:
                 "the processes do not find each other",
                 f"unset {variable}, or name one of them{_where(machine, variable)}",
             )
+    ports = machine.names("/sys/class/infiniband")
+    asked = _told(machine, "NCCL_IB_HCA")
+    if asked and ports and not _ports(asked, ports):
+        return fail(
+            "network",
+            f"NCCL_IB_HCA={asked} names no port; there are {', '.join(ports)}",
+            "NCCL goes by Ethernet, or does not start",
+            f"unset NCCL_IB_HCA, or name some of them{_where(machine, 'NCCL_IB_HCA')}",
+        )
     found = []
     for name in names:
         real = machine.exists(f"{_NET}/{name}/device")  # not a bridge, a tunnel or a container's
@@ -41,6 +50,14 @@ def interfaces(machine: Machine) -> Finding:
             speed = whole(machine.read(f"{_NET}/{name}/speed")) or -1  # Mbit/s; -1: not known
             found.append(f"{name} {speed / 1000:g} Gbit/s" if speed > 0 else name)
     return ok("network", ", ".join(found)) if found else skip("network", "no interface is up")
+
+
+def _ports(asked: str, ports: list[str]) -> bool:
+    """Whether NCCL_IB_HCA leaves any: `=` is for whole names, `^` for all but these."""
+    words = [word.partition(":")[0] for word in asked.lstrip("^=").split(",") if word]
+    whole_names = asked.lstrip("^").startswith("=")
+    named = [p for p in ports if any(p == w if whole_names else p.startswith(w) for w in words)]
+    return len(named) < len(ports) if asked.startswith("^") else bool(named)
 
 
 def _told(machine: Machine, variable: str) -> str:

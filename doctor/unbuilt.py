@@ -35,13 +35,15 @@ def examine(machine: Machine, on_bus: str) -> Finding:
         )
     elif secure_boot(machine):
         return not_signed(machine, on_bus)
-    elif building.without_headers(machine):
-        headers = distribution.of(machine, distribution.HEADERS, distribution.APT_HEADERS)
+    elif building.without_headers(machine) or building.akmods_without_headers(machine):
+        headers = distribution.headers(machine)
+        dkms = building.without_headers(machine)
+        again = "sudo dkms autoinstall" if dkms else "sudo akmods --force"
         return fail(
             "driver",
             f"{on_bus}; its module was not built: this kernel's headers are not installed",
-            "a new kernel came without them, and DKMS needs them",
-            f"{headers}; then sudo dkms autoinstall && sudo modprobe nvidia; {CPU}",
+            "a new kernel came without them, and what builds modules needs them",
+            f"{headers}; then {again} && sudo modprobe nvidia; {CPU}",
         )
     elif (found := building.broken(machine) or _for_another(machine)) is not None:
         seen, why, build = found
@@ -57,7 +59,7 @@ def _for_another(machine: Machine) -> tuple[str, str, str] | None:
     """The module is there for another kernel than the one that runs: seen, why, fix."""
     old = building.by_dkms(machine)
     if old is not None:
-        headers = distribution.of(machine, distribution.HEADERS, distribution.APT_HEADERS)
+        headers = distribution.headers(machine)
         return (
             f"DKMS has built its module for kernel {old}, and not for the one that runs",
             "the kernel came without its headers, or before them",
@@ -94,7 +96,7 @@ def _of_packages(machine: Machine, other: str) -> str | None:
             f" and this kernel's headers; or boot {other}"
         )
     if machine.has("akmods") or machine.exists("/usr/src/akmods"):
-        return f"{distribution.HEADERS['fedora']}; sudo akmods --force && sudo reboot"
+        return f"{distribution.headers(machine)}; sudo akmods --force && sudo reboot"
     branch = building.ubuntu_branch(machine, other)
     if branch is None:
         return None

@@ -16,8 +16,9 @@ _OPEN = ("nouveau", "NovaCore", "nova_core", "nova", "nvidiafb", "rivafb")
 _NOUVEAU = (
     "printf 'blacklist %s\\n' nouveau nova nova_core nova_drm{more} | sudo tee"
     " /etc/modprobe.d/no-nouveau.conf;"
-    " sudo {initramfs}; {install} && sudo reboot"
+    " sudo {initramfs}; {install} && sudo reboot{note}"
 )
+_OLD = "   # a card before Turing: its closed modules of branch 580 at the most, no open ones"
 _DENIED = r"avc:\s+denied\s+\{ module_load \}.*nvidia"
 
 
@@ -136,8 +137,9 @@ def _freed(machine: Machine, holder: str) -> str:
             f" line, or another kernel; {install}"
         )
     initramfs = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
+    note = "" if all(card.has_gsp for card in pci.cards(machine)) else _OLD
     more = f" {holder}" if holder.endswith("fb") else ""
-    return _NOUVEAU.format(more=more, initramfs=initramfs, install=install)
+    return _NOUVEAU.format(more=more, initramfs=initramfs, install=install, note=note)
 
 
 def _on_bus(cards: list[pci.Card]) -> str:
@@ -211,6 +213,8 @@ def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
         )
     note = "" if "ubuntu" in distribution.names(machine) else "   # or your distribution's package"
     install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU + note)
+    if not all(card.has_gsp for card in pci.cards(machine)):
+        install += _OLD
     if machine.exists("/run/ostree-booted"):
         install = f"{distribution.OSTREE} && systemctl reboot"
     return f"{on_bus}, and no driver installed", "without it, it trains on the CPU", install

@@ -9,14 +9,17 @@ from doctor.finding import Finding, fail, warn
 from host import limits, nvidia
 from host.machine import Machine
 
-_ENROOT = "/etc/enroot/enroot.conf"
+# Of engines in whose containers no program may load a module.
+_LOADS_NOTHING = ("/etc/enroot/enroot.conf", "/etc/apptainer", "/etc/singularity")
 
 
 def missing(machine: Machine, version: str) -> Finding | None:
     """It is not there, and no program will bring it."""
-    if limits.in_container(machine.root) or kind.is_lxc(machine):
+    if limits.in_container(machine.root) or kind.is_lxc(machine) or kind.is_apptainer(machine):
         return _not_handed_over(machine, version)
-    unloaded = _unloaded(machine, version) if _not_loaded(machine) else None
+    unloaded = _manager(machine, version)
+    if unloaded is None and _not_loaded(machine):
+        unloaded = _unloaded(machine, version)
     if unloaded is not None:
         return unloaded
     if _without_libraries(machine):
@@ -49,6 +52,19 @@ def missing(machine: Machine, version: str) -> Finding | None:
     return None
 
 
+def _manager(machine: Machine, version: str) -> Finding | None:
+    """The driver of a host that hands out virtual GPUs."""
+    modules = machine.read("/proc/modules") or ""
+    if re.search(r"^nvidia_vgpu_vfio ", modules, re.MULTILINE) is None:
+        return None
+    return warn(
+        "driver",
+        f"{version}, the manager of virtual GPUs (nvidia_vgpu_vfio)",
+        "it hands parts of the GPUs to guests, and has no CUDA for this machine itself",
+        "train in a guest; or install an ordinary driver in its place",
+    )
+
+
 def _unloaded(machine: Machine, version: str) -> Finding | None:
     """Why nothing will load its module."""
     if _never_loaded(machine):
@@ -56,8 +72,9 @@ def _unloaded(machine: Machine, version: str) -> Finding | None:
             "elsewhere the first program loads it; on NixOS CUDA does not start (unknown error)",
             'sudo modprobe nvidia-uvm; for good boot.kernelModules = [ "nvidia-uvm" ];',
         )
-        if machine.exists(_ENROOT):
-            why = "elsewhere the first program loads it; none in a container of enroot may"
+        if any(map(machine.exists, _LOADS_NOTHING)):
+            why = "elsewhere the first program loads it; none in a container of enroot or Apptainer"
+            why += " may"
             fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0, by a unit at each boot"
         return warn("driver", f"{version}; the module nvidia_uvm is not loaded", why, fix)
     locked = refused.reason(machine)
@@ -127,7 +144,7 @@ def _without_libraries(machine: Machine) -> bool:
 def _never_loaded(machine: Machine) -> bool:
     """Whether the module for GPUs' memory is missing where no program may load it."""
     nixos = "nixos" in distribution.names(machine)
-    return nixos or machine.exists(_ENROOT)
+    return nixos or any(map(machine.exists, _LOADS_NOTHING))
 
 
 def _not_handed_over(machine: Machine, version: str) -> Finding | None:

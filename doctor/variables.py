@@ -49,7 +49,29 @@ def examine(machine: Machine) -> Finding:
     for name, value, why in _LEFT:
         if machine.environ.get(name) == value:
             return warn(_NAME, f"{name}={value}", why, f"unset {name}, unless it is meant so")
-    return _cut_short(machine) or ok(_NAME, "none that slows it down or hides a GPU")
+    return (
+        _cut_short(machine)
+        or _by_memory(machine)
+        or ok(_NAME, "none that slows it down or hides a GPU")
+    )
+
+
+def _by_memory(machine: Machine) -> Finding | None:
+    """NCCL is told not to let GPUs read each other, and they have NVLink."""
+    told = [
+        name
+        for name, value in (("NCCL_P2P_LEVEL", "LOC"), ("NCCL_P2P_DISABLE", "1"))
+        if machine.environ.get(name) == value
+    ]
+    several = len(visible.seen(machine)) > 1
+    if not told or not several or "Link 0" not in machine.run("nvidia-smi", "nvlink", "-s").out:
+        return None
+    return warn(
+        _NAME,
+        f"{told[0]}={machine.environ[told[0]]}, and the GPUs have NVLink",
+        "NCCL goes through the machine's memory in its place, which is many times slower",
+        f"unset {told[0]}, unless what it was set for is not mended",
+    )
 
 
 def _cut_short(machine: Machine) -> Finding | None:

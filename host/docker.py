@@ -110,6 +110,9 @@ def handover(machine: Machine | None = None) -> str | None:
     # The engine's own support asks for no more than the toolkit's hook.
     if "nvidia" in _json(done, dict) or machine.has("nvidia-container-runtime-hook"):
         return "nvidia"
+    system = machine.run("docker", "info", "--format", "{{.OperatingSystem}}", seconds=60)
+    if "Docker Desktop" in system.out and machine.exists("/dev/dxg"):  # Windows' hands them over
+        return "nvidia"
     # Engines from 25 on, where it is switched on; older ones do not know the word.
     asked = machine.run("docker", "info", "--format", "{{json .CDISpecDirs}}", seconds=60)
     folders = map(str, _json(asked, list))

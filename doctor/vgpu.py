@@ -1,0 +1,51 @@
+"""A part of a GPU that a hypervisor hands out (vGPU): its profile and its licence."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, fail, ok, skip
+from host import nvidia
+from host.machine import Machine
+
+_ENABLED = ("systemctl", "is-enabled", "nvidia-gridd")
+_SOON = 1200  # seconds after a start in which it works without a licence
+
+
+def licence(machine: Machine) -> Finding:
+    """A virtual GPU has the licence without which it slows down and refuses work."""
+    _, gpus = nvidia.ask(machine)
+    if not any(gpu.is_virtual for gpu in gpus):
+        return skip("vGPU licence", "no virtual GPU")
+    desktop = next((gpu.name for gpu in gpus if re.search(r"-[0-9]+[AB]$", gpu.name)), None)
+    if desktop is not None:
+        return fail(
+            "vGPU licence",
+            f"{desktop} is a profile for desktops (series A and B)",
+            "such a virtual GPU has no CUDA: torch finds no device",
+            "have this machine given a profile of series Q or C (-8Q, -8C)",
+        )
+    said = machine.run("nvidia-smi", "-q").out
+    status = re.findall(r"License Status\s*: (.*)", said)
+    if not any("Unlicensed" in each for each in status):
+        return ok("vGPU licence", status[0] if status else "not known")
+    seen = next(each for each in status if "Unlicensed" in each)
+    up = re.match(r"[0-9]{1,12}", machine.read("/proc/uptime") or "")
+    if "Unrestricted" in seen and up and int(up.group()) < _SOON:
+        return ok("vGPU licence", "not yet: it is asked for in the first minutes after a start")
+    fix = (
+        "sudo systemctl restart nvidia-gridd; its token: /etc/nvidia/ClientConfigToken, or your"
+        " cloud's image brings it"
+    )
+    if re.search("no such file|not-found", machine.run(*_ENABLED).said, re.IGNORECASE):
+        seen += ", and there is no nvidia-gridd.service, which asks for one"
+        fix = (
+            "install the guest's vGPU (GRID) driver anew, of a release that brings the service"
+            " (Azure's 550 does not, 535.161.08 does), and sudo systemctl enable --now nvidia-gridd"
+        )
+    return fail(
+        "vGPU licence",
+        seen,
+        "without a licence it slows down, and after a day CUDA is busy or unavailable",
+        fix,
+    )
