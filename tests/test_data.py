@@ -139,6 +139,19 @@ def test_parquet_and_saved_data_sets_are_folders_too(tmp_path, monkeypatch) -> N
     assert kept.left_out == {"old.parquet.bak": "not among the tables"}
 
 
+def test_two_columns_of_classes_are_for_the_user_to_choose(tmp_path) -> None:
+    """As CIFAR-100's fine_label and coarse_label."""
+    kinds = {name: ClassLabel(names=["x", "y"]) for name in ("fine_label", "coarse_label")}
+    pictures = [Picture.new("RGB", (8, 8), (i, i, i)) for i in range(20)]
+    rows = {"img": pictures, "fine_label": [0, 1] * 10, "coarse_label": [0] * 10 + [1] * 10}
+    features = Features({"img": Image(), **kinds})
+    Dataset.from_dict(rows, features=features).to_parquet(str(tmp_path / "train.parquet"))
+    with pytest.raises(DataError, match=r"several columns .*: fine_label, coarse_label"):
+        load(Data(source="folder", root=str(tmp_path)))
+    chosen = load(Data(source="folder", root=str(tmp_path), label_column="fine_label"))
+    assert chosen.classes == ["x", "y"]
+
+
 def table(labels, kind=None) -> Dataset:
     features = Features({"image": Image(), "label": kind or Value("int64")})
     columns = {

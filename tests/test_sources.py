@@ -194,6 +194,7 @@ def test_folders_without_splits_are_classes(tmp_path) -> None:
             "has splits, train, validation, and no class",
         ),
         (["a/b/0.png", "a/c/0.png"], "has one class, a; deeper down are b, c"),
+        (["trian/a/0.png", "trian/b/0.png", "val/a/0.png", "val/b/0.png"], "rename trian to train"),
         (["a/0.png", "a/1.png"], "of another class into a folder beside it: {}/ANOTHER"),
         (["train/a/0.png"], "of another class into a folder beside it: {}/train/ANOTHER"),
         (["train/a/0.png", "train/b/0.png", "val/a/0.png", "valid/a/0.png"], "several such splits"),
@@ -384,6 +385,28 @@ def listed(root: Path, text: str | bytes, name: str = "metadata.csv") -> Path:
     lay(root / "pictures", {f"{n}.png": 20 * n for n in range(10)})
     (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     return root
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "said"),
+    [
+        ("file_name,species,class", "{},{n},{m}", "two columns that may be the classes, class and"),
+        ("file_name,label,is_test", "{},{m},{n}", "a column is_test, which seems to divide"),
+        ("file_name,label,fold", "{},{m},{n}", "a column fold, which seems to divide"),
+    ],
+)
+def test_columns_that_may_be_meant_are_refused(root, head, row, said) -> None:
+    names = sorted(str(p.relative_to(root)) for p in root.rglob("*.png"))
+    rows = [row.format(name, n=n % 3, m=n % 2) for n, name in enumerate(names)]
+    listed(root, "\n".join([head, *rows]))
+    refused(root, said)
+
+
+def test_two_columns_that_say_the_same_classes_are_one(root) -> None:
+    names = sorted(str(p.relative_to(root)) for p in root.rglob("*.png"))
+    rows = [f"{name},{n % 2},{'ab'[n % 2]}" for n, name in enumerate(names)]
+    listed(root, "\n".join(["file_name,label,class_name", *rows]))
+    assert read(root).classes == ["0", "1"]
 
 
 def lines(pattern: str, head: str, count: int = 10) -> str:

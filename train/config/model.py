@@ -59,9 +59,10 @@ class Model(Section):
                 "write its tensors anew: docs/experiments.md, Pretrained weights",
             )
         if "/" in said:
+            beside = sorted(Path(said).parent.glob("*.safetensors"))
             raise UsageError(
                 f"model.weights: {said} is neither a .safetensors file nor a hub id (owner/name)",
-                "name one of them",
+                f"name one of them{f', such as {beside[0]}' if beside else ''}",
             )
         return self
 

@@ -22,6 +22,8 @@ PICTURE = (
 )
 LABEL = ("label", "class", "target", "category", "label_name", "class_name", "labels", "species")
 SPLIT = ("split", "subset", "partition")
+# What other trainers divide by.
+_DIVIDES = re.compile(r"(is_?)?(train|test|val|valid|validation)(_?set)?|k?_?folds?", re.IGNORECASE)
 LINE = 1 << 20  # characters of a field
 
 
@@ -76,7 +78,16 @@ def rows_of(path: Path, root: Path, split: str, config: Data) -> Iterator[Row]:
     known = list(rows[0][1])
     picture = _column(path, known, config.image_column, PICTURE, "image_column")
     label = _column(path, known, config.label_column, LABEL, "label_column")
+    if config.label_column is None:
+        _check_one(path, [row for _, row in rows], label)
     divided = None if split else next((n for n in known if n.lower() in SPLIT), None)
+    unknown = None if split or divided else next((n for n in known if _DIVIDES.fullmatch(n)), None)
+    if unknown is not None:
+        raise DataError(
+            f"{path} has a column {unknown}, which seems to divide the pictures, and is not read",
+            "write a column split in its place, of train and validation; or take it away, and a"
+            " share of all is held out (data.holdout)",
+        )
     whole = _whole([row.get(label) for _, row in rows])
     for line, row in rows:
         place = f"{path.name}:{line}"
@@ -147,6 +158,19 @@ def _column(
             f"name one with --data.{knob}{', or take the list away' * (wanted is None)}",
         )
     return found[0]
+
+
+def _check_one(path: Path, rows: list[dict[str, Any]], label: str) -> None:
+    """Refuse a list in which another column may as well be the classes, and says otherwise."""
+    for other in rows[0]:
+        if other == label or other.lower() not in LABEL:
+            continue
+        pairs = {(str(row.get(label)), str(row.get(other))) for row in rows}
+        if not len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}):
+            raise DataError(
+                f"{path} has two columns that may be the classes, {label} and {other}",
+                f"name one with --data.label_column {label}",
+            )
 
 
 def _table(text: str) -> Iterator[tuple[int, dict[str, Any]]]:

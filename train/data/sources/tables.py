@@ -180,6 +180,13 @@ def _columns(table: Dataset, config: Data) -> tuple[str, str]:
                 f"the data has no {missing}; its columns: {', '.join(features)}",
                 f"name one with --data.{knob}",
             )
+    sure = [name for name in classes if isinstance(features[name], ClassLabel)]
+    several = sure or ([] if "label" in classes else classes)
+    if config.label_column is None and len(several) > 1:
+        raise DataError(
+            f"the data has several columns that may be the classes: {', '.join(several)}",
+            f"name one with --data.label_column {several[0]}",
+        )
     label = config.label_column or classes[0]
     if isinstance(features[label], dict):
         raise DataError(

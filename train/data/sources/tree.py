@@ -88,6 +88,7 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
                 f"{root} has no split named train, only {some(tops)}",
                 f"rename one of them, or name {root / held[0]} itself",
             )
+        _check_misspelt(root, tops, held)
         words = {name.lower() for name in tops}
         if words & {*TRAINING} and words & {*HELD_OUT}:
             lists = sorted(name for name in _names(root, tops) if name.endswith(_LISTS))
@@ -109,6 +110,19 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
             why = f"validation is {held[0]}" if entry.name in held else "in no split"
             walk.left_out[entry.name + "/" * folder] = why
     return chosen
+
+
+def _check_misspelt(root: Path, tops: list[str], held: list[str]) -> None:
+    """Refuse a split of another name beside one that is known: it holds the same class folders."""
+    inside = {name: {e.name for e in entries(root / name) if is_folder(e)} for name in tops}
+    for split in held:
+        alike = [n for n in tops if n not in held and inside[n] & inside[split]]
+        if alike:
+            raise DataError(
+                f"{root} has a split {split}, and none named train: {some(alike)} has the same"
+                " class folders",
+                f"rename {alike[0]} to train",
+            )
 
 
 def _names(root: Path, folders: list[str]) -> list[str]:
