@@ -21,35 +21,33 @@ _DISK = re.compile(r"I/O error, dev (nvme\d+|sd[a-z]+)|(nvme\d+): I/O .*timeout"
 _AWAKE = "PM: suspend exit"
 _LOADED = "nvidia-uvm: Loaded the UVM driver"
 
-# Sign; what is seen, with its groups; why; what helps; whether it is the host's alone to know.
+# Sign; what is seen, with its groups; why; what helps. The first shows in a container, too.
 _LINES = (
     (
         re.compile(r"(?=.*dmaAllocMapping).*can't alloc VA space"),
         "the driver ran out of room to map a GPU's memory (BAR1)",
         "programs hang or end, and the GPU may be locked",
         "reboot; Resizable BAR in the BIOS makes that room as large as its memory",
-        False,
-    ),
-    (
-        re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:cuda|nv)[^:\]]*)"),
-        "a processor hung for {0} s in {1} (soft lockup)",
-        "the kernel did not come back from the driver in time: programs hang, or the machine",
-        "reboot; if it comes back, another version of the driver or the kernel",
-        True,
-    ),
-    (
-        re.compile(r"\bnvidia \S+: swiotlb buffer is full"),
-        "the driver found no room to copy through (swiotlb buffer is full)",
-        "without an IOMMU some memory is reached through a buffer that is too small",
-        "switch the IOMMU on in the BIOS; else boot with swiotlb=131072",
-        True,
     ),
     (
         re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.{0,80})"),
         "SXid {1} of the NVSwitch {0}: {2}",
         "a switch between the GPUs, or a link of it, has failed: all of them may hang",
         "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
-        True,
+    ),
+)
+_AROUND = (
+    (
+        re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:cuda|nv)[^:\]]*)"),
+        "a processor hung for {0} s in {1} (soft lockup)",
+        "the kernel did not come back from the driver in time: programs hang, or the machine",
+        "reboot; if it comes back, another version of the driver or the kernel",
+    ),
+    (
+        re.compile(r"\bnvidia \S+: swiotlb buffer is full"),
+        "the driver found no room to copy through (swiotlb buffer is full)",
+        "without an IOMMU some memory is reached through a buffer that is too small",
+        "switch the IOMMU on in the BIOS; else boot with swiotlb=131072",
     ),
 )
 
@@ -60,9 +58,11 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     Args:
         said: the lines, in order.
     """
-    told = [x.group(1) or f"0000:{x.group(2)}" for x in map(_REFUSED.search, said) if x]
+    told = [x for x in map(_REFUSED.search, said) if x]
     cards = [card.address for card in pci.cards(machine)]
-    refused = [x for x in told if is_ours(machine, x) and (not cards or x.lower() in cards)]
+    # Intel's row does not say whose device it is.
+    places = [x.group(1) or f"0000:{x.group(2)}" for x in told if x.group(1) or _of(x, cards)]
+    refused = [place for place in places if is_ours(machine, place)]
     if refused:
         place, count = refused[-1], len(refused)
         return warn(
@@ -72,21 +72,38 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
             "boot with iommu=pt, or turn the IOMMU off in the BIOS; until then NCCL_P2P_DISABLE=1",
         )
     inside = limits.in_container(machine.root)
-    disk = None if inside else _stores(said)
-    if disk is not None:
-        return disk
     other = None if inside else _faulted(said) or _woken(machine, said)
     if other is not None:
         return other
-    for sign, seen, why, fix, of_host in _LINES:
+    return _told(said, _LINES[:1] if inside else _LINES)
+
+
+def _of(row: re.Match[str], cards: list[str]) -> bool:
+    """Whether Intel's row is of a GPU."""
+    return f"0000:{row.group(2)}" in cards
+
+
+def _told(
+    said: list[str], lines: tuple[tuple[re.Pattern[str], str, str, str], ...]
+) -> Finding | None:
+    for sign, seen, why, fix in lines:
         row = next((x for x in map(sign.search, said) if x), None)
-        if row and not (of_host and inside):
+        if row:
             return warn("kernel log", seen.format(*row.groups()), why, fix)
     return None
 
 
+def around(machine: Machine, said: list[str]) -> Finding | None:
+    """What failed around the GPUs, to be said where none of them has failed: a processor, a file
+    server that does not answer, a disk.
+    """
+    if limits.in_container(machine.root):
+        return None
+    return _told(said, _AROUND) or _stores(said)
+
+
 def _stores(said: list[str]) -> Finding | None:
-    """A file server that does not answer, a disk that fails: what is read or saved there hangs."""
+    """What is read or saved there hangs."""
     silent = ""
     for row in said:
         found = re.search(r"nfs: server (\S+) (not responding|OK)", row)

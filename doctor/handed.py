@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, distribution, kind, log, selinux, toolkit
-from doctor.engine import LARGER_DISK, answers, image_here, weighed
+from doctor import cdi, complaints, distribution, kind, log, selinux, toolkit
+from doctor.engine import answers, image_here, weighed
 from doctor.finding import Finding, fail, ok, skip
 from doctor.toolkit import CONFIG, NO_CGROUPS
 from host import docker, nvidia
@@ -15,129 +15,6 @@ from host.machine import NO_ANSWER, Machine
 _UNHEARD = (
     "this toolkit sets the device cgroup though it is told not to (no-cgroups)",
     "another version of nvidia-container-toolkit: the newest, or 1.17.8",
-)
-# What a container says that does not see the GPUs, what it means, and what helps.
-_UNSEEN = (
-    (
-        r"file creation failed: .*file exists",
-        "the image itself holds files of the driver, where the toolkit puts the host's",
-        (
-            "make the image anew without them: RUN rm -f /usr/lib/*-linux-gnu/libcuda.so.1"
-            " /usr/lib/*-linux-gnu/libnvidia-ml.so.1; build with runc, not with the nvidia runtime,"
-            " and not by docker commit"
-        ),
-    ),
-    (
-        r"detection error: nvml error: unknown error",
-        "the driver does not answer for one of the GPUs, and the toolkit asks for all",
-        "mend what the rows above say of it; where that is a lost GPU, power it off and on",
-    ),
-    (
-        r"unknown flag: --gpus",
-        "this Docker is older than 19.03, the first that hands over GPUs by --gpus",
-        "update Docker Engine; or ENGINE=local",
-    ),
-    (
-        "no space left on device",
-        "the engine's disk is full",
-        LARGER_DISK,
-    ),
-    (
-        r"apparmor failed to apply profile|unable to apply apparmor profile",
-        "the kernel does not let the engine set AppArmor's profile, as in an LXC container",
-        (
-            "in the LXC container's configuration on the host: lxc.mount.entry: /dev/null"
-            " sys/module/apparmor/parameters/enabled none bind 0 0, then start it anew; or"
-            " ENGINE=local"
-        ),
-    ),
-    ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
-    (
-        "unresolvable CDI|failed to stat CDI|CDI device injection failed",
-        "the CDI description is missing, or older than the driver",
-        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-    ),
-    (
-        r"bpf_prog_query|failed to add device rules|cgroups?/devices.*(denied|not permitted)",
-        "the toolkit may not set the device cgroup: a rootless engine, or one inside LXC",
-        f"{NO_CGROUPS}=true; restart the engine",
-    ),
-    (
-        "cgroup subsystem devices not found",
-        "the toolkit is older than the machine's cgroups (v2), or the engine has none",
-        (
-            "upgrade nvidia-container-toolkit; where it stays so: "
-            f"{NO_CGROUPS}=true; restart the engine"
-        ),
-    ),
-    (
-        r"insufficient privileges to read device list from NVIDIA_VISIBLE_DEVICES",
-        f"{CONFIG} lets nobody ask for GPUs by a variable, which is how --gpus does it",
-        (
-            "sudo nvidia-ctk config --in-place --set"
-            " accept-nvidia-visible-devices-envvar-when-unprivileged=true; or hand them over by CDI"
-        ),
-    ),
-    (
-        r"unsupported capabilities found in",
-        f"{CONFIG} allows containers a part of the driver alone (supported-driver-capabilities)",
-        "take that line out of it, or have compute and utility among its words",
-    ),
-    (
-        r"WSL environment detected but no adapters were found",
-        "the machine of WSL in which the engine runs sees no GPU",
-        "in Windows: wsl --update, wsl --shutdown, and start Docker Desktop again",
-    ),
-    (
-        r"nvidia-persistenced/socket: no such device or address",
-        "the toolkit cannot put the socket of nvidia-persistenced into the image, which has one",
-        (
-            "build the image without /run/nvidia-persistenced; or sudo systemctl stop"
-            " nvidia-persistenced and try again"
-        ),
-    ),
-    (
-        r"mode as .?csv|invoking the NVIDIA Container Runtime Hook directly",
-        "on a Jetson the runtime hands the GPU over, and --gpus does not",
-        (
-            "sudo nvidia-ctk runtime configure --runtime=docker --set-as-default && sudo systemctl"
-            " restart docker; or ENGINE=local"
-        ),
-    ),
-    (
-        r"ldconfig\.real: no such file",
-        "the toolkit is set to Ubuntu's ldconfig, which this system does not have",
-        "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
-    ),
-    (
-        r"driver rpc error: timed out",
-        "the driver takes longer to start than the toolkit waits: nothing keeps it loaded",
-        "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1",
-    ),
-    (
-        r"unsatisfied condition: cuda",
-        "the image wants a newer driver than this one (NVIDIA_REQUIRE_CUDA)",
-        "install a newer driver, or build the image for this one: CUDA=cuda12",
-    ),
-    (
-        "Insufficient Permissions",
-        "SELinux keeps the devices from containers",
-        "sudo setsebool -P container_use_devices 1",
-    ),
-    (
-        "GPU access blocked by the operating system",
-        "the toolkit is older than the Windows driver, and hands over a part of it alone",
-        (
-            "upgrade nvidia-container-toolkit and libnvidia-container* (1.15 or newer), sudo"
-            " nvidia-ctk runtime configure --runtime=docker, restart the engine; then wsl"
-            " --shutdown in Windows"
-        ),
-    ),
-    (
-        "Failed to initialize NVML",
-        "the container may not open the devices (cgroup)",
-        f"{NO_CGROUPS}=false && sudo systemctl restart docker",
-    ),
 )
 
 
@@ -196,7 +73,7 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
         return set_up
     config = machine.read(CONFIG) or ""
     spared = re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE)
-    for sign, why, fix in _UNSEEN:
+    for sign, why, fix in complaints.UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
             return _UNHEARD if f"{NO_CGROUPS}=true" in fix and spared else (why, fix)
     if "libnvidia-ml.so" in said:

@@ -119,7 +119,8 @@ def errors(machine: Machine) -> Finding:
         count = len(found)
         seen = f"{count} Xids, all of programs" if count else "no GPU has failed"
         seen += faults.slept(machine, said)
-        return _paged(machine, found) or ok("kernel log", seen)
+        other = _paged(machine, found) or faults.around(machine, said)
+        return other or ok("kernel log", seen)
     # The cause comes before what the driver then asks for.
     worst = max(failures, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
     number, place = int(worst.group(2)), worst.group(1)

@@ -6,6 +6,7 @@ import re
 from typing import Tuple
 
 from doctor import distribution, log
+from host import limits
 from host.machine import Machine
 
 Why = Tuple[str, str, str]
@@ -20,7 +21,7 @@ _ENTRY = (
 def reason(machine: Machine) -> Why | None:
     """What is seen, why, and what helps; None: nothing speaks against a module."""
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
-    kernels = machine.names("/lib/modules")
+    kernels = [] if limits.in_container(machine.root) else machine.names("/lib/modules")
     if kernels and re.fullmatch(r"[\w.+~-]+", running, re.ASCII) and running not in kernels:
         return (
             f"the modules of the kernel that runs ({running}) are gone from the disk",

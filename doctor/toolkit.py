@@ -204,4 +204,4 @@ def is_desktop(machine: Machine) -> bool:
 
 def is_snap(machine: Machine) -> bool:
     """Whether the engine is Docker's snap, which sees few files of the host."""
-    return "snap" in told(machine, "DockerRootDir")
+    return "/snap/" in told(machine, "DockerRootDir")
