@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import kind
 from doctor.finding import Finding, ok, skip, warn
 from host import limits, pci
 from host.machine import Machine
@@ -22,17 +23,19 @@ def last(machine: Machine) -> Finding:
     name = "last boots"
     if limits.in_container(machine.root) or not pci.cards(machine):
         return skip(name, "no GPU of this machine's own")
+    if kind.is_guest(machine):
+        return skip(name, "a virtual machine, which its host switches off")
     rows = _ROW.findall(machine.run("last", "-x", seconds=5).out)
-    if not rows:
-        return skip(name, "not known: last -x says nothing")
     boots = [place for place, row in enumerate(rows[:-1]) if row[0] == "reboot"][:_BOOTS]
+    if not boots:
+        return skip(name, "not known: last -x tells of none before")
     newest = _day(rows[0][1], rows[0][2])
     sudden = [
         place
         for place in boots
         if rows[place + 1][0] == "reboot" and (newest - _day(*rows[place][1:])) % 366 <= _DAYS
     ]
-    if len(sudden) < 2 or _up(machine) > _DAYS * 86400:
+    if len(sudden) < 2 or (machine.uptime() or 0) > _DAYS * 86400:
         many = f"{len(sudden)} of the last {len(boots)} without a shutdown before"
         return ok(name, many if sudden else "each after a shutdown")
     return warn(
@@ -48,8 +51,3 @@ def last(machine: Machine) -> Finding:
 def _day(month: str, day: str) -> int:
     """About the day of the year: months of 30.5 days do."""
     return int(max(0, _MONTHS.find(month)) / 3 * 30.5) + int(day)
-
-
-def _up(machine: Machine) -> float:
-    found = re.match(r"[0-9]{1,12}\.[0-9]+", machine.read("/proc/uptime") or "")
-    return float(found.group()) if found else 0.0

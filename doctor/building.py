@@ -113,22 +113,21 @@ def _other_gcc(said: str) -> str | None:
     return None if same else kernel.group(1)
 
 
-def without_headers(machine: Machine) -> bool:
-    """Whether DKMS has NVIDIA's sources, and the kernel that runs not the files to build for it."""
+def without_headers(machine: Machine) -> str | None:
+    """What builds NVIDIA's module here once the kernel that runs has the files for it, which it has
+    not; None: it has them, or nothing is to be built.
+    """
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
     whole = re.fullmatch(r"[\w.+~-]+", running, re.ASCII)  # what was read may be cut or damaged
     there = machine.names(f"/lib/modules/{running}") if whole else []
+    if not there or "build" in there:
+        return None
     sources = machine.names("/usr/src")
-    ours = any(_SOURCES.match(name) for name in sources) and machine.has("dkms")
-    return bool(there) and "build" not in there and ours and not _headers(sources, running)
-
-
-def akmods_without_headers(machine: Machine) -> bool:
-    """Whether akmods is to build the module, and the running kernel has no files for that."""
-    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
-    there = machine.names(f"/lib/modules/{running}") if re.fullmatch(r"[\w.+~-]+", running) else []
-    ours = any(name.startswith("nvidia-kmod") for name in machine.names("/usr/src/akmods"))
-    return bool(there) and "build" not in there and ours
+    ours = machine.has("dkms") and any(_SOURCES.match(name) for name in sources)
+    if ours and not _headers(sources, running):
+        return "sudo dkms autoinstall"
+    kmods = machine.names("/usr/src/akmods")
+    return "sudo akmods --force" if any(n.startswith("nvidia-kmod") for n in kmods) else None
 
 
 def _headers(sources: list[str], running: str) -> bool:

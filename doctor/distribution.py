@@ -127,6 +127,11 @@ def names(machine: Machine) -> list[str]:
     ]
 
 
+def is_image(machine: Machine) -> bool:
+    """Whether the system is an image, into which no package is installed."""
+    return any(name in _IMAGES for name in names(machine))
+
+
 def headers(machine: Machine) -> str:
     """How the files are installed that modules for the running kernel are built with."""
     if "-pve" in (machine.read("/proc/sys/kernel/osrelease") or ""):

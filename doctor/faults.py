@@ -10,7 +10,7 @@ from doctor.finding import Finding, warn
 from host import kernel, limits, nvidia, pci
 from host.machine import Machine
 
-# A GPU's reads and writes that AMD's IOMMU does not let through.
+# A GPU's reads and writes that an IOMMU does not let through, of AMD or Intel.
 _REFUSED = re.compile(
     r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT"
     r"|DMAR: \[DMA (?:Read|Write)[^]]*\] Request device \[([0-9a-f:.]+)\] fault addr"
@@ -21,14 +21,16 @@ _DISK = re.compile(r"I/O error, dev (nvme\d+|sd[a-z]+)|(nvme\d+): I/O .*timeout"
 _AWAKE = "PM: suspend exit"
 _LOADED = "nvidia-uvm: Loaded the UVM driver"
 
-# Sign; what is seen, with its groups; why; what helps. The first shows in a container, too.
-_LINES = (
+# Sign; what is seen, with its groups; why; what helps.
+_ROOM = (
     (
         re.compile(r"(?=.*dmaAllocMapping).*can't alloc VA space"),
         "the driver ran out of room to map a GPU's memory (BAR1)",
         "programs hang or end, and the GPU may be locked",
         "reboot; Resizable BAR in the BIOS makes that room as large as its memory",
     ),
+)
+_SWITCH = (
     (
         re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.{0,80})"),
         "SXid {1} of the NVSwitch {0}: {2}",
@@ -73,9 +75,7 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
         )
     inside = limits.in_container(machine.root)
     other = None if inside else _faulted(said) or _woken(machine, said)
-    if other is not None:
-        return other
-    return _told(said, _LINES[:1] if inside else _LINES)
+    return other or _told(said, _ROOM) or (None if inside else _told(said, _SWITCH))
 
 
 def _of(row: re.Match[str], cards: list[str]) -> bool:

@@ -69,10 +69,7 @@ _LOG = (
         r"failed to copy vbios to system memory",
         "the driver could not read the card's VBIOS (dmesg: failed to copy vbios)",
         "the laptop's firmware gave the card no power, or does not hand its VBIOS over",
-        (
-            "update the BIOS; else boot with pcie_port_pm=off, or acpi_osi=! acpi_osi='Windows"
-            " 2009', on the kernel's command line"
-        ),
+        "newest BIOS; else boot with pcie_port_pm=off, or acpi_osi=! acpi_osi='Windows 2009'",
     ),
     (
         r"Xid.*: 79,|fallen off the bus|GPU lost from the bus",

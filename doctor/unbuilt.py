@@ -35,10 +35,8 @@ def examine(machine: Machine, on_bus: str) -> Finding:
         )
     elif secure_boot(machine):
         return not_signed(machine, on_bus)
-    elif building.without_headers(machine) or building.akmods_without_headers(machine):
+    elif (again := building.without_headers(machine)) is not None:
         headers = distribution.headers(machine)
-        dkms = building.without_headers(machine)
-        again = "sudo dkms autoinstall" if dkms else "sudo akmods --force"
         return fail(
             "driver",
             f"{on_bus}; its module was not built: this kernel's headers are not installed",

@@ -120,7 +120,10 @@ def _silent(machine: Machine) -> Finding:
 
 def _freed(machine: Machine, holder: str) -> str:
     """How another driver is kept away, and NVIDIA's installed."""
-    install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU).split("   #")[0]
+    install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU)
+    if distribution.is_image(machine):
+        return install
+    install = install.split("   #")[0]
     if "nixos" in distribution.names(machine):
         return f"{install}   # in configuration.nix; sudo nixos-rebuild boot && sudo reboot"
     if machine.exists("/run/ostree-booted"):

@@ -40,10 +40,10 @@ def examine(machine: Machine) -> Finding:
         keys = [word.partition(":")[0].strip() for word in words.split(",") if word.strip()]
         strange = next((key for key in keys if key not in _KNOWN), None)
         if strange is not None:
-            return fail(
+            return warn(
                 _NAME,
-                f"{name} has a word that torch does not know: {strange[:40]}",
-                "torch ends as it starts CUDA: Unrecognized key",
+                f"{name} has a word that is none of torch's options: {strange[:40]}",
+                "torch ends as it starts CUDA (Unrecognized key), unless a newer one knows it",
                 f"unset {name}, or mend it: max_split_size_mb:128, expandable_segments:True",
             )
     for name, value, why in _LEFT:

@@ -30,8 +30,7 @@ def licence(machine: Machine) -> Finding:
     if not any("Unlicensed" in each for each in status):
         return ok("vGPU licence", status[0] if status else "not known")
     seen = next(each for each in status if "Unlicensed" in each)
-    up = re.match(r"[0-9]{1,12}", machine.read("/proc/uptime") or "")
-    if "Unrestricted" in seen and up and int(up.group()) < _SOON:
+    if "Unrestricted" in seen and (machine.uptime() or _SOON) < _SOON:
         return ok("vGPU licence", "not yet: it is asked for in the first minutes after a start")
     fix = (
         "sudo systemctl restart nvidia-gridd; its token: /etc/nvidia/ClientConfigToken, or your"

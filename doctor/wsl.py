@@ -151,14 +151,14 @@ def wsl(machine: Machine) -> Finding:
 def _without_device(machine: Machine, release: str) -> Finding | None:
     """It was told to have no GPU, or its kernel cannot have one."""
     if _setting(machine, "gpu", "enabled") == "false" and not machine.exists(f"{_WSL}/nvidia-smi"):
-        return fail(
+        return warn(
             "WSL",
             "/etc/wsl.conf switches the GPU off: [gpu] enabled = false",
             "Windows hands over no GPU: it trains on the CPU",
             "take it out; then wsl --shutdown in Windows",
         )
     if not machine.exists(_DEVICE) and re.match(r"4\.19\.[0-9.]+-microsoft-standard$", release):
-        return fail(
+        return warn(
             "WSL",
             f"Windows' kernel for Linux is an old one, {release.strip()}",
             f"it has no {_DEVICE}, the way to Windows' driver",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -123,6 +124,11 @@ class Machine:
         if found != path:
             self._links[path] = found
         return found
+
+    def uptime(self) -> float | None:
+        """Seconds since it was started; None where that is not known."""
+        found = re.match(r"[0-9]{1,12}\.[0-9]{1,9}", self.read("/proc/uptime") or "")
+        return float(found.group()) if found else None
 
     def run(self, *words: str, seconds: float | None = None) -> Answer:
         """What a program says; asked once.
