@@ -105,10 +105,16 @@ def whole(text: str | None) -> int | None:
     return int(found.group()) if found else None
 
 
+def in_line(name: str) -> str:
+    """A name with its line breaks written out, for a line."""
+    return name.replace("\n", "\\n")
+
+
 def some(names: Iterable[object], root: Path | None = None) -> str:
     """A few of many names, for a message."""
     listed = sorted(str(name) for name in names)
     if root is not None:
         listed = [str(Path(name).relative_to(root)) for name in listed]
+    listed = [in_line(name) for name in listed[:_NAMED]] + listed[_NAMED:]
     more = f" and {len(listed) - _NAMED:,} more" if len(listed) > _NAMED else ""
     return ", ".join(listed[:_NAMED]) + more

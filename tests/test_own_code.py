@@ -67,6 +67,10 @@ def words(logits, labels):
     return "low"
 
 
+def both(logits, labels):
+    return functional.cross_entropy(logits, labels, reduction="none"), {}
+
+
 def rooted(logits, labels):
     return functional.cross_entropy(logits, labels, reduction="none").sqrt()
 
@@ -174,6 +178,7 @@ def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
         ("model.name", "nine.nets:build", "run it from the folder that holds nine"),
         ("optim.loss", "mine.losses:mean", "returned [] for 4 samples → return the loss of each"),
         ("optim.loss", "mine.losses:words", "returned str for 4 samples"),
+        ("optim.loss", "mine.losses:both", "a tensor [B], and nothing beside it"),
         ("optim.loss", "mine.losses:rooted", "the model calls sqrt, which other makers"),
         ("optim.loss", "mine.losses:fails", "failed (KeyError: 'weights')"),
         ("optim.loss", "focal", "optim.loss: focal names no function → say bce, or name one"),

@@ -295,6 +295,17 @@ def test_a_point_that_lacks_a_seed_is_not_the_best(tmp_path) -> None:
     assert "\n  lr: 0.25\n" in (tmp_path / "best.yaml").read_text()
 
 
+def test_a_tie_is_told(tmp_path) -> None:
+    spec = replace(SPEC, over=["optim.lr=0.5,0.25,0.125"])
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    lines = told_of(tmp_path / "a", spec, [0.9, 0.875, 0.9])
+    (tie,) = (line for line in lines if "the first of them" in line)
+    assert tie.startswith("warning: 2 points have the best top-1, 90.00 %, and the first")
+    assert not any("the first of" in line for line in told_of(tmp_path / "b", spec, [1, 0.5, 0.5]))
+    assert "\n  lr: 0.5\n" in (tmp_path / "a/best.yaml").read_text()
+
+
 def test_what_trainings_warn_of_is_told_once(tmp_path) -> None:
     for number, text in enumerate(("it takes 9 steps", "it takes 1e-3 steps", "no GPU")):
         run = results.run_of(tmp_path, number)

@@ -77,10 +77,12 @@ def total(
 def _checked(function: Loss, name: str, logits: Tensor, labels: Tensor) -> Tensor:
     found = function(logits, labels)
     if not isinstance(found, Tensor) or found.shape != labels.shape:
-        shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        alone = isinstance(found, Tensor)
+        shape = list(found.shape) if alone else type(found).__name__
+        other = "no mean: reduction='none'" if alone else "nothing beside it"
         raise UsageError(
             f"optim.loss {name} returned {shape} for {len(labels)} samples",
-            "return the loss of each sample, [B], and no mean: reduction='none'",
+            f"return the loss of each sample, a tensor [B], and {other}",
             one_rank=True,
         )
     return found.float()

@@ -160,6 +160,16 @@ def warnings(folder: Path, rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def ties(found: Sequence[Point]) -> list[str]:
+    """A line where the best figure is that of several points."""
+    best = found[0].mean if found else None
+    count = sum(point.mean == best and len(point.top1) == point.seeds for point in found)
+    if best is None or count < 2:
+        return []
+    said = f"{count} points have the best top-1, {100 * best:.2f} %, and the first of them is taken"
+    return [f"{said}: more seeds or more validation pictures may tell them apart"]
+
+
 def strangers(folder: Path, rows: Sequence[Row], planned: Points) -> list[str]:
     """Trials that another code, package, machine or data trained than the first: a fair comparison
     has none. A line for each.

@@ -35,6 +35,7 @@ def write(folder: Path, spec: Spec, planned: Points, trials: Sequence[Trial]) ->
     rows = results.rows(folder, trials)
     found = results.points(rows, planned)
     doubts = [*results.warnings(folder, rows), *results.strangers(folder, rows, planned)]
+    doubts += results.ties(found)
     documents.write(folder / TABLE, results.table(folder, rows, planned.names), _FIX)
     documents.write(folder / PAGE, _page(folder, planned, rows, found, doubts), _FIX)
     lines = [*(_points(found, planned) if planned.axes else _seeds(found[0]))]

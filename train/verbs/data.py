@@ -2,12 +2,13 @@
 
 import argparse
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from host.errors import DataError, UsageError
-from host.text import printable
+from host.text import in_line, printable
 from train import experiment
 from train.config import Data
 
@@ -18,6 +19,7 @@ LAUNCHED = False
 KNOBS = True
 
 _CLASSES = 40  # that are listed
+_LEFT = 20  # that are listed of what is left out for one reason
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,14 +113,28 @@ def _lines(images: "ImageData") -> list[str]:
     trained = images.train.labels.bincount(minlength=count).tolist()
     held = images.validation.labels.bincount(minlength=count).tolist()
     rows = [*zip(images.classes, trained, held, strict=True)]
-    lines += [f"  {name}: {a:,} + {b:,}" for name, a, b in rows[:_CLASSES]]
+    lines += [f"  {in_line(name)}: {a:,} + {b:,}" for name, a, b in rows[:_CLASSES]]
     if count > _CLASSES:
         few, _, _ = min(rows, key=lambda row: row[1])
         lines.append(f"  … and {count - _CLASSES:,} more; the fewest has {few}, {min(trained):,}")
-    for title, names in (("cannot be used", images.skipped), ("left out", images.left_out)):
-        lines += [f"{title}: {len(names):,}"] if names else []
-        lines += [f"  {name}: {why}" for name, why in sorted(names.items())]
+    if images.skipped:
+        lines.append(f"cannot be used: {len(images.skipped):,}")
+        lines += [f"  {in_line(name)}: {why}" for name, why in sorted(images.skipped.items())]
+    if images.left_out:
+        lines.append(f"left out: {len(images.left_out):,}")
+        lines += _left_out(images.left_out)
     return lines + [f"warning: {doubt}" for doubt in images.doubts]
+
+
+def _left_out(names: dict[str, str]) -> list[str]:
+    """Some of each reason: thousands of pictures may be in no list."""
+    lines = []
+    for reason, count in Counter(names.values()).items():
+        of_it = sorted(name for name, why in names.items() if why == reason)
+        lines += [f"  {in_line(name)}: {reason}" for name in of_it[:_LEFT]]
+        if count > _LEFT:
+            lines.append(f"  … and {count - _LEFT:,} more: {reason}")
+    return lines
 
 
 def _measured(images: "ImageData") -> str:
