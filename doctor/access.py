@@ -19,6 +19,11 @@ _LIBRARIES = (
 
 def join(machine: Machine) -> str:
     """How a user gets to the GPUs' devices."""
+    if kind.is_lxc(machine) and "65534" in machine.run("stat", "-c", "%g", "/dev/nvidia0").out:
+        return (
+            "on the host: devN: /dev/nvidia0,gid=44,mode=0666 in this container's configuration,"
+            " and so for nvidiactl and nvidia-uvm; or options nvidia NVreg_DeviceFileMode=0666"
+        )
     group = _group(machine)
     if limits.in_container(machine.root):
         return (
@@ -102,9 +107,7 @@ def _whole(machine: Machine) -> str:
         )
     major = (nvidia.loaded(machine) or "580").split(".")[0]
     apt = f"sudo apt-get install libnvidia-compute-{major}"
-    if distribution.names(machine)[:1] == ["debian"]:
-        return "sudo apt-get install libcuda1"
-    return distribution.of(machine, distribution.UTILITIES, apt)
+    return distribution.of(machine, distribution.LIBRARIES, apt)
 
 
 def denied(machine: Machine, device: str) -> str | None:

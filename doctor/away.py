@@ -6,7 +6,7 @@ import re
 
 from doctor import distribution, log
 from doctor.finding import Finding, fail, warn
-from host import limits
+from host import limits, pci
 from host.machine import Machine
 
 # Not `blacklist nvidiafb`, which every Ubuntu has, nor `install nvidia modprobe …`, Debian's own.
@@ -81,4 +81,20 @@ def gone(machine: Machine) -> Finding | None:
         "the card is switched off, not seated, or its link does not come up",
         "a laptop: switch it to Hybrid, echo 1 | sudo tee /sys/bus/pci/rescan; a riser: set the"
         " slot's PCIe generation lower in the BIOS; else seat the card and its power plugs again",
+    )
+
+
+def taken(machine: Machine, count: int) -> Finding | None:
+    """Another driver has a GPU beside the `count` that NVIDIA's lists."""
+    cards = [] if limits.in_container(machine.root) else pci.cards(machine)
+    other = [card for card in cards if card.driver == "nouveau"]
+    if not other:
+        return None
+    initramfs = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
+    return warn(
+        "all GPUs",
+        f"{count} listed; nouveau holds another one: {other[0].address}",
+        "nouveau cannot compute, and was there before NVIDIA's driver",
+        "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/no-nouveau.conf; sudo"
+        f" {initramfs} && sudo reboot",
     )

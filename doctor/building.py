@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from host import nvidia
 from host.machine import Machine
 
 _LAST = ("304", "340", "390")  # for cards up to Fermi; no changes for new kernels any more
@@ -12,7 +13,34 @@ _SOURCES = re.compile(r"nvidia-((current|tesla|open|srv)[\w-]*-)?\d")
 _ERRORS = (r"^.*\berror: .*$", r"^.*\berror\b.*$")
 
 
-def akmods(machine: Machine) -> list[str]:
+def by_akmods(machine: Machine, taken: bool) -> tuple[str, str, str] | None:
+    """Why Fedora's builder has made no module for the kernel that runs: seen, why, fix.
+
+    Args:
+        taken: whether an open driver has the card in its place.
+    """
+    failed = _failed(machine)
+    if failed:
+        return (
+            f"its module could not be built: {failed[-1]}",
+            "the driver is older than this kernel: another one holds the GPU, or none",
+            (
+                "sudo dnf upgrade --refresh 'akmod-nvidia*'; sudo akmods --force && sudo reboot; or"
+                " boot the kernel before"
+            ),
+        )
+    kmods = machine.names("/usr/src/akmods")
+    here = any(name.startswith("nvidia-kmod") for name in kmods)
+    if not taken or not here or nvidia.on_disk(machine):
+        return None
+    return (
+        "NVIDIA's package is installed, and its module not built: an open driver has the card",
+        "the machine was started before akmods had built it",
+        "sudo akmods --force && sudo reboot, once it is done",
+    )
+
+
+def _failed(machine: Machine) -> list[str]:
     """Logs of attempts to build the module for the kernel that runs."""
     release = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
     names = machine.names("/var/cache/akmods/nvidia")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from doctor.configured import CONFIG, NO_CGROUPS, UNASKED
 from doctor.engine import LARGER_DISK
-from doctor.toolkit import CONFIG, NO_CGROUPS
 
 UNSEEN = (
     (
@@ -61,10 +61,7 @@ UNSEEN = (
     (
         r"insufficient privileges to read device list from NVIDIA_VISIBLE_DEVICES",
         f"{CONFIG} lets nobody ask for GPUs by a variable, which is how --gpus does it",
-        (
-            "sudo nvidia-ctk config --in-place --set"
-            " accept-nvidia-visible-devices-envvar-when-unprivileged=true; or hand them over by CDI"
-        ),
+        UNASKED,
     ),
     (
         r"unsupported capabilities found in",

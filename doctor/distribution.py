@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Mapping
 
+from host import pci
 from host.machine import Machine
 
 # How each family of distributions installs the driver, builds the first files, and builds modules.
@@ -13,9 +14,11 @@ INSTALL = {
     "fedora": "sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda && sudo akmods --force"
     "   # of RPM Fusion",
     "rhel": "sudo dnf install nvidia-open   # of NVIDIA's repository",
-    "debian": "sudo apt-get install nvidia-driver firmware-misc-nonfree",
+    "debian": "sudo apt-get install nvidia-driver firmware-misc-nonfree   # of contrib and"
+    " non-free, which /etc/apt/sources.list must name",
     "arch": "sudo pacman -S nvidia-open nvidia-utils",
-    "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta",
+    "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta nvidia-compute-utils-G06"
+    "   # of NVIDIA's repository; openSUSE: first openSUSE-repos-Leap-NVIDIA (or -Tumbleweed-)",
     "amzn": "sudo dnf module enable nvidia-driver:open-dkms && sudo dnf install nvidia-open   # of"
     " NVIDIA's repository; or an image that has it: Deep Learning AMI, EKS's AL2023_x86_64_NVIDIA",
     "azurelinux": "sudo tdnf install nvidia-open   # of NVIDIA's repository",
@@ -44,6 +47,14 @@ UTILITIES = {
     "suse": "sudo zypper install nvidia-compute-utils-G06",
     "gentoo": 'export PATH="$PATH:/opt/bin"   # x11-drivers/nvidia-drivers has it there',
     "nixos": 'services.xserver.videoDrivers = [ "nvidia" ];',
+}
+LIBRARIES = {
+    "debian": "sudo apt-get install libnvidia-ml1 libcuda1",
+    "fedora": "sudo dnf install xorg-x11-drv-nvidia-cuda-libs   # of RPM Fusion, as akmod-nvidia",
+    "rhel": "sudo dnf install nvidia-driver-cuda-libs   # of NVIDIA's repository",
+    "arch": "sudo pacman -S nvidia-utils",
+    "suse": "sudo zypper install nvidia-compute-G06",
+    "gentoo": "sudo emerge x11-drivers/nvidia-drivers",
 }
 HEADERS = {
     **dict.fromkeys(("fedora", "rhel"), "sudo dnf install kernel-devel-$(uname -r)"),
@@ -78,6 +89,7 @@ _IMAGES = {
     "ubuntu-core": "sudo snap install the components nvidia-…-ko and -user of your pc-kernel",
     "sl-micro": "sudo transactional-update pkg install nvidia-open-driver-G06-signed-kmp-meta"
     " nvidia-compute-utils-G06, and reboot   # of SUSE's repository of NVIDIA's",
+    "truenas": "tick Install NVIDIA Drivers (Apps, Configuration, Settings), and reboot",
     "rhcos": "the GPU operator installs it: Node Feature Discovery, then a ClusterPolicy",
 }
 INSTALL.update(_IMAGES)
@@ -112,6 +124,8 @@ def names(machine: Machine) -> list[str]:
     """The distribution, and what it is like: /etc/os-release."""
     words = re.findall(r"^ID(?:_LIKE)?=(.*)$", _release(machine), re.MULTILINE)
     found = " ".join(words).replace('"', "").split()
+    if "+truenas" in (machine.read("/proc/sys/kernel/osrelease") or ""):
+        return ["truenas"]
     if found[:1] and found[0] in _IMAGES:  # what these are like installs nothing here
         return found[:1]
     return [
@@ -125,6 +139,14 @@ def names(machine: Machine) -> list[str]:
         }.get(word.split("-")[0], word.split("-")[0])
         for word in found
     ]
+
+
+def install(machine: Machine, usual: str = UBUNTU) -> str:
+    """How the driver is installed."""
+    new = any(card.is_blackwell for card in pci.cards(machine))
+    if new and names(machine)[:1] == ["debian"]:
+        return "sudo apt-get install nvidia-open   # of NVIDIA's repository: Debian's is too old"
+    return of(machine, INSTALL, usual)
 
 
 def is_image(machine: Machine) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import access, away, kind, lost, mismatch, unloaded, uvm, wsl
+from doctor import access, away, distribution, kind, lost, mismatch, unloaded, uvm, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Answer, Machine
@@ -132,7 +132,7 @@ def _answers(machine: Machine, code: int, gpus: list[nvidia.Gpu]) -> Finding:
             "it lists GPUs, and has something to complain of",
             f"nvidia-smi -q; {_XID}",
         )
-    return uvm.missing(machine, version) or ok("driver", version)
+    return uvm.missing(machine, version) or ok("driver", f"{version}{uvm.not_yet(machine)}")
 
 
 def _other_make(machine: Machine) -> str | None:
@@ -165,4 +165,6 @@ def _loader(machine: Machine) -> str:
     if machine.exists(f"{_MOUNTED}/lib64"):
         return f"export LD_LIBRARY_PATH={_MOUNTED}/lib64:$LD_LIBRARY_PATH PATH=$PATH:{_MOUNTED}/bin"
     major = (nvidia.loaded(machine) or "580").split(".")[0]
-    return f"sudo ldconfig; else install it: sudo apt-get install libnvidia-compute-{major}"
+    apt = f"sudo apt-get install libnvidia-compute-{major}"
+    install = distribution.of(machine, distribution.LIBRARIES, apt)
+    return f"sudo ldconfig; else install it: {install}"

@@ -12,6 +12,7 @@ from host import image as images
 from host.errors import LockstepError
 from host.machine import Machine
 
+_REBUILD = 5e9  # bytes: layers that a build makes anew
 _THREADS_SINCE = (20, 10, 10)
 _BLACKWELL = (12, 8)  # the first CUDA whose wheels have its kernels, and none before Turing's
 LARGER_DISK = "docker system prune, or give Docker a larger disk (data-root in daemon.json)"
@@ -30,7 +31,13 @@ def engine(machine: Machine) -> Finding:
         if not machine.has("docker"):
             return skip("engine", f"{error.problem}: training runs in a local environment")
         why = "training falls back to a local environment"
-        return warn("engine", error.problem, why, error.fix)
+        fix = error.fix
+        if machine.environ.get("DOCKER_HOST", "").startswith("unix:///run/user/"):
+            fix = (
+                "systemctl --user start docker; so that it stays after you log out: sudo loginctl"
+                f" enable-linger $USER; where it does not start, journalctl --user -u docker; {fix}"
+            )
+        return warn("engine", error.problem, why, fix)
     if _starts_no_threads(machine, version):
         return warn(
             "engine",
@@ -116,8 +123,13 @@ def room(machine: Machine) -> Finding:
             "an image has tens of thousands: `no space left on device`, whatever df says",
             "docker system prune -a; docker builder prune -a; or a data-root (daemon.json) on xfs",
         )
-    if free < 2e9:
-        return warn("engine's disk", seen, "containers cannot write", "docker system prune")
+    if free < _REBUILD:
+        return warn(
+            "engine's disk",
+            seen,
+            "containers soon cannot write, and an image that is built anew needs more",
+            LARGER_DISK,
+        )
     return ok("engine's disk", seen)
 
 

@@ -80,6 +80,22 @@ def switches(machine: Machine) -> Finding | None:
     return fail("GPU health", f"there are NVSwitches, and nvidia-fabricmanager is {said}", why, fix)
 
 
+def rack(machine: Machine) -> Finding | None:
+    """A tray of a rack whose GPUs share memory with other machines', which nobody sets up."""
+    nodes = machine.read("/etc/nvidia-imex/nodes_config.cfg") or ""
+    named = [line for line in nodes.split("\n") if line.strip() and not line.startswith("#")]
+    said = machine.run("systemctl", "is-active", "nvidia-imex").out.strip()
+    racked = any("GB200" in gpu.name or "GB300" in gpu.name for gpu in nvidia.ask(machine)[1])
+    if not racked or len(named) < 2 or said not in ("inactive", "failed"):
+        return None
+    return warn(
+        "GPU health",
+        f"nvidia-imex is {said}, on a machine of a rack",
+        "NCCL gets to other machines' GPUs not by NVLink, but by the network, or not at all",
+        "sudo systemctl enable --now nvidia-imex, on all machines of its domain",
+    )
+
+
 def _forgotten(machine: Machine) -> Finding | None:
     """It was started anew while the GPUs kept what they had from the one before."""
     said = (machine.read(_LOG) or "").rpartition("Successfully configured")[2]

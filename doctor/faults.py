@@ -46,6 +46,12 @@ _AROUND = (
         "reboot; if it comes back, another version of the driver or the kernel",
     ),
     (
+        re.compile(r"mce: \[Hardware Error\]: (CPU \d+): Machine Check"),
+        "{0} reports an error of the hardware (machine check)",
+        "a processor, its memory or its bus fails: programs end, or compute wrongly",
+        "sudo ras-mc-ctl --errors, or rasdaemon, says which part; then have the machine serviced",
+    ),
+    (
         re.compile(r"\bnvidia \S+: swiotlb buffer is full"),
         "the driver found no room to copy through (swiotlb buffer is full)",
         "without an IOMMU some memory is reached through a buffer that is too small",

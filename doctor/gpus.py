@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, reasons
+from doctor import away, kind, reasons
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import exclusive, limits, nvidia, pci, visible
 from host.machine import Machine
@@ -63,7 +63,11 @@ def counted(machine: Machine) -> Finding:
     if limits.in_container(machine.root):
         there = there[:0] if files <= len(gpus) else there[:files]
     if len(there) <= len(gpus):
-        return _odd(machine, gpus) or ok("all GPUs", f"{len(gpus)} listed")
+        return (
+            _odd(machine, gpus)
+            or away.taken(machine, len(gpus))
+            or ok("all GPUs", f"{len(gpus)} listed")
+        )
     known = {gpu.place for gpu in gpus}
     lost = [card for card in there if card.address not in known]
     missing = ", ".join(card.address for card in lost)
@@ -71,7 +75,11 @@ def counted(machine: Machine) -> Finding:
     seen += " is missing" if len(lost) == 1 else " are missing"
     why = "it stopped answering, or did not start; what starts CUDA may hang"
     fix = "sudo dmesg | grep -iE 'nvrm|xid'; then power the machine off and on"
-    if kind.is_guest(machine):
+    drained = machine.run("nvidia-smi", "drain", "-p", lost[0].address, "-q").out
+    if re.search(r"is: *draining", drained):
+        why = "it is being drained: somebody has set it aside (nvidia-smi drain)"
+        fix = f"sudo nvidia-smi drain -p {lost[0].address} -m 0"
+    elif kind.is_guest(machine):
         fix = "restart this virtual machine; where it stays so, have its host replaced or looked at"
     folder = "/proc/driver/nvidia/gpus"
     said = [machine.read(f"{folder}/{card.address}/information") or "" for card in lost]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, complaints, distribution, kind, log, selinux, toolkit
+from doctor import cdi, complaints, configured, distribution, kind, log, selinux, toolkit
+from doctor.configured import CONFIG, NO_CGROUPS, UNASKED
 from doctor.engine import answers, image_here, weighed
 from doctor.finding import Finding, fail, ok, skip
-from doctor.toolkit import CONFIG, NO_CGROUPS
 from host import docker, nvidia
 from host.machine import NO_ANSWER, Machine
 
@@ -71,8 +71,7 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     set_up = _set_up(machine, said)
     if set_up is not None:
         return set_up
-    config = machine.read(CONFIG) or ""
-    spared = re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE)
+    spared = re.search(r"^\s*no-cgroups\s*=\s*true", configured.text(machine), re.MULTILINE)
     for sign, why, fix in complaints.UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
             return _UNHEARD if f"{NO_CGROUPS}=true" in fix and spared else (why, fix)
@@ -91,12 +90,16 @@ def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:
             f'mode = "cdi" in {CONFIG}, which refuses the hook that --gpus calls',
             "sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",
         )
+    if re.search(
+        r"^\s*accept\S+when-unprivileged\s*=\s*false", configured.text(machine), re.MULTILINE
+    ):
+        return f"{CONFIG} lets nobody ask for GPUs by a variable", UNASKED
     return cdi.too_new(machine) if "CDI" in said else None
 
 
 def _refused(machine: Machine) -> tuple[str, str] | None:
     """The toolkit asks the driver as another user than root, where SELinux keeps nothing away."""
-    user = re.search(r'^\s*user\s*=\s*"([^"]+)"', machine.read(CONFIG) or "", re.MULTILINE)
+    user = re.search(r'^\s*user\s*=\s*"([^"]+)"', configured.text(machine), re.MULTILINE)
     if (machine.read("/sys/fs/selinux/enforce") or "").strip() == "1":
         return None
     if user is None and "suse" not in distribution.names(machine):
@@ -115,7 +118,7 @@ def _without_library(machine: Machine) -> tuple[str, str]:
             "the toolkit runs the container's ldconfig: its path in config.toml has no @ in front",
             "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
         )
-    root = re.search(r'^\s*root\s*=\s*"(/[^"]+)"', machine.read(CONFIG) or "", re.MULTILINE)
+    root = re.search(r'^\s*root\s*=\s*"(/[^"]+)"', configured.text(machine), re.MULTILINE)
     if root is not None and not machine.names(root.group(1)):
         return (
             f"the toolkit looks for the driver in {root.group(1)} ({CONFIG}), and it is not there",
@@ -128,5 +131,5 @@ def _without_library(machine: Machine) -> tuple[str, str]:
 
 def _is_ldconfig_inside(machine: Machine) -> bool:
     """Whether the toolkit is set to a path of ldconfig in the container."""
-    said = machine.read(CONFIG) or ""
+    said = configured.text(machine)
     return re.search(r'^\s*ldconfig\s*=\s*"/', said, re.MULTILINE) is not None

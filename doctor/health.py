@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import fabric, kind
+from doctor import details, fabric, kind
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, visible
 from host.machine import Machine
@@ -184,7 +184,7 @@ def health(machine: Machine) -> Finding:
                         f"on the host: {helps}. If it is not yours: tell its owner, take another"
                     )
                 return unwell("GPU health", said, means, helps)
-    for look in (fabric.switches, _sealed, _apart):
+    for look in (fabric.switches, fabric.rack, _sealed, _apart, details.worst):
         found = look(machine)
         if found is not None:
             return found
@@ -205,6 +205,13 @@ def _apart(machine: Machine) -> Finding | None:
             "the board is stuck in a state of low power",
             "shut down, take the power supply's plug out for minutes, and start: a reboot alone"
             " does not help",
+        )
+    if sharing and (machine.read("/proc/sys/kernel/numa_balancing") or "").strip() not in ("", "0"):
+        return warn(
+            "GPU health",
+            "the kernel moves pages between memories by itself (kernel.numa_balancing)",
+            "on a machine whose processor and GPU share memory that costs much, now and then",
+            "sudo sysctl kernel.numa_balancing=0",
         )
     if not re.search(r"^ *Addressing Mode *: *None *$", asked, re.MULTILINE):
         return None

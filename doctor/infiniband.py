@@ -13,6 +13,7 @@ from host.text import number, whole
 _FABRIC = "/sys/class/infiniband"
 _ACTIVE = "ACTIVE"
 _VERBS = "libibverbs.so.1"
+_FLAPS = 20  # times, of one that is up
 _FELL = 2  # times that a link may have gone down, by hands
 _LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu",
@@ -67,6 +68,7 @@ def fabric(machine: Machine) -> Finding:
     trouble = (
         _falling(machine, ports, up)
         or _slower(machine, up)
+        or _worn(machine, up)
         or _hungry(machine)
         or _trouble(machine, kind)
     )
@@ -92,6 +94,36 @@ def _falling(
                 ),
             )
     return None
+
+
+def _worn(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """A port that is up now, and came and went; a module that is too hot; half of its lanes."""
+    for device, path in up:
+        times = whole(machine.read(f"{path}/counters/link_downed")) or 0
+        if times >= _FLAPS:
+            return (
+                f"; {device} went down {times} times, and is up just now",
+                "NCCL over several machines ends when it goes again",
+                (
+                    f"another cable or port of the switch (ibstat {device}); until then"
+                    f" NCCL_IB_HCA=^{device}"
+                ),
+            )
+    if log.last(machine, r"mlx\d_core .*High Temperature"):
+        return (
+            "; the module of a cable is too hot (kernel log: High Temperature)",
+            "its link goes down, or will",
+            "sudo mlxlink -d DEVICE -m says which; see to its cooling, or take another module",
+        )
+    row = log.last(machine, r"mlx\d_core .* limited by .* x\d+ link at .*capable of") or ""
+    slow = re.search(r"mlx\d_core (\S+):.* limited by (.* x\d+ link).*with .* (x\d+) link", row)
+    if slow is None or slow.group(2).split()[-2] == slow.group(3):
+        return None
+    return (
+        f"; the card at {slow.group(1)} has a {slow.group(2)}, and could have {slow.group(3)}",
+        "it carries half of what its port could, and all machines wait for it",
+        "reboot; if it stays, seat the card again, or another slot",
+    )
 
 
 def _slower(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:

@@ -34,6 +34,7 @@ _MEANING = {
     92: ("very many errors in its memory were corrected", _REPLACE),
     94: ("an error in its memory ended one program", _RESET),
     95: ("an error in its memory that may have reached any program", _RESET),
+    109: ("it did not come back from one program to the others", _RESET),
     110: ("it stopped for a fault of its security", _RESET),
     119: (
         "its firmware (GSP) does not answer",
@@ -46,15 +47,20 @@ _MEANING = {
     136: ("NVLink could not be set up", _RESET),
     140: ("errors in its memory that could not be corrected", _RESET),
     143: ("it could not be initialised", _RESET),
+    144: ("its NVLink has failed", _RESET),
     145: ("an error on NVLink: GPUs may hang that talk to each other", _FABRIC),
     149: ("its NVLink has failed", _RESET),
+    150: ("its NVLink has failed: what steers it has stopped", _RESET),
     156: ("a part of it is to be given up, at the next reset", _RESET),
     157: ("a part of it could not be given up", _REPLACE),
     158: ("it did not answer in time", _RESET),
+    167: ("its PCIe link has failed", "sudo reboot; if it comes back, seat the card again"),
+    168: ("errors in a part of its memory that it keeps for itself", f"{_RESET}; then replace it"),
     154: ("the driver asks for a reset or a reboot", _RESET),
 }
 _LOST, _ASKED = 79, 154
 _OF_MEMORY = (48, 63, 94, 95)  # which the next reset mends
+_OF_LINKS = (144, 150)
 ASLEEP = (
     "it sleeps, and does not wake (D3cold)",
     "what switches it off (bbswitch, power management) does not switch it on again",
@@ -160,9 +166,15 @@ def _since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> li
     own = [each for each in found if each.group(1) == place]
     mended = [n for n, x in enumerate(own) if x.group(2) == "154" and "to 0x0" in x.group(3)]
     after = own[mended[-1] + 1 :] if mended else own
-    known = [each for each in after if int(each.group(2)) in _MEANING]
+    known = [each for each in after if int(each.group(2)) in _MEANING and not _is_noise(each)]
     settled = _is_settled(machine, place)
     return [each for each in known if not (settled and int(each.group(2)) in _OF_MEMORY)]
+
+
+def _is_noise(xid: re.Match[str]) -> bool:
+    """Whether a fault of NVLink says that it ended nothing."""
+    quiet = re.search(r"\bNon-?fatal\b", xid.group(3), re.IGNORECASE)
+    return int(xid.group(2)) in _OF_LINKS and quiet is not None
 
 
 def _is_settled(machine: Machine, place: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import kind
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, visible
 from host.machine import Machine
@@ -37,14 +38,21 @@ def examine(machine: Machine) -> Finding:
 
 def _not_given(machine: Machine, empty: list[nvidia.Gpu]) -> Finding | None:
     """A container that was given a GPU, and no instance of it."""
-    inside = limits.in_container(machine.root)
-    if not inside or not empty or machine.names("/dev/nvidia-caps"):
+    lxc = kind.is_lxc(machine)
+    if (
+        not (lxc or limits.in_container(machine.root))
+        or not empty
+        or machine.names("/dev/nvidia-caps")
+    ):
         return None
     return fail(
         "MIG",
         f"on, and this container was given none of its instances: {empty[0].label}",
         "CUDA finds no device: an instance has devices of its own below /dev/nvidia-caps",
-        "start it with --gpus device=0:0 (GPU:instance), or NVIDIA_VISIBLE_DEVICES=MIG-…",
+        "on the host hand them over: Incus with gputype=mig and mig.uuid=…; LXC with entries for"
+        " /dev/nvidia-caps/* and their number in /proc/devices"
+        if lxc
+        else "start it with --gpus device=0:0 (GPU:instance), or NVIDIA_VISIBLE_DEVICES=MIG-…",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor.finding import Finding, fail, ok, skip
+from doctor.finding import Finding, fail, ok, skip, warn
 from host import nvidia
 from host.machine import Machine
 from host.text import whole
@@ -76,6 +76,13 @@ def _of_another_machine(machine: Machine) -> Finding | None:
     _, gpus = nvidia.ask(machine)
     for variable in ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE"):
         file = _told(machine, variable)
+        if gpus and file and not machine.exists(file):
+            return warn(
+                "network",
+                f"{variable} names {file}, which is not there",
+                "NCCL goes on with what it sees itself: in a virtual machine that may be slower",
+                f"take it away{_where(machine, variable)}, or put that file there",
+            )
         numbers = re.findall(r'<gpu dev="(\d{1,3})"', machine.read(file) or "") if file else []
         count = max(map(int, numbers), default=-1) + 1
         if gpus and count > len(gpus) and "CUDA_VISIBLE_DEVICES" not in machine.environ:

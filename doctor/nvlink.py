@@ -15,6 +15,10 @@ _GPU = re.compile(r"^GPU (\d+):(.*?)(?=^GPU |\Z)", re.MULTILINE | re.DOTALL)
 # (https://github.com/marin-community/marin/issues/9086).
 _TRAINED = re.compile(r"Link (\d+): (?:Recovery Errors|Total link recovery events): (\d+)")
 _REPEATED = re.compile(r"Link (\d+): (?:Replay|CRC|CRC Flit|CRC Data) Errors: (\d+)")
+# What is left after its own correction; 15e-254 stands for none.
+_ERRORS = re.compile(r"Link (\d+): Effective BER: (\d{1,3}e-\d{1,3})")
+_MOST = 1e-12
+_SLOW = 0.95  # of the best
 _CARD = re.compile("NVL|PCIe")  # cards that a bridge joins, or nothing
 _BRIDGED = 4  # links of a card that takes one bridge
 _MANY = 100  # packets sent again since the driver was loaded
@@ -45,6 +49,13 @@ def nvlink(machine: Machine) -> Finding:
                 "power the machine off and on, which trains the links anew; nvidia-smi nvlink -e;"
                 " where it comes back, the board is to be replaced",
             )
+    linked = sum(count > 0 for count in up.values())
+    well = ok("NVLink", f"{most} links on {linked} of {len(same)} GPUs")
+    return _slower(machine, same) or _unwell(machine, same) or well
+
+
+def _unwell(machine: Machine, same: list[str]) -> Finding | None:
+    """Links that are half up, or about to fail."""
     half = _half_bridged(machine, same)
     if half is not None:
         return warn(
@@ -62,8 +73,24 @@ def nvlink(machine: Machine) -> Finding:
             "sudo dmesg | grep -iE 'xid.*(74|14[4-9]|150)'; have the board looked at, a bridge"
             " seated again; nvidia-smi nvlink -re sets the counters to 0",
         )
-    linked = sum(count > 0 for count in up.values())
-    return ok("NVLink", f"{most} links on {linked} of {len(same)} GPUs")
+    return None
+
+
+def _slower(machine: Machine, same: list[str]) -> Finding | None:
+    """A GPU whose links have fewer GB/s than those of the others."""
+    rates = {index: rates for index, rates in _rates(machine).items() if index in same and rates}
+    best = max((max(each) for each in rates.values()), default=0.0)
+    for index, each in rates.items():
+        if min(each) < _SLOW * best:
+            link = each.index(min(each))
+            return warn(
+                "NVLink",
+                f"GPU {index}: link {link} has {min(each):g} GB/s, and others have {best:g}",
+                "all GPUs wait for the slowest links",
+                "with nothing running: sudo nvidia-smi -r, or reboot; if it stays, have the board"
+                " looked at",
+            )
+    return None
 
 
 def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
@@ -137,4 +164,8 @@ def _worn(machine: Machine, indices: list[str]) -> str | None:
             for link, count in sign.findall(rows):
                 if index in indices and int(count) >= least:
                     return f"GPU {index}: link {link} {what.format(count)}"
+    for index, rows in _GPU.findall(said):
+        for link, share in _ERRORS.findall(rows):
+            if index in indices and float(share) > _MOST:
+                return f"GPU {index}: link {link} has an error in 1 of {1 / float(share):.0e} bits"
     return None

@@ -13,6 +13,8 @@ _HOT = 87
 _COOL = 70
 _REASONS = "clocks_event_reasons.active"
 _IMPOSSIBLE = 3  # times the limit; short peaks reach twice
+_BUSY, _SLOW = 80, 0.6  # per cent; of the most
+_SET = 0x2  # clocks_throttle_reasons.active: by the clocks that somebody has set
 _CAPPED = 0.5  # of the usual power; more is a choice that many make
 
 
@@ -57,7 +59,7 @@ def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
                 "it computes slower than it could",
                 f"sudo nvidia-smi -i {gpu.row['index']} -pl {usual:.0f}   # unless that is meant",
             )
-    held = _enforced(machine, gpus)
+    held = _enforced(machine, gpus) or _locked(machine, gpus)
     if held is not None:
         return held
     heats = [heat for heat in (g.number("temperature.gpu") for g in gpus) if heat is not None]
@@ -78,6 +80,26 @@ def _enforced(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
                 "the machine's management controller (BMC) caps it: it computes slower",
                 "take the cap off there (Redfish or IPMI: the power policy of GPUs and chassis);"
                 " nvidia-smi -pl does not",
+            )
+    return None
+
+
+def _locked(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
+    """A GPU that works, and whose clock somebody holds far below what it can."""
+    now = {gpu.index: gpu for gpu in nvidia.health(machine)}
+    for gpu in gpus:
+        other, most = now.get(gpu.index), gpu.number("clocks.max.sm")
+        clock = other.number("clocks.sm") if other else None
+        if other is None or clock is None or most is None:
+            continue
+        bits = gpu.bits("clocks_throttle_reasons.active") | other.bits(_REASONS)
+        busy = (other.number("utilization.gpu") or 0) >= _BUSY
+        if bits & _SET and not bits & nvidia.CAPPED and busy and clock < _SLOW * most:
+            return warn(
+                "heat and power",
+                f"{gpu.label} works at {clock:.0f} of {most:.0f} MHz: its clock is set to that",
+                "somebody has locked it (nvidia-smi -lgc, -ac): it computes slower than it could",
+                f"sudo nvidia-smi -i {gpu.index} -rgc; sudo nvidia-smi -i {gpu.index} -rac",
             )
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, ram, wsl
+from doctor import kind, offline, ram, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, visible
 from host.machine import Machine
@@ -63,7 +63,7 @@ def processors(machine: Machine) -> Finding:
             f"unset {bound.split('=')[0]}, or export OMP_PROC_BIND=false",
         )
     if quota is None or quota >= there:
-        return _few(machine, there) or ok("CPUs", f"{there}")
+        return _few(machine, there) or offline.some(machine) or ok("CPUs", f"{there}")
     seen = f"{quota:g} of {there}, by cgroup quota"
     # A quota stops all threads at once, the trainer's as well: it needs room.
     if quota >= 2 * _EACH * max(1, len(visible.seen(machine))):
@@ -154,11 +154,24 @@ def memory(machine: Machine) -> Finding:
     return known or ok("memory", seen)
 
 
+def _is_user(machine: Machine) -> bool:
+    """Whether this is anybody but root; False where the system does not say."""
+    return machine.run("id", "-u").out.strip() not in ("", "0")
+
+
 def shared_memory(machine: Machine) -> Finding:
     """Room in /dev/shm, through which loader processes hand samples over."""
     size, free = machine.size(_SHARED), machine.free(_SHARED)
     if size is None:
         return skip("shared memory", "not known on this system")
+    mode = machine.run("stat", "-c", "%a", _SHARED).out.strip()
+    if re.fullmatch("[0-7]{3,4}", mode) and not int(mode[-1]) & 2 and _is_user(machine):
+        return fail(
+            "shared memory",
+            f"this user may not write in {_SHARED}",
+            "loader processes and NCCL share memory there: they end with Permission denied",
+            f"sudo chmod 1777 {_SHARED}, and mend what sets it otherwise: /etc/fstab",
+        )
     seen, fix = f"{size / 2**30:.2f} GiB", _MORE_SHARED
     if size >= 1 << 30 and (free is None or free >= _LEAST_SHARED):
         return ok("shared memory", seen)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, distribution, kind, selinux, wsl
-from doctor.engine import answers, image_here, told, weighed
+from doctor import cdi, configured, distribution, selinux, wsl
+from doctor.engine import answers, told, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
 from host.machine import Machine
@@ -13,10 +13,7 @@ from host.machine import Machine
 # First release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
-# From this one on, runc is told of the devices, and no-cgroups is asked no more.
-_BY_RUNC = (1, 18, 0)
 _KNOWS_CDI = 25  # the first release of Docker
-CONFIG = "/etc/nvidia-container-runtime/config.toml"
 _CONFIGURE = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 DESKTOP = (
     "Docker Desktop runs its engine in a machine without GPUs: only on Windows it hands them over",
@@ -26,11 +23,10 @@ NO_SNAP = (
     "sudo snap remove docker; install Docker Engine from docker.com and nvidia-container-toolkit;"
     f" {_CONFIGURE}"
 )
-NO_CGROUPS = "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups"
 _CONFIGURE_ROOTLESS = (
     "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json"
     " && systemctl --user restart docker;"
-    f" {NO_CGROUPS}=true"
+    f" {configured.NO_CGROUPS}=true"
 )
 
 
@@ -48,7 +44,7 @@ def _toolkit(machine: Machine) -> Finding:
         podman = machine.has("podman")
         wrong = (cdi.stale(machine) or _denied(machine)) if podman else None
         unknown = cdi.unlisted(machine)
-        pods = _without_runtime(machine)
+        pods = _without_runtime(machine) or _enroot(machine)
         return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")
     way = docker.handover(machine)
     if way is None:
@@ -56,7 +52,7 @@ def _toolkit(machine: Machine) -> Finding:
     return (
         _uninstalled(machine)
         or cdi.wrong(machine, way)
-        or _closed(machine, way)
+        or configured.wrong(machine, way)
         or _known_holes(machine, way)
     )
 
@@ -82,45 +78,28 @@ def _without_runtime(machine: Machine) -> Finding | None:
     )
 
 
+def _enroot(machine: Machine) -> Finding | None:
+    """Containers of enroot get GPUs by a program of the toolkit's."""
+    hook = "98-nvidia.sh" in machine.names("/etc/enroot/hooks.d")
+    if not hook or machine.has("nvidia-container-cli"):
+        return None
+    return warn(
+        "toolkit",
+        "enroot is here, and nvidia-container-cli is not",
+        "its containers with GPUs do not start (pyxis: container start failed)",
+        f"{distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)}, on each node",
+    )
+
+
 def _denied(machine: Machine) -> Finding | None:
     """SELinux keeps the GPUs from containers, of whatever engine."""
     why, fix = selinux.denied(machine) or ("", "")
     return fail("toolkit", "containers may not use the GPUs", why, fix) if why else None
 
 
-def _closed(machine: Machine, way: str) -> Finding | None:
-    """The toolkit is told to let no container open the GPUs, as a rootless engine needs it; where
-    there is an image, a container says so itself.
-    """
-    config = machine.read(CONFIG) or ""
-    if way != "nvidia" or re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE) is None:
-        return None
-    if "rootless" in told(machine, "SecurityOptions") or kind.is_lxc(machine):
-        return None
-    if image_here(machine) is not None:
-        return None
-    mode = re.search(r'^\s*mode\s*=\s*"(\w+)"', config, re.MULTILINE)
-    by_runc = _version(machine) >= _BY_RUNC and (mode is None or mode.group(1) == "auto")
-    if by_runc or (mode is not None and mode.group(1) in ("cdi", "csv", "jit-cdi")):
-        return None
-    return fail(
-        "toolkit",
-        f"no-cgroups = true in {CONFIG}, and this engine is not rootless",
-        "containers may not open the GPUs: Failed to initialize NVML: Unknown Error",
-        f"{NO_CGROUPS}=false && sudo systemctl restart docker",
-    )
-
-
-def _version(machine: Machine) -> tuple[int, ...]:
-    """Of the toolkit; (0,) where it does not say."""
-    said = machine.run("nvidia-ctk", "--version").out
-    found = re.search(r"version ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
-    return tuple(int(part) for part in found.groups()) if found else (0,)
-
-
 def _known_holes(machine: Machine, way: str) -> Finding:
     """Its version, which is to be new enough."""
-    numbers = _version(machine)
+    numbers = configured.version(machine)
     word = {"nvidia": "runtime", "cdi": "CDI"}[way]
     if numbers == (0,):
         return ok("toolkit", word)
@@ -162,6 +141,13 @@ def _no_toolkit(machine: Machine) -> Finding:
             "Docker is a snap here, which does not see the NVIDIA Container Toolkit",
             "no container with GPUs starts",
             NO_SNAP,
+        )
+    if "failed" in machine.run("systemctl", "is-active", "nvidia-cdi-refresh.service").out:
+        return fail(
+            "toolkit",
+            "nvidia-cdi-refresh.service has failed: the GPUs are described nowhere (CDI)",
+            "no container with GPUs starts: unresolvable CDI devices",
+            "sudo systemctl restart nvidia-cdi-refresh; why: journalctl -u nvidia-cdi-refresh",
         )
     described, version = cdi.of_gpus(machine), docker.of(machine).split(".")[0]
     if described is not None and version.isdecimal() and int(version) < _KNOWS_CDI:

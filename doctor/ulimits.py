@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 
-from doctor.finding import Finding, ok, skip, warn
-from host import limits
+from doctor.finding import Finding, fail, ok, skip, warn
+from host import limits, nvidia
 from host.machine import Machine
+from host.text import whole
 
 _THREADS = 64  # that a training may well start for each CPU
 _PIDS = (
@@ -55,13 +56,42 @@ def examine(machine: Machine) -> Finding:
             "loader processes run out of them",
             "ulimit -n 65536; docker run --ulimit nofile=65536",
         )
-    few = _few_threads(machine, text)
+    few = _little_space(machine, text) or _few_threads(machine, text) or _no_files(machine)
     if few is not None:
         return few
     words = [
         "not known" if b is None else "unlimited" if b == math.inf else f"{b:.0f}" for b in told
     ]
     return ok("limits", f"memlock {words[0]}, stack {words[1]}, open files {words[2]}")
+
+
+def _little_space(machine: Machine, text: str) -> Finding | None:
+    """CUDA reserves addresses for all memory of machine and GPUs, and uses few of them."""
+    space = _limit(text, "address space")
+    if space is None or space == math.inf or not nvidia.ask(machine)[1]:
+        return None
+    return fail(
+        "limits",
+        f"{space / 2**30:.0f} GiB of addresses",
+        "CUDA reserves far more than it uses: it starts with an out of memory, or not at all",
+        "ulimit -v unlimited; in a job ask for real memory (h_rss, --mem) in place of h_vmem",
+    )
+
+
+def _no_files(machine: Machine) -> Finding | None:
+    numbers = [whole(word) for word in (machine.read("/proc/sys/fs/file-nr") or "").split()]
+    if len(numbers) != 3 or None in numbers:
+        return None
+    used, _, most = (number or 0 for number in numbers)
+    if not most or used < 0.95 * most:
+        return None
+    return warn(
+        "limits",
+        f"{used:,} of {most:,} files are open on this machine",
+        "whoever opens one more ends: Too many open files in system",
+        f"sudo sysctl fs.file-max={4 * most}; sudo lsof | awk '{{print $1}}' | sort | uniq -c says"
+        " whose they are",
+    )
 
 
 def _few_threads(machine: Machine, text: str) -> Finding | None:

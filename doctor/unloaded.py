@@ -28,16 +28,11 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     # Whoever did not ask for GPUs trains on the CPU then, as on any machine without.
     unwell = fail if machine.environ.get("GPUS") else warn
     by = {card.driver for card in cards}
-    failed = building.akmods(machine)
-    if failed and "nvidia" not in by:
-        return fail(
-            "driver",
-            f"{on_bus}; its module could not be built: {failed[-1]}",
-            "the driver is older than this kernel: another one holds the GPU, or none",
-            "sudo dnf upgrade --refresh 'akmod-nvidia*'; sudo akmods --force && sudo reboot; or"
-            f" boot the kernel before; {unbuilt.CPU}",
-        )
     open_one = next((name for name in _OPEN if name in by), None)
+    unbuilt_yet = None if "nvidia" in by else building.by_akmods(machine, open_one is not None)
+    if unbuilt_yet is not None:
+        seen, why, fix = unbuilt_yet
+        return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unbuilt.CPU}")
     if open_one is not None:
         # A fallback loads it where the kernel has refused NVIDIA's.
         if (
@@ -67,6 +62,11 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
 def _given_back(machine: Machine, address: str) -> str:
     """How a card is taken from vfio-pci for good, by where that was asked for."""
     first = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
+    if "truenas" in distribution.names(machine):
+        return (
+            "take it out of Isolated GPU Devices (System, Advanced Settings), then"
+            f" {distribution.install(machine)}"
+        )
     if "vfio-pci.ids=" in (machine.read("/proc/cmdline") or ""):
         return "take vfio-pci.ids= off the kernel's command line (boot entry), and reboot"
     for name in machine.names("/etc/modprobe.d"):
@@ -114,16 +114,17 @@ def _silent(machine: Machine) -> Finding:
         "driver",
         "No devices were found",
         "a card did not start: power plug, address space (BIOS: Above 4G decoding), or too old",
-        "sudo dmesg | grep -iE 'nvrm|xid'",
+        "sudo dmesg | grep -iE 'nvrm|xid'; after an upgrade the driver before, or the newest"
+        " firmware of card and board (VBIOS): ask their maker",
     )
 
 
 def _freed(machine: Machine, holder: str) -> str:
     """How another driver is kept away, and NVIDIA's installed."""
-    install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU)
+    install = distribution.install(machine)
     if distribution.is_image(machine):
         return install
-    install = install.split("   #")[0]
+    install, _, told = install.partition("   #")
     if "nixos" in distribution.names(machine):
         return f"{install}   # in configuration.nix; sudo nixos-rebuild boot && sudo reboot"
     if machine.exists("/run/ostree-booted"):
@@ -141,6 +142,7 @@ def _freed(machine: Machine, holder: str) -> str:
         )
     initramfs = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
     note = "" if all(card.has_gsp for card in pci.cards(machine)) else _OLD
+    note = f"   #{told}" if told and not note else note
     more = f" {holder}" if holder.endswith("fb") else ""
     return _NOUVEAU.format(more=more, initramfs=initramfs, install=install, note=note)
 
@@ -215,7 +217,7 @@ def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
             ),
         )
     note = "" if "ubuntu" in distribution.names(machine) else "   # or your distribution's package"
-    install = distribution.of(machine, distribution.INSTALL, distribution.UBUNTU + note)
+    install = distribution.install(machine, distribution.UBUNTU + note)
     if not all(card.has_gsp for card in pci.cards(machine)):
         install += _OLD
     if machine.exists("/run/ostree-booted"):

@@ -52,6 +52,14 @@ def missing(machine: Machine, version: str) -> Finding | None:
     return None
 
 
+def not_yet(machine: Machine) -> str:
+    """A word where the first program is to load it, which now and then does not come about."""
+    inside = limits.in_container(machine.root) or kind.is_lxc(machine)
+    if inside or not _not_loaded(machine) or machine.exists("/dev/nvidia-uvm"):
+        return ""
+    return "; nvidia_uvm is not loaded yet: if CUDA says unknown error, sudo modprobe nvidia_uvm"
+
+
 def _manager(machine: Machine, version: str) -> Finding | None:
     """The driver of a host that hands out virtual GPUs."""
     modules = machine.read("/proc/modules") or ""
@@ -77,6 +85,14 @@ def _unloaded(machine: Machine, version: str) -> Finding | None:
             why += " may"
             fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0, by a unit at each boot"
         return warn("driver", f"{version}; the module nvidia_uvm is not loaded", why, fix)
+    if _not_built(machine):
+        again = distribution.of(machine, distribution.BUILD, "install the driver anew")
+        return fail(
+            "driver",
+            f"{version}; there is no module nvidia_uvm for the kernel that runs",
+            "nvidia-smi does without it, and CUDA does not start (unknown error, 999)",
+            f"USE=uvm, then {again}" if "gentoo" in distribution.names(machine) else again,
+        )
     locked = refused.reason(machine)
     if locked is not None:
         seen, why, fix = locked
@@ -95,6 +111,19 @@ def _unloaded(machine: Machine, version: str) -> Finding | None:
             " tee /etc/modules-load.d/nvidia-uvm.conf",
         )
     return None
+
+
+def _not_built(machine: Machine) -> bool:
+    """Whether the driver's other modules stand on the disk, and this one does not."""
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    if not re.fullmatch(r"[\w.+~-]+", running, re.ASCII):
+        return False
+    folder = f"/lib/modules/{running}"
+    for place in ("video", "updates/dkms", "extra", "extra/nvidia", "kernel/drivers/video"):
+        there = [name.partition(".")[0] for name in machine.names(f"{folder}/{place}")]
+        if "nvidia" in there:
+            return "nvidia-uvm" not in there
+    return False
 
 
 def _not_loaded(machine: Machine) -> bool:

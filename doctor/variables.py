@@ -7,6 +7,7 @@ import re
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import nvidia, visible
 from host.machine import Machine
+from host.text import whole
 
 _NAME = "variables"
 # Name, value, what it does.
@@ -49,6 +50,14 @@ def examine(machine: Machine) -> Finding:
     for name, value, why in _LEFT:
         if machine.environ.get(name) == value:
             return warn(_NAME, f"{name}={value}", why, f"unset {name}, unless it is meant so")
+    share = whole(machine.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"))
+    if share is not None and share < 100:
+        return warn(
+            _NAME,
+            f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={share}",
+            "with MPS this user's programs get that share of a GPU, and no more",
+            "unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, unless it is meant so",
+        )
     return (
         _cut_short(machine)
         or _by_memory(machine)

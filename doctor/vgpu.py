@@ -9,6 +9,28 @@ from host import nvidia
 from host.machine import Machine
 
 _ENABLED = ("systemctl", "is-enabled", "nvidia-gridd")
+# A word of nvidia-gridd's; what it means, what helps.
+_SAYS = (
+    (
+        (
+            "not able to (resolve|reach)|couldn't (resolve|connect)|could not resolve|timed? ?out"
+            "|failed to connect|connection refused"
+        ),
+        "its licence server is not reached",
+        "let this machine reach it: DNS, port 443, firewall, proxy",
+    ),
+    (
+        (
+            r"(no|not enough|insufficient).{0,40}(feature|licen[sc]e)s?.{0,30}(available|found"
+            "|pool)|feature.{0,40}not available"
+        ),
+        "the server has none of the kind that this one asks for",
+        (
+            "FeatureType=1 in /etc/nvidia/gridd.conf asks for what its profile needs; or have such"
+            " licences put on the server"
+        ),
+    ),
+)
 _SOON = 1200  # seconds after a start in which it works without a licence
 
 
@@ -42,9 +64,36 @@ def licence(machine: Machine) -> Finding:
             "install the guest's vGPU (GRID) driver anew, of a release that brings the service"
             " (Azure's 550 does not, 535.161.08 does), and sudo systemctl enable --now nvidia-gridd"
         )
+    else:
+        seen, fix = _asked(machine, seen, fix)
     return fail(
         "vGPU licence",
         seen,
         "without a licence it slows down, and after a day CUDA is busy or unavailable",
         fix,
     )
+
+
+def _asked(machine: Machine, seen: str, usual: str) -> tuple[str, str]:
+    """What nvidia-gridd says of the licence that it asked for, and what helps."""
+    folder = "/etc/nvidia/ClientConfigToken"
+    named = re.search(
+        r'^ *ClientConfigTokenPath *= *"?([^"\s]+)',
+        machine.read("/etc/nvidia/gridd.conf") or "",
+        re.MULTILINE,
+    )
+    mode = machine.run("stat", "-c", "%a", folder).out.strip()
+    hidden = re.fullmatch("[0-7]{3,4}", mode) is not None and not int(mode[-1]) & 4
+    if named is None and machine.exists(folder) and not hidden and not machine.names(folder):
+        return (
+            f"{seen}, and {folder} is empty",
+            (
+                "copy the token of your licence server there (client_configuration_token_….tok,"
+                " chmod 744), and sudo systemctl restart nvidia-gridd"
+            ),
+        )
+    said = machine.run("journalctl", "-u", "nvidia-gridd", "-b", "--no-pager").out[-20_000:]
+    for sign, what, fix in _SAYS:
+        if re.search(sign, said, re.IGNORECASE):
+            return f"{seen}: {what}", f"{fix}; then sudo systemctl restart nvidia-gridd"
+    return seen, usual

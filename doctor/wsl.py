@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits, plan
+from host import limits, plan, visible
 from host.machine import Answer, Machine
 
+_MANY = 4  # GPUs
 _DEVICE = "/dev/dxg"
 _WSL = "/usr/lib/wsl/lib"
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
@@ -145,7 +146,20 @@ def wsl(machine: Machine) -> Finding:
             "each file takes ten times as long there, and permissions are not kept",
             "git clone it again under ~",
         )
-    return _device(machine)
+    return _many(machine) or _device(machine)
+
+
+def _many(machine: Machine) -> Finding | None:
+    """More GPUs than its CUDA starts with: https://github.com/microsoft/WSL/issues/10269."""
+    count = len(visible.seen(machine))
+    if count < _MANY:
+        return None
+    return warn(
+        "WSL",
+        f"{count} GPUs",
+        "CUDA often does not start there with four or more: error 2, out of memory",
+        "where it says so, show it fewer: CUDA_VISIBLE_DEVICES=0,1,2; or use Linux itself",
+    )
 
 
 def _without_device(machine: Machine, release: str) -> Finding | None:

@@ -107,8 +107,11 @@ def handover(machine: Machine | None = None) -> str | None:
     """How the engine can hand GPUs to a container: nvidia, cdi, or None."""
     machine = machine or Machine()
     done = machine.run("docker", "info", "--format", "{{json .Runtimes}}", seconds=60)
-    # The engine's own support asks for no more than the toolkit's hook.
-    if "nvidia" in _json(done, dict) or machine.has("nvidia-container-runtime-hook"):
+    if "nvidia" in _json(done, dict):
+        return "nvidia"
+    # The engine's own support asks for no more than the toolkit's hook, which a snap does not see.
+    root = machine.run("docker", "info", "--format", "{{.DockerRootDir}}", seconds=60).out
+    if machine.has("nvidia-container-runtime-hook") and "/snap/" not in root:
         return "nvidia"
     system = machine.run("docker", "info", "--format", "{{.OperatingSystem}}", seconds=60)
     if "Docker Desktop" in system.out and machine.exists("/dev/dxg"):  # Windows' hands them over
@@ -117,7 +120,9 @@ def handover(machine: Machine | None = None) -> str | None:
     asked = machine.run("docker", "info", "--format", "{{json .CDISpecDirs}}", seconds=60)
     folders = map(str, _json(asked, list))
     specs = [f"{folder}/{name}" for folder in folders for name in machine.names(folder)]
-    if any("nvidia.com/gpu" in (machine.read(path) or "") for path in specs):
+    # What only root may read the engine reads.
+    told = [machine.read(path) or ("nvidia" in path and "nvidia.com/gpu") or "" for path in specs]
+    if any("nvidia.com/gpu" in each for each in told):
         return "cdi"
     # Engines from 28.3 on say themselves what they found.
     listed = machine.run("docker", "info", "--format", "{{json .DiscoveredDevices}}", seconds=60)

@@ -16,6 +16,7 @@ from host import launcher
 
 ROOT = Path("/")
 _ONLINE = "sys/devices/system/cpu/online"
+_PRESENT = "sys/devices/system/cpu/present"
 # Version 1 says "no limit" with the largest number of whole pages.
 _UNLIMITED = 1 << 60
 # Of a container: Docker's, Podman's, and what Kubernetes mounts into a pod.
@@ -58,6 +59,13 @@ def online(root: Path = ROOT) -> int | None:
     """CPUs that the machine runs on, whoever may use them; None where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
         return _counted((root / _ONLINE).read_text()) or None
+    return None
+
+
+def present(root: Path = ROOT) -> int | None:
+    """CPUs that the machine has, switched off ones too; None where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        return _counted((root / _PRESENT).read_text()) or None
     return None
 
 

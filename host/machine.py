@@ -31,7 +31,7 @@ _TOLD = (
         "ACCELERATE",
     ),
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE"),
-    *("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE"),
+    *("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
     *("CUDA_LAUNCH_BLOCKING", "CUDA_FORCE_PTX_JIT", "NVIDIA_TF32_OVERRIDE"),
     *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     *("OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY"),
@@ -94,7 +94,7 @@ class Machine:
         """The text of a file without the space around it; None where it cannot be read."""
         try:
             text = self._place(path).read_text(encoding="latin-1")
-        except OSError:
+        except (OSError, ValueError):  # a name with a NUL in it, of what another file said
             return None
         self._files[path] = text
         return text.strip()
@@ -103,7 +103,7 @@ class Machine:
         """What is in a folder, sorted; nothing where there is none."""
         try:
             found = sorted(os.listdir(self._place(path)))  # noqa: PTH208  (names are wanted)
-        except OSError:
+        except (OSError, ValueError):
             return []
         self._folders[path] = found
         return found

@@ -125,6 +125,8 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     if "source" not in recorded:  # as it was recorded
         return known
+    for folder in ("/usr/bin", "/usr/sbin", "/opt/bin"):
+        known["programs"] += known["folders"].get(folder, [])
     for name, text in {
         "/proc/self/status": f"Cpus_allowed_list:\t0-{recorded.get('cpus', 16) - 1}\n",
         "/proc/meminfo": f"MemTotal: {recorded.get('memory', 64) << 20} kB\n",

@@ -1,0 +1,83 @@
+"""How the NVIDIA Container Toolkit is configured: its config.toml, and its version."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import kind
+from doctor.engine import image_here, told
+from doctor.finding import Finding, fail
+from host import docker
+from host.machine import Machine
+
+CONFIG = "/etc/nvidia-container-runtime/config.toml"
+# From this one on, runc is told of the devices, and no-cgroups is asked no more.
+_BY_RUNC = (1, 18, 0)
+UNASKED = (
+    "sudo nvidia-ctk config --in-place --set"
+    " accept-nvidia-visible-devices-envvar-when-unprivileged=true; or hand them over by CDI"
+)
+NO_CGROUPS = "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups"
+_PAST_THE_HOOK = 28  # the release of Docker
+# A line of it that is meant for Kubernetes; how it is said, what helps.
+_SETTINGS = (
+    (
+        r"^\s*accept-nvidia-visible-devices-envvar-when-unprivileged\s*=\s*false",
+        "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
+        UNASKED,
+    ),
+    (
+        r'^\s*mode\s*=\s*"cdi"',
+        'mode = "cdi"',
+        "sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",
+    ),
+)
+
+
+def text(machine: Machine) -> str:
+    """Its configuration; empty where there is none."""
+    return machine.read(CONFIG) or ""
+
+
+def wrong(machine: Machine, way: str) -> Finding | None:
+    """A setting with which containers get no GPU from this engine; where there is an image, a
+    container says so itself.
+    """
+    config = text(machine)
+    if way != "nvidia" or image_here(machine) is not None:
+        return None
+    for sign, seen, fix in _SETTINGS:
+        if re.search(sign, config, re.MULTILINE) and not _by_description(machine):
+            return fail(
+                "toolkit",
+                f"{seen} in {CONFIG}",
+                "docker run --gpus, which we use, gives containers no GPU, or does not start them",
+                fix,
+            )
+    if re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE) is None:
+        return None
+    if "rootless" in told(machine, "SecurityOptions") or kind.is_lxc(machine):
+        return None
+    mode = re.search(r'^\s*mode\s*=\s*"(\w+)"', config, re.MULTILINE)
+    by_runc = version(machine) >= _BY_RUNC and (mode is None or mode.group(1) == "auto")
+    if by_runc or (mode is not None and mode.group(1) in ("cdi", "csv", "jit-cdi")):
+        return None
+    return fail(
+        "toolkit",
+        f"no-cgroups = true in {CONFIG}, and this engine is not rootless",
+        "containers may not open the GPUs: Failed to initialize NVML: Unknown Error",
+        f"{NO_CGROUPS}=false && sudo systemctl restart docker",
+    )
+
+
+def _by_description(machine: Machine) -> bool:
+    """Whether this engine's --gpus may hand over what CDI describes, past the toolkit's hook."""
+    release = docker.of(machine).split(".")[0]
+    return not release.isdecimal() or int(release) >= _PAST_THE_HOOK
+
+
+def version(machine: Machine) -> tuple[int, ...]:
+    """Of the toolkit; (0,) where it does not say."""
+    said = machine.run("nvidia-ctk", "--version").out
+    found = re.search(r"version ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
+    return tuple(int(part) for part in found.groups()) if found else (0,)
