@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import pickle
+import re
 import shutil
 import struct
 import sys
@@ -199,8 +200,14 @@ def test_folders_without_splits_are_classes(tmp_path) -> None:
         (["train/a/0.png"], "of another class into a folder beside it: {}/train/ANOTHER"),
         (["train/a/0.png", "train/b/0.png", "val/a/0.png", "valid/a/0.png"], "several such splits"),
         (["test/a/0.png", "val/a/0.png"], "no split named train, only test, val"),
-        (["train/Cat/0.png", "train/cat/0.png"], "differ in blanks, capitals or a .0 alone"),
-        (["train/a/0.png", "train/a /0.png"], "differ in blanks, capitals or a .0 alone"),
+        (
+            ["train/Cat/0.png", "train/cat/0.png"],
+            "differ in blanks, capitals, zeros before a number or a .0 alone",
+        ),
+        (
+            ["train/a/0.png", "train/a /0.png"],
+            "differ in blanks, capitals, zeros before a number or a .0 alone",
+        ),
         (["train/caf\u00e9/0.png", "train/cafe\u0301/0.png"], "differ in how an accent is written"),
         (["train/a/0.txt", "train/b/0.txt"], "holds no pictures in class folders, only"),
     ],
@@ -472,9 +479,18 @@ def test_a_list_of_names(tmp_path, name, text) -> None:
 
 
 @pytest.mark.parametrize("named", ["{n}", "{n}.png"])
-def test_a_list_of_names_without_what_they_need_is_told_how_to_write_them(tmp_path, named) -> None:
-    listed(tmp_path, lines(f"{named},{{c}}\n", "file_name,label\n"))
-    refused(tmp_path, r"write paths from the list's folder, with .* pictures/\d\.png, not \d")
+def test_pictures_are_found_by_their_names_where_each_is_there_once(tmp_path, named) -> None:
+    """As Kaggle's lists name them: without folder, or suffix, or both."""
+    usual = read(listed(tmp_path, lines("pictures/{n}.png,{c}\n", "file_name,label\n")))
+    found = read(listed(tmp_path, lines(f"{named},{{c}}\n", "image_id,label\n")))
+    assert found.sha256 == usual.sha256
+    (said,) = found.doubts
+    assert re.fullmatch(r"10 pictures were found by their names: 0\S* is pictures/0\.png", said)
+    (tmp_path / "more").mkdir()
+    shutil.copy(tmp_path / "pictures/3.png", tmp_path / "more/3.png")
+    refused(tmp_path, r"no such picture, but metadata.csv:5 names it")
+    listed(tmp_path, lines("other/{n}.png,{c}\n", "file_name,label\n"))
+    refused(tmp_path, r"write paths from the list's folder, with .* pictures/\d\.png, not other/\d")
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
@@ -553,14 +569,17 @@ def test_lists_that_are_wrong(tmp_path, change, said) -> None:
     text = lines("pictures/{n}.png,{c}\n", "file_name,label\n")
     if "B" in said:  # a letter is a class of its own
         text, change = text.replace(",b", ",bus").replace(",a", ",car"), ("3.png,bus", "3.png,Bus")
-        said = "differ in blanks, capitals or a .0 alone"
+        said = "differ in blanks, capitals, zeros before a number or a .0 alone"
     refused(listed(tmp_path, text.replace(*change)), said)
 
 
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
-        (("0", "1", "0.0", "1"), "'0' and '0.0' differ in blanks, capitals or a .0 alone"),
+        (
+            ("0", "1", "0.0", "1"),
+            "'0' and '0.0' differ in blanks, capitals, zeros before a number or a .0 alone",
+        ),
         (("0.5", "1", "2", "1"), "are numbers with fractions, such as 0.5, and not classes"),
         (("0.0", "1.0", "2.0", "1.0"), None),
         (("v0.5", "1", "2", "1"), None),

@@ -68,6 +68,7 @@ class Found:
         left_out: files that are no data, and why, by name.
         bad: pictures that are known to be damaged before they are read, and why, by name.
         both: whether the source has a validation split of its own.
+        doubts: what a person should look at.
     """
 
     train: Labelled
@@ -76,6 +77,7 @@ class Found:
     left_out: dict[str, str] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
     both: bool = False
+    doubts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

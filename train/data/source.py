@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
 from host import dotted
 from host.errors import DataError, UsageError
@@ -20,7 +21,7 @@ from train.data.images import Split, measured_as
 from train.data.pictures import Arrays, Found, Labelled
 from train.data.scaled import sizes_of
 from train.data.scan import COLOUR, Scan, reading, scan
-from train.data.sources import cifar, digits, folder, idx, own, synthetic
+from train.data.sources import cifar, digits, folder, idx, layout, own, synthetic
 from train.data.statistics import statistics
 from train.data.store import keep, prepare
 
@@ -88,8 +89,9 @@ def load(
         train = replace(train, crop=crop) if crop else keep(train, config, names[0])
         validation = keep(validation, config, names[1])
     mean, std = statistics(train, config, sha256)
-    doubts = [*twins.doubts(splits, scans)]
-    held = splits[1].labels.bincount(minlength=len(found.classes)).tolist()
+    doubts = [*found.doubts, *twins.doubts(splits, scans)]
+    doubts += layout.few(found.classes, _counts(splits[0].labels, found.classes))
+    held = _counts(splits[1].labels, found.classes)
     unseen = [name for name, count in zip(found.classes, held, strict=True) if not count]
     if unseen:
         more = "" if found.both else ", or raise data.holdout"
@@ -112,6 +114,11 @@ def load(
         doubts,
         held_out=not found.both,
     )
+
+
+def _counts(labels: Tensor, classes: list[str]) -> list[int]:
+    """Pictures of each class."""
+    return [int(count) for count in labels.bincount(minlength=len(classes))]
 
 
 def _find(config: Data) -> Found:

@@ -71,6 +71,7 @@ def number(
             names = sorted(set(words[0]))
             check_names(names, "labels")
             _check_amounts(names)
+            _check_single(names)
         places = {name: place for place, name in enumerate(names)}
         _check_learned(both, words, places)
         numbers = [[places[word] for word in each] for each in words]
@@ -89,11 +90,13 @@ def check_names(names: Iterable[str], what: str) -> None:
     first: dict[str, str] = {}
     for name in names:
         plain = _WHOLE.sub(r"\1", " ".join(name.split()))
+        plain = str(int(plain)) if re.fullmatch("[0-9]{1,18}", plain) else plain
         # Letters of an alphabet are classes of their own: a and A.
         other = first.setdefault(plain if len(plain) < _WORD else plain.casefold(), name)
         if other != name:
             raise DataError(
-                f"the {what} {other!r} and {name!r} differ in blanks, capitals or a .0 alone",
+                f"the {what} {other!r} and {name!r} differ in blanks, capitals, zeros before a"
+                " number or a .0 alone",
                 "give one class one name",
             )
 
@@ -108,6 +111,24 @@ def _check_amounts(names: Sequence[str]) -> None:
             "name the column of the classes with --data.label_column; where the numbers are names"
             " of classes, put a letter in front of each",
         )
+
+
+def _check_single(names: Sequence[str]) -> None:
+    """Refuse labels that name several classes at once."""
+    known = {*names}
+    for name in names:
+        listed = name.startswith("[") and name.endswith("]")
+        parts = {part.strip() for part in re.split("[|;]", name)}
+        others = [{part.strip() for part in name.split(by)} for by in (",", None)]
+        several = (len(parts) > 1 and known & parts) or any(
+            len(each) > 1 and each <= known for each in others
+        )
+        if listed or several:
+            raise DataError(
+                f"a label names several classes at once: {name}",
+                "a picture has one class here: name another column with --data.label_column, or"
+                " write one class for each picture",
+            )
 
 
 def _kind(value: Any) -> str:

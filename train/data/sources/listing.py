@@ -5,7 +5,8 @@ or one, with a column `split` if it likes. Paths follow from the folder that a l
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,9 @@ from host.text import some
 from train.config import Data
 from train.data.pictures import Found, Labelled, two_splits
 from train.data.sources import labels
+from train.data.sources.columns import LABEL, PICTURE, SPLIT
 from train.data.sources.files import files
-from train.data.sources.rows import (
-    LABEL,
-    LINE,
-    PICTURE,
-    SPLIT,
-    Row,
-    first_rows,
-    is_file,
-    rows_of,
-    split_of,
-    text_of,
-)
+from train.data.sources.rows import LINE, Row, first_rows, is_file, rows_of, split_of, text_of
 from train.data.sources.tree import HELD_OUT
 from train.data.sources.walk import Walk, entries, is_folder
 
@@ -38,6 +29,7 @@ _ELSE = (
     *("width", "height", "size", "bytes", "license", "author", "date", "format", "mode", "source"),
     *("alt_text", "id", "hash", "md5", "camera", "channels", "fold"),
 )
+_UNLISTED = "in no list"
 _NAMES = ("metadata", "labels", "annotations", "data", "index")
 
 
@@ -117,12 +109,38 @@ def splits(config: Data, root: Path, found: dict[str, list[Path]]) -> Found:
         )
     folder = root.parent if root.is_file() else root
     rows: dict[str, list[Row]] = {}
+    doubts: list[str] = []
     for split, (path,) in found.items():
-        for row in rows_of(path, folder, split, config):
+        for row in rows_of(path, folder, split, config, doubts):
             rows.setdefault(row.split, []).append(row)
     walk = Walk(folder)
     walk.into("")
-    return _found(config, folder, rows, walk)
+    doubts += _by_name(rows, folder, walk)
+    made = _found(config, folder, rows, walk)
+    unlisted = sum(why == _UNLISTED for why in made.left_out.values())
+    if unlisted:
+        doubts.append(f"{unlisted:,} pictures of {folder} are in no list, and are left out")
+    return replace(made, doubts=doubts)
+
+
+def _by_name(rows: dict[str, list[Row]], root: Path, walk: Walk) -> list[str]:
+    """Give pictures that a list names without folder or suffix their paths, where each name is
+    that of one picture alone.
+    """
+    there = {*walk.pictures, *walk.bad}
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for path in there:
+        for word in {Path(path).name, Path(path).stem}:
+            by_name[word].append(path)
+    first, count = "", 0
+    for split, each in rows.items():
+        for place, row in enumerate(each):
+            bare = Path(row.name).name
+            alone = row.alone and row.name not in there and not is_file(root / row.name)
+            if alone and len(by_name[bare]) == 1:
+                rows[split][place] = replace(row, name=by_name[bare][0])
+                count, first = count + 1, first or f"{bare} is {by_name[bare][0]}"
+    return [f"{count:,} pictures were found by their names: {first}"] if count else []
 
 
 def _paths(named: str, walk: Walk) -> str:
@@ -153,7 +171,7 @@ def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> 
         name: f"validation is {held_name}" for name in rows if name not in (train_name, held_name)
     }
     named = {row.name for split in rows.values() for row in split}
-    left_out |= {name: "in no list" for name in walk.pictures if name not in named}
+    left_out |= {name: _UNLISTED for name in walk.pictures if name not in named}
     bad = {name: why for name, why in walk.bad.items() if name in named}
     chosen = {
         split: _once(rows[split], left_out)

@@ -14,27 +14,27 @@ from typing import Any
 from host import regular
 from host.errors import DataError, first_line
 from train.config import Data
+from train.data.sources import columns
 from train.data.sources.tree import HELD_OUT, TRAINING
 
-PICTURE = (
-    *("file_name", "filename", "file", "filepath", "file_path", "path"),
-    *("image_path", "image", "img"),
-)
-LABEL = ("label", "class", "target", "category", "label_name", "class_name", "labels", "species")
-SPLIT = ("split", "subset", "partition")
-# What other trainers divide by.
-_DIVIDES = re.compile(r"(is_?)?(train|test|val|valid|validation)(_?set)?|k?_?folds?", re.IGNORECASE)
 LINE = 1 << 20  # characters of a field
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a list: where it stands, the picture's name from the root, its label and split."""
+    """A line of a list.
+
+    Attributes:
+        place: where it stands.
+        name: the picture's, from the root.
+        alone: whether the list names it without a folder.
+    """
 
     place: str
     name: str
     label: Any
     split: str
+    alone: bool = False
 
 
 def text_of(data: bytes, errors: str = "strict") -> str:
@@ -58,12 +58,13 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def rows_of(path: Path, root: Path, split: str, config: Data) -> Iterator[Row]:
+def rows_of(path: Path, root: Path, split: str, config: Data, doubts: list[str]) -> Iterator[Row]:
     """Its rows.
 
     Args:
         root: what pictures' names follow from.
         split: what all rows are of; "" where each may say it.
+        doubts: is given what a person should look at.
 
     Raises:
         DataError: it cannot be read, or a row names what it may not, or nothing.
@@ -71,23 +72,19 @@ def rows_of(path: Path, root: Path, split: str, config: Data) -> Iterator[Row]:
     try:
         text = text_of(regular.read(path))
         rows = list(_reader(path)(text))
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not in UTF-8: {first_line(error)}",
+            f"save it so: iconv -f latin1 -t utf-8 {path} >NEW",
+        ) from error
     except (OSError, ValueError, csv.Error, RecursionError) as error:
         raise DataError(f"cannot read {path}: {first_line(error)}", "mend it") from error
     if not rows:
         raise DataError(f"{path} has no rows", "fill it, or remove it")
-    known = list(rows[0][1])
-    picture = _column(path, known, config.image_column, PICTURE, "image_column")
-    label = _column(path, known, config.label_column, LABEL, "label_column")
-    if config.label_column is None:
-        _check_one(path, [row for _, row in rows], label)
-    divided = None if split else next((n for n in known if n.lower() in SPLIT), None)
-    unknown = None if split or divided else next((n for n in known if _DIVIDES.fullmatch(n)), None)
-    if unknown is not None:
-        raise DataError(
-            f"{path} has a column {unknown}, which seems to divide the pictures, and is not read",
-            "write a column split in its place, of train and validation; or take it away, and a"
-            " share of all is held out (data.holdout)",
-        )
+    told = [row for _, row in rows]
+    named = columns.read(path, told, split, config)
+    doubts += columns.doubts(path, told, named, split)
+    picture, label, divided = named.picture, named.label, named.split
     whole = _whole([row.get(label) for _, row in rows])
     for line, row in rows:
         place = f"{path.name}:{line}"
@@ -101,7 +98,8 @@ def rows_of(path: Path, root: Path, split: str, config: Data) -> Iterator[Row]:
         if not isinstance(value, (str, int, float, type(None))):
             raise DataError(f"{place} has a label that is no number and no name", "mend the row")
         where = _inside(path.parent, root, name, place, outside=config.outside)
-        yield Row(place, where, int(value) if whole and value else value, split_of(said))
+        said_label = int(value) if whole and value else value
+        yield Row(place, where, said_label, split_of(said), alone=not re.search(r"[/\\]", name))
 
 
 def first_rows(path: Path, text: str) -> list[dict[str, Any]]:
@@ -144,33 +142,6 @@ def _inside(folder: Path, root: Path, name: str, place: str, *, outside: bool) -
             "take it away; if you trust the list, add --data.outside true",
         )
     return inside
-
-
-def _column(
-    path: Path, known: list[str], wanted: str | None, usual: tuple[str, ...], knob: str
-) -> str:
-    found = [name for name in known if name == wanted]
-    if wanted is None:
-        found = [name for word in usual for name in known if name.lower() == word][:1]
-    if not found:
-        raise DataError(
-            f"{path} has no column {wanted or usual[0]}; its columns: {', '.join(known)}",
-            f"name one with --data.{knob}{', or take the list away' * (wanted is None)}",
-        )
-    return found[0]
-
-
-def _check_one(path: Path, rows: list[dict[str, Any]], label: str) -> None:
-    """Refuse a list in which another column may as well be the classes, and says otherwise."""
-    for other in rows[0]:
-        if other == label or other.lower() not in LABEL:
-            continue
-        pairs = {(str(row.get(label)), str(row.get(other))) for row in rows}
-        if not len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}):
-            raise DataError(
-                f"{path} has two columns that may be the classes, {label} and {other}",
-                f"name one with --data.label_column {label}",
-            )
 
 
 def _table(text: str) -> Iterator[tuple[int, dict[str, Any]]]:

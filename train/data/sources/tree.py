@@ -16,6 +16,7 @@ from host.errors import DataError
 from host.text import some
 from train.config import Data
 from train.data.pictures import Found, Labelled, no_columns, two_splits
+from train.data.sources import layout
 from train.data.sources.files import files
 from train.data.sources.labels import check_names
 from train.data.sources.walk import Walk, entries, is_folder, set_aside
@@ -40,19 +41,23 @@ def splits(config: Data, root: Path) -> Found:
     classes = sorted(name for name, names in found["train"].items() if names)
     if not classes:
         what = f", only {some(walk.bad or walk.left_out)}" if walk.bad or walk.left_out else ""
-        raise DataError(f"{root} holds no pictures in class folders{what}", _LAYOUT)
+        raise DataError(
+            f"{root} holds no pictures in class folders{what}", f"{_LAYOUT}{layout.beside(root)}"
+        )
     check_names(classes, "class folders")
     if len(classes) == 1:
         inside = Counter(Path(name).parts[-2] for name in found["train"][classes[0]])
         if len(inside) > 1:
+            above = {Path(name).parent.parent for name in found["train"][classes[0]]}
+            which = f"name it: --data.root {root / above.pop()}" if len(above) == 1 else _LAYOUT
             raise DataError(
                 f"{root} has one class, {classes[0]}; deeper down are {some(inside)}",
-                f"{_LAYOUT}; data.root is the DIR of these",
+                f"{which}; data.root is the DIR of the class folders, or of train and validation",
             )
         raise DataError(
             f"{root} has one class, {classes[0]}, and a model learns to tell two or more apart",
             "put the pictures of another class into a folder beside it:"
-            f" {root / tops['train'] / 'ANOTHER'}",
+            f" {root / tops['train'] / 'ANOTHER'}{layout.beside(root)}",
         )
     inner = [{*(Path(n).parts[-2] for n in found["train"][name])} for name in classes]
     if all(map(_FOLD.fullmatch, classes)) and len(inner[0]) > 1 and inner.count(inner[0]) > 1:
@@ -61,6 +66,8 @@ def splits(config: Data, root: Path) -> Found:
             f"name one of them: --data.root {root / classes[0]}; to train on several, a function of"
             " yours (docs/EXTENDING.md, A data set); rename them, if they are the classes",
         )
+    kept = {name: found["train"][name] for name in classes}
+    layout.check(root, tops["train"], kept)
     train, held = two_splits(
         [
             _labelled(root, found[split], classes, split)
@@ -69,7 +76,9 @@ def splits(config: Data, root: Path) -> Found:
         ],
         config,
     )
-    return Found(train, held, classes, walk.left_out, walk.bad, both="validation" in found)
+    doubts = [*layout.doubts(root, tops["train"], kept, walk.left_out)]
+    both = "validation" in found
+    return Found(train, held, classes, walk.left_out, walk.bad, both=both, doubts=doubts)
 
 
 def _splits(root: Path, walk: Walk) -> dict[str, str]:
@@ -94,7 +103,8 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
             lists = sorted(name for name in _names(root, tops) if name.endswith(_LISTS))
             seen = f" ({lists[0]} is no list of pictures with labels)" if lists else ""
             raise DataError(
-                f"{root} has splits, {some(tops)}, and no class folders in them{seen}", _LAYOUT
+                f"{root} has splits, {some(tops)}, and no class folders in them{seen}",
+                f"{_LAYOUT}{layout.beside(root)}",
             )
         return {"train": ""}
     same = [n for n in held if n.lower() != "test"]
@@ -182,6 +192,10 @@ def _labelled(root: Path, found: dict[str, list[str]], classes: list[str], split
         ((os.fsencode(name), place) for place, c in enumerate(classes) for name in found.get(c, ()))
     )
     if not pairs:
-        raise DataError(f"the {split} split of {root} is empty", "fill it, or remove its folder")
+        raise DataError(
+            f"the {split} split of {root} is empty",
+            "fill it, with class folders in it; or take its folder away: a share of all is held out"
+            " then (data.holdout)",
+        )
     names = [os.fsdecode(name) for name, _ in pairs]
     return Labelled(files(root, names), torch.tensor([p for _, p in pairs], dtype=torch.int64))

@@ -98,6 +98,11 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def has_suffix(name: str) -> bool:
+    """Whether a name ends as a picture's."""
+    return Path(name).suffix.lower() in _SUFFIXES
+
+
 def looks_like_one(path: Path) -> bool:
     """Whether a regular file is to be read as a picture: by its suffix, or how it begins."""
     if path.suffix.lower() in _SUFFIXES:

@@ -1,0 +1,189 @@
+"""Layouts of well-known data sets and of tools, as people unpack them: what is refused, what is
+told. Each was trained on as something else than was meant, or with a word that led nowhere.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from host.errors import DataError
+from train.config import Data
+from train.data import load
+
+
+def lay(root: Path, layout: dict[str, list[str]], each: int = 6) -> Path:
+    """So many pictures in each folder, called as `names` say; "{n}" is their number."""
+    value = 0
+    for folder, names in layout.items():
+        for n in range(each):
+            for name in names:
+                path = root / folder / name.format(n=n)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                value += 1
+                grey = np.full((8, 8), value % 256, np.uint8)
+                grey[0, 0] = value // 256
+                Image.fromarray(grey).save(path)
+    return root
+
+
+def read(root: Path, **knobs: object):
+    return load(Data(source="folder", root=str(root), **knobs))
+
+
+PNG = ["{n}.png"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        # Kaggle's dogs-vs-cats, RSNA and Intel's scenes, COCO.
+        (["train", "test1"], "class folders train and test1, which seem to be splits → rename"),
+        (["stage_2_train_images", "stage_2_test_images"], "which seem to be splits"),
+        (["seg_train/seg_train/forest", "seg_train/seg_train/sea", "seg_test/seg_test/sea"],
+         "class folders seg_train and seg_test, which seem to be splits"),
+        (["train2017", "val2017"], "class folders train2017 and val2017"),
+        (["cat/train", "cat/val", "dog/train", "dog/val"],
+         "has classes with splits in them: cat holds train, val → lay them out the other way"),
+        # A data set in itself, as some are packed.
+        (["daisy", "rose", "flowers/daisy", "flowers/rose"],
+         "a class folder flowers, in which there are folders named as the classes beside it"),
+        (["images", "masks"], "which are no classes by their names → lay pictures out as DIR"),
+        (["01", "1"], "the class folders '01' and '1' differ in"),
+    ],
+)  # fmt: skip
+def test_class_folders_that_are_none_are_refused(tmp_path, folders, said) -> None:
+    with pytest.raises(DataError) as raised:
+        read(lay(tmp_path, dict.fromkeys(folders, PNG)))
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (dict.fromkeys(["a/abbey", "a/airfield", "b/bakery"], PNG),
+         "pictures lie deeper than their class folders: a holds abbey, airfield, and all of"),
+        (dict.fromkeys(["cat", "dog", "thumbnails"], PNG), "classes by their names: thumbnails;"),
+        (dict.fromkeys(["cat", "dog", "no_label"], PNG), "nobody has labelled, by their names"),
+        ({"benign": ["x ({n}).png", "x ({n})_mask.png"], "normal": PNG},
+         "6 pictures are named as masks of others beside them, and are trained on as any: be"),
+    ],
+)  # fmt: skip
+def test_what_is_odd_about_them_is_told(tmp_path, layout, said) -> None:
+    (doubt,) = (d for d in read(lay(tmp_path, layout)).doubts if said in d)
+    assert doubt
+
+
+def test_sound_class_folders_are_not_doubted(tmp_path) -> None:
+    names = ["train", "plane", "masked owl", "test tube", "apple/one"]
+    assert read(lay(tmp_path, dict.fromkeys(names, PNG), each=20)).doubts == []
+
+
+def test_classes_with_hardly_a_picture_are_told(tmp_path) -> None:
+    folders = dict.fromkeys("abcdef", PNG)
+    found = read(lay(tmp_path / "few", folders, each=3))
+    assert any("of 6 classes have 2 training pictures or fewer" in d for d in found.doubts)
+    found = read(lay(tmp_path / "more", folders, each=20))
+    assert not any("or fewer" in d for d in found.doubts)
+
+
+def test_what_lies_beside_class_folders_is_told(tmp_path) -> None:
+    root = lay(tmp_path, {"part_1": ["ISIC_{n}.png"], "part_2": ["ISIC_9{n}.png"]})
+    (root / "metadata.csv").write_text("lesion_id,image_id,dx\n1,ISIC_0,nv\n2,ISIC_1,mel\n")
+    (root / "horse.zip").write_bytes(b"PK")
+    found = read(root).doubts
+    assert any("metadata.csv names these pictures, and is not read" in d for d in found)
+    assert any("archives are not looked into: horse.zip" in d for d in found)
+
+
+@pytest.mark.parametrize(
+    ("layout", "file", "said"),
+    [
+        ({"images": PNG}, "labels.json", "if labels.json has the classes, write a labels.csv from"),
+        ({"train": PNG, "test": ["t{n}.png"]}, "trainLabels.csv",
+         "if trainLabels.csv has the classes: --data.root"),
+        ({".": ["cat.{n}.png"]}, "who.tsv", "if who.tsv has the classes: --data.root"),
+        ({"wrapped/data/cat": PNG, "wrapped/data/dog": PNG}, "notes.md",
+         "name it: --data.root {root}/wrapped/data; data.root is the DIR"),
+    ],
+)  # fmt: skip
+def test_the_way_out_is_named(tmp_path, layout, file, said) -> None:
+    lay(tmp_path, layout)
+    (tmp_path / file).write_text("who,what\n")
+    with pytest.raises(DataError) as raised:
+        read(tmp_path)
+    assert said.format(root=tmp_path) in str(raised.value)
+
+
+HEAD = "file_name,label"
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "said"),
+    [
+        (HEAD, "img/{n}.png,{a}|{b}\nimg/1{n}.png,{a}", "names several classes at once: cat|dog"),
+        (HEAD, "img/{n}.png,\"['{a}', '{b}']\"\nimg/1{n}.png,['{a}']", "at once: ['cat"),
+        (HEAD, "img/{n}.png,{a} {b}\nimg/1{n}.png,{a}\nimg/2{n}.png,{b}", "at once: cat dog"),
+        ("file_name," + ",".join(f"pixel{n}" for n in range(99)), "img/{n}.png" + ",0" * 99,
+         "pixel9, pixel10 and 88 more → name one"),
+    ],
+)  # fmt: skip
+def test_lists_that_say_something_else_are_refused(tmp_path, head, row, said) -> None:
+    lay(tmp_path, {"img": ["{n}.png", "1{n}.png", "2{n}.png"]})
+    rows = [row.format(n=n, a="cat", b="dog") for n in range(6)]
+    (tmp_path / "labels.csv").write_text("\n".join([head, *rows]) + "\n")
+    with pytest.raises(DataError) as raised:
+        read(tmp_path, **({"label_column": "what"} if "pixel" in head else {}))
+    assert said in str(raised.value)
+
+
+def test_a_list_without_a_line_of_names_is_told(tmp_path) -> None:
+    lay(tmp_path, {"img": PNG})
+    (tmp_path / "labels.csv").write_text("img/0.png,cat\nimg/1.png,dog\n")
+    with pytest.raises(DataError, match=r"no line of column names: it begins with img/0\.png"):
+        read(tmp_path / "labels.csv")
+
+
+def test_names_of_classes_may_hold_commas_and_words(tmp_path) -> None:
+    """ImageNet has both, maillot beside maillot, tank suit."""
+    lay(tmp_path, {"img": ["{n}.png", "1{n}.png", "2{n}.png"]})
+    names = ["maillot", '"maillot, tank suit"', "hot dog"]
+    rows = [f"img/{where}{n}.png,{names[n % 3]}" for where in ("", "1", "2") for n in range(6)]
+    (tmp_path / "labels.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    assert read(tmp_path).classes == ["hot dog", "maillot", "maillot, tank suit"]
+
+
+def test_columns_that_mean_something_are_told(tmp_path) -> None:
+    lay(tmp_path, {"img": PNG}, each=20)
+    head = "file_name,label,patient_id,exclude,xmin"
+    rows = [f"img/{n}.png,{'ab'[n // 2 % 2]},p{n // 4},{n % 3 == 0},4" for n in range(20)]
+    (tmp_path / "labels.csv").write_text("\n".join([head, *rows]) + "\n")
+    found = read(tmp_path).doubts
+    for said in (
+        "labels.csv has a column patient_id: pictures of the same one may be in training and in",
+        "labels.csv has a column exclude, which is not read: all rows are trained on",
+        "labels.csv has boxes, which are not read",
+    ):
+        assert any(said in doubt for doubt in found), (said, found)
+    divided = [f"{row},{'train' if n < 16 else 'val'}" for n, row in enumerate(rows)]
+    (tmp_path / "labels.csv").write_text("\n".join([f"{head},split", *divided]) + "\n")
+    assert not any("patient_id" in doubt for doubt in read(tmp_path).doubts)
+
+
+def test_a_list_of_a_test_without_labels_is_told(tmp_path) -> None:
+    lay(tmp_path, {"img": PNG})
+    (tmp_path / "train.csv").write_text(f"{HEAD}\nimg/0.png,a\nimg/1.png,b\n")
+    (tmp_path / "test.csv").write_text("file_name\nimg/2.png\n")
+    with pytest.raises(
+        DataError, match=r"where the test split has no labels, name the other list: "
+    ):
+        read(tmp_path)
+
+
+def test_a_list_that_is_not_in_utf8_is_told_how_to_be(tmp_path) -> None:
+    lay(tmp_path, {"img": PNG})
+    text = f"{HEAD}\nimg/0.png,Bär\nimg/1.png,Kühe\n"
+    (tmp_path / "labels.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match=r"is not in UTF-8: .* → save it so: iconv -f latin1"):
+        read(tmp_path)

@@ -1,0 +1,132 @@
+"""Which columns of a list are read, and what the others may mean to whoever wrote them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from host.errors import DataError
+from host.text import some
+from train.config import Data
+from train.data.sources.layout import NOBODY
+from train.data.sources.tree import HELD_OUT
+from train.data.sources.walk import has_suffix
+
+PICTURE = (
+    *("file_name", "filename", "file", "filepath", "file_path", "path"),
+    *("image_path", "image", "img", "image_name", "image_file", "image_id", "img_path", "fname"),
+)
+LABEL = ("label", "class", "target", "category", "label_name", "class_name", "labels", "species")
+SPLIT = ("split", "subset", "partition")
+# What other trainers divide by.
+_DIVIDES = re.compile(r"(is_?)?(train|test|val|valid|validation)(_?set)?|k?_?folds?", re.IGNORECASE)
+# Of whom or what several pictures are.
+_GROUP = re.compile(
+    r"(patient|subject|lesion|case|study|person|user|animal|video|scene|site|group)([ _-]?id)?",
+    re.IGNORECASE,
+)
+_LEAVES_OUT = re.compile(
+    r"(to_?)?(exclude|excluded|ignore|ignored|skip|drop|remove|bad|corrupt|corrupted|use|keep)",
+    re.IGNORECASE,
+)
+_BOX = {"xmin", "ymin", "xmax", "ymax", "bbox", "x_min", "y_min", "x_max", "y_max"}
+_SHOWN = 12  # columns, in a message
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of those that are read; `split` is None where no column divides."""
+
+    picture: str
+    label: str
+    split: str | None
+
+
+def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
+    """Which they are.
+
+    Args:
+        split: what all rows are of; "" where each may say it.
+
+    Raises:
+        DataError: one is missing, or there are several that may be meant.
+    """
+    known = list(rows[0])
+    if all(map(has_suffix, known[:1])):
+        raise DataError(
+            f"{path} has no line of column names: it begins with {known[0]}",
+            "write file_name,label (and so on) as its first line",
+        )
+    picture = _column(path, known, config.image_column, PICTURE, "image_column", split=split)
+    label = _column(path, known, config.label_column, LABEL, "label_column", split=split)
+    if config.label_column is None:
+        _check_one(path, rows, label)
+    divided = None if split else next((n for n in known if n.lower() in SPLIT), None)
+    unknown = None if split or divided else next((n for n in known if _DIVIDES.fullmatch(n)), None)
+    if unknown is not None:
+        raise DataError(
+            f"{path} has a column {unknown}, which seems to divide the pictures, and is not read",
+            "write a column split in its place, of train and validation; or take it away, and a"
+            " share of all is held out (data.holdout)",
+        )
+    return Columns(picture, label, divided)
+
+
+def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:
+    """A line for each other column that may mean something."""
+    others = [n for n in rows[0] if n not in (read.picture, read.label, read.split)]
+    for name in others:
+        values = Counter(str(row.get(name)) for row in rows)
+        repeated = 1 < len(values) < len(rows)
+        if _GROUP.fullmatch(name) and repeated and not split and read.split is None:
+            yield (
+                f"{path.name} has a column {name}: pictures of the same one may be in training and"
+                " in validation, which flatters every figure; a column split keeps them apart"
+            )
+        if _LEAVES_OUT.fullmatch(name) and len(values) > 1:
+            yield f"{path.name} has a column {name}, which is not read: all rows are trained on"
+    if any(name.lower() in _BOX for name in others):
+        yield f"{path.name} has boxes, which are not read: whole pictures are trained on"
+    nobody = {str(row.get(read.label)) for row in rows} - {""}
+    odd = sorted(name for name in nobody if name.strip().lower() in NOBODY)
+    if odd:
+        yield f"classes of pictures that nobody has labelled, by their names: {some(odd)}"
+
+
+def _column(
+    path: Path,
+    known: list[str],
+    wanted: str | None,
+    usual: tuple[str, ...],
+    knob: str,
+    *,
+    split: str,
+) -> str:
+    found = [name for name in known if name == wanted]
+    if wanted is None:
+        found = [name for word in usual for name in known if name.lower() == word][:1]
+    if found:
+        return found[0]
+    fix = f"name one with --data.{knob}{', or take the list away' * (wanted is None)}"
+    if split in HELD_OUT:
+        fix += f"; where the {split} split has no labels, name the other list: --data.root LIST"
+    more = f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
+    shown = f"{', '.join(known[:_SHOWN])}{more}"
+    raise DataError(f"{path} has no column {wanted or usual[0]}; its columns: {shown}", fix)
+
+
+def _check_one(path: Path, rows: Rows, label: str) -> None:
+    """Refuse a list in which another column may as well be the classes, and says otherwise."""
+    for other in rows[0]:
+        if other == label or other.lower() not in LABEL:
+            continue
+        pairs = {(str(row.get(label)), str(row.get(other))) for row in rows}
+        if not len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}):
+            raise DataError(
+                f"{path} has two columns that may be the classes, {label} and {other}",
+                f"name one with --data.label_column {label}",
+            )

@@ -1,0 +1,159 @@
+"""What a layout of class folders says that whoever made it may not have meant."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from host.errors import DataError
+from host.text import some
+from train.data.sources.walk import entries
+
+# Folders that stand beside pictures, and are mostly no classes.
+_BESIDE = {
+    *("annotation", "annotations", "augmented", "bboxes", "depth", "ground_truth", "groundtruth"),
+    *("image", "images", "imgs", "img", "jpegimages", "labels", "mask", "masks", "meta"),
+    *("metadata", "segmentation", "segmentations", "thumbnails", "thumbs", "trimaps"),
+}
+# What is put in the place of a class that nobody knows.
+NOBODY = {"", "?", "-", "n/a", "na", "nan", "none", "null", "unlabeled", "unlabelled", "no_label"}
+_MASK = re.compile(
+    r"(.+)[_-](mask|gt|seg|segmentation|depth|depthcrop|maskcrop|label)$", re.IGNORECASE
+)
+_ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
+_TRAIN = re.compile(r"(?<![^_-])train(ing)?(?![^\d_-])", re.IGNORECASE)
+_HELD = re.compile(r"(?<![^_-])(test(ing)?|val|valid|validation|eval)(?![^\d_-])", re.IGNORECASE)
+_LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
+_OTHER_LISTS = (".json", ".manifest", ".txt", ".mat", ".xml")
+_HEAD = 1 << 16  # characters of a list that are looked through
+_MASKED = 0.1  # of all pictures
+_FEW = 2  # pictures
+
+Classes = Mapping[str, Sequence[str]]
+
+
+def check(root: Path, split: str, found: Classes) -> None:
+    """Refuse class folders that are splits, or hold them, or hold the classes themselves.
+
+    Args:
+        split: the folder of the training split, from the root.
+        found: names of each class's pictures, from the root.
+
+    Raises:
+        DataError: so it is.
+    """
+    classes = sorted(found)
+    if not split:
+        train = [name for name in classes if _TRAIN.search(name)]
+        held = [name for name in classes if _HELD.search(name) and name not in train]
+        if train and held:
+            raise DataError(
+                f"{root} has class folders {some(train)} and {some(held)}, which seem to be splits",
+                "rename them to train and validation, with a folder for each class in them; or"
+                " rename them otherwise, if they are classes",
+            )
+    inner = {name: _inner(split, found[name]) for name in classes}
+    cut = [n for n in classes if any(map(_TRAIN.fullmatch, inner[n])) and len(inner[n]) > 1]
+    if len(cut) > 1 and any(map(_HELD.fullmatch, inner[cut[0]])):
+        raise DataError(
+            f"{root / split} has classes with splits in them: {cut[0]} holds"
+            f" {some(sorted(inner[cut[0]]))}",
+            "lay them out the other way round: DIR/train/CLASS/* and DIR/validation/CLASS/*",
+        )
+    for name in classes:
+        again = sorted({*inner[name]} & {*classes} - {name})
+        if len(again) > 1:
+            raise DataError(
+                f"{root / split} has a class folder {name}, in which there are folders named as"
+                f" the classes beside it: {some(again)}",
+                f"take {root / split / name} away, if it is a copy of the rest",
+            )
+    if {name.lower() for name in classes} <= _BESIDE:
+        raise DataError(
+            f"{root / split} has the folders {some(classes)}, which are no classes by their names",
+            f"lay pictures out as DIR/CLASS/*{beside(root)}; rename them, if they are the classes",
+        )
+
+
+def doubts(root: Path, split: str, found: Classes, left_out: Mapping[str, str]) -> Iterator[str]:
+    """A line for each thing that a person should look at."""
+    classes = sorted(found)
+    inner = {name: _inner(split, found[name]) for name in classes}
+    deep = [name for name in classes if len(inner[name]) > 1]
+    if deep:
+        yield (
+            f"pictures lie deeper than their class folders: {deep[0]} holds"
+            f" {some(sorted(inner[deep[0]]))}, and all of them are of the class {deep[0]}"
+        )
+    odd = [name for name in classes if name.lower() in _BESIDE]
+    if odd:
+        yield f"class folders that are no classes by their names: {some(odd)}; else take them away"
+    nobody = [name for name in classes if name.lower() in NOBODY]
+    if nobody:
+        yield f"classes of pictures that nobody has labelled, by their names: {some(nobody)}"
+    names = {name.rpartition(".")[0] for each in found.values() for name in each}
+    masks = [n for n in names if (seen := _MASK.fullmatch(n)) and seen.group(1) in names]
+    if len(masks) > _MASKED * len(names):
+        yield (
+            f"{len(masks):,} pictures are named as masks of others beside them, and are trained on"
+            f" as any: {some(masks)}"
+        )
+    packed = [name for name in left_out if name.lower().endswith(_ARCHIVES)]
+    if packed:
+        yield f"archives are not looked into: {some(packed)}; unpack what belongs to the data"
+    listed = "" if split else _listing(root, found)
+    if listed:
+        yield (
+            f"{listed} names these pictures, and is not read: their folders are the classes. If it"
+            f" has the classes: --data.root {root / listed} --data.label_column COLUMN"
+        )
+
+
+def few(classes: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
+    """A line where many classes have hardly a training picture."""
+    scarce = [name for name, count in zip(classes, counts, strict=True) if count <= _FEW]
+    if len(classes) > _FEW and len(scarce) >= len(classes) / 2:
+        yield f"{len(scarce):,} of {len(classes):,} classes have {_FEW} training pictures or fewer"
+
+
+def beside(root: Path) -> str:
+    """Where else the classes may stand: in a list in the folder, or beside it; for a line's end."""
+    for folder in (root, root.parent):
+        files: list[str] = []
+        with suppress(DataError):
+            files = [entry.name for entry in entries(folder) if entry.is_file()]
+        lists = [n for n in files if n.lower().endswith(_LISTS) and "submission" not in n.lower()]
+        if lists:
+            return (
+                f"; or, if {lists[0]} has the classes: --data.root {folder / lists[0]}"
+                " --data.image_column COLUMN --data.label_column COLUMN"
+            )
+        others = [name for name in files if name.lower().endswith(_OTHER_LISTS)]
+        if others and folder == root:
+            return (
+                f"; or, if {others[0]} has the classes, write a labels.csv from it, with the"
+                " columns file_name and label"
+            )
+    return ""
+
+
+def _inner(split: str, names: Sequence[str]) -> Counter[str]:
+    """How many of a class's pictures lie in each of the folders in its own."""
+    at = len(Path(split).parts) + 1  # behind the split's folder and the class's
+    parts = [Path(name).parts for name in names]
+    return Counter(each[at] for each in parts if len(each) > at + 1)
+
+
+def _listing(root: Path, found: Classes) -> str:
+    """A list in the folder that names its pictures; empty where there is none."""
+    stems = {Path(name).stem for each in found.values() for name in list(each)[:_FEW]}
+    for entry in entries(root):
+        if not entry.is_file() or not entry.name.lower().endswith(_LISTS):
+            continue
+        with Path(entry.path).open(encoding="utf-8", errors="replace") as file:
+            words = {*re.split(r"[,;\t\n\"/\\]", file.read(_HEAD))}
+        words |= {word.rpartition(".")[0] for word in words}
+        if stems & (words - {""}):
+            return entry.name
+    return ""
