@@ -1,5 +1,6 @@
 """What a layout of class folders says that whoever made it may not have meant."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,17 +34,29 @@ _FEW = 2  # pictures
 Classes = Mapping[str, Sequence[str]]
 
 
-def check(root: Path, split: str, found: Classes) -> None:
-    """Refuse class folders that are splits, or hold them, or hold the classes themselves.
+def look(root: Path, split: str, found: Classes, left_out: Mapping[str, str]) -> list[str]:
+    """A line for each thing that a person should look at.
 
     Args:
         split: the folder of the training split, from the root.
         found: names of each class's pictures, from the root.
+        left_out: names of what is none.
 
     Raises:
-        DataError: so it is.
+        DataError: class folders are splits, or hold them, or hold the classes themselves.
     """
-    classes = sorted(found)
+    inner = {name: _inner(split, found[name]) for name in sorted(found)}
+    _check(root, split, inner)
+    return [*_doubts(found, inner), *_unread(root, split, found, left_out)]
+
+
+def _check(root: Path, split: str, inner: Mapping[str, Counter[str]]) -> None:
+    """See that they are classes.
+
+    Args:
+        inner: by class, the folders in its own.
+    """
+    classes = list(inner)
     if not split:
         train = [name for name in classes if _TRAIN.search(name)]
         held = [name for name in classes if _HELD.search(name) and name not in train]
@@ -53,7 +66,6 @@ def check(root: Path, split: str, found: Classes) -> None:
                 "rename them to train and validation, with a folder for each class in them; or"
                 " rename them otherwise, if they are classes",
             )
-    inner = {name: _inner(split, found[name]) for name in classes}
     cut = [n for n in classes if any(map(_TRAIN.fullmatch, inner[n])) and len(inner[n]) > 1]
     if len(cut) > 1 and any(map(_HELD.fullmatch, inner[cut[0]])):
         raise DataError(
@@ -61,8 +73,9 @@ def check(root: Path, split: str, found: Classes) -> None:
             f" {some(sorted(inner[cut[0]]))}",
             "lay them out the other way round: DIR/train/CLASS/* and DIR/validation/CLASS/*",
         )
+    known = {*classes}
     for name in classes:
-        again = sorted({*inner[name]} & {*classes} - {name})
+        again = sorted((inner[name].keys() & known) - {name})
         if len(again) > 1:
             raise DataError(
                 f"{root / split} has a class folder {name}, in which there are folders named as"
@@ -76,10 +89,9 @@ def check(root: Path, split: str, found: Classes) -> None:
         )
 
 
-def doubts(root: Path, split: str, found: Classes, left_out: Mapping[str, str]) -> Iterator[str]:
-    """A line for each thing that a person should look at."""
-    classes = sorted(found)
-    inner = {name: _inner(split, found[name]) for name in classes}
+def _doubts(found: Classes, inner: Mapping[str, Counter[str]]) -> Iterator[str]:
+    """What may be no picture of its class."""
+    classes = list(inner)
     deep = [name for name in classes if len(inner[name]) > 1]
     if deep:
         yield (
@@ -99,6 +111,10 @@ def doubts(root: Path, split: str, found: Classes, left_out: Mapping[str, str]) 
             f"{len(masks):,} pictures are named as masks of others beside them, and are trained on"
             f" as any: {some(masks)}"
         )
+
+
+def _unread(root: Path, split: str, found: Classes, left_out: Mapping[str, str]) -> Iterator[str]:
+    """What lies beside the class folders and may belong to them."""
     packed = [name for name in left_out if name.lower().endswith(_ARCHIVES)]
     if packed:
         yield f"archives are not looked into: {some(packed)}; unpack what belongs to the data"
@@ -141,7 +157,7 @@ def beside(root: Path) -> str:
 def _inner(split: str, names: Sequence[str]) -> Counter[str]:
     """How many of a class's pictures lie in each of the folders in its own."""
     at = len(Path(split).parts) + 1  # behind the split's folder and the class's
-    parts = [Path(name).parts for name in names]
+    parts = [name.split(os.sep, at + 1) for name in names]
     return Counter(each[at] for each in parts if len(each) > at + 1)
 
 

@@ -4,6 +4,7 @@ Either a list for each split (train.csv and validation.csv, or metadata.csv in e
 or one, with a column `split` if it likes. Paths follow from the folder that a list lies in.
 """
 
+import os
 import re
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -128,18 +129,23 @@ def _by_name(rows: dict[str, list[Row]], root: Path, walk: Walk) -> list[str]:
     that of one picture alone.
     """
     there = {*walk.pictures, *walk.bad}
+    strayed = [
+        (each, place)
+        for each in rows.values()
+        for place, row in enumerate(each)
+        if row.alone and row.name not in there and not is_file(root / row.name)
+    ]
     by_name: dict[str, list[str]] = defaultdict(list)
-    for path in there:
-        for word in {Path(path).name, Path(path).stem}:
+    for path in there if strayed else ():
+        name = path.rpartition(os.sep)[2]
+        for word in {name, name.rpartition(".")[0] or name}:
             by_name[word].append(path)
     first, count = "", 0
-    for split, each in rows.items():
-        for place, row in enumerate(each):
-            bare = Path(row.name).name
-            alone = row.alone and row.name not in there and not is_file(root / row.name)
-            if alone and len(by_name[bare]) == 1:
-                rows[split][place] = replace(row, name=by_name[bare][0])
-                count, first = count + 1, first or f"{bare} is {by_name[bare][0]}"
+    for each, place in strayed:
+        name = each[place].name.rpartition(os.sep)[2]
+        if len(by_name[name]) == 1:
+            each[place] = replace(each[place], name=by_name[name][0])
+            count, first = count + 1, first or f"{name} is {by_name[name][0]}"
     return [f"{count:,} pictures were found by their names: {first}"] if count else []
 
 

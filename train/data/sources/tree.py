@@ -67,7 +67,7 @@ def splits(config: Data, root: Path) -> Found:
             " yours (docs/EXTENDING.md, A data set); rename them, if they are the classes",
         )
     kept = {name: found["train"][name] for name in classes}
-    layout.check(root, tops["train"], kept)
+    doubts = layout.look(root, tops["train"], kept, walk.left_out)
     train, held = two_splits(
         [
             _labelled(root, found[split], classes, split)
@@ -76,7 +76,6 @@ def splits(config: Data, root: Path) -> Found:
         ],
         config,
     )
-    doubts = [*layout.doubts(root, tops["train"], kept, walk.left_out)]
     both = "validation" in found
     return Found(train, held, classes, walk.left_out, walk.bad, both=both, doubts=doubts)
 
