@@ -33,6 +33,7 @@ def read(root: Path, **knobs: object):
 
 
 PNG = ["{n}.png"]
+RGBD = ["{n}_crop.png", "{n}_depthcrop.png", "{n}_maskcrop.png"]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,10 @@ def test_class_folders_that_are_none_are_refused(tmp_path, folders, said) -> Non
          "pictures lie deeper than their class folders: a holds abbey, airfield, and all of"),
         (dict.fromkeys(["cat", "dog", "thumbnails"], PNG), "classes by their names: thumbnails;"),
         (dict.fromkeys(["cat", "dog", "no_label"], PNG), "nobody has labelled, by their names"),
+        (dict.fromkeys(["amazon/images/bag", "amazon/images/pen", "dslr/images/bag"], PNG),
+         "pictures lie deeper than their class folders: amazon holds bag, images, pen"),
+        (dict.fromkeys(["apple", "ball"], RGBD),
+         "24 pictures are named as masks of others beside them"),
         ({"benign": ["x ({n}).png", "x ({n})_mask.png"], "normal": PNG},
          "6 pictures are named as masks of others beside them, and are trained on as any: be"),
     ],
@@ -122,11 +127,15 @@ HEAD = "file_name,label"
 @pytest.mark.parametrize(
     ("head", "row", "said"),
     [
+        ("image,cat,dog,cow", "img/{n}.png, 0, 1, 0\nimg/1{n}.png, 1, 0, 0",
+         "has a column of 0 and 1 for each class: cat, cow, dog"),
+        ("id,pixel0,pixel1", "{n},0,7", "has pixels in its columns"),
+        (HEAD, "https://example.org/{n}.png,{a}", "names an address, https://example.org/0.png"),
         (HEAD, "img/{n}.png,{a}|{b}\nimg/1{n}.png,{a}", "names several classes at once: cat|dog"),
         (HEAD, "img/{n}.png,\"['{a}', '{b}']\"\nimg/1{n}.png,['{a}']", "at once: ['cat"),
         (HEAD, "img/{n}.png,{a} {b}\nimg/1{n}.png,{a}\nimg/2{n}.png,{b}", "at once: cat dog"),
-        ("file_name," + ",".join(f"pixel{n}" for n in range(99)), "img/{n}.png" + ",0" * 99,
-         "pixel9, pixel10 and 88 more → name one"),
+        ("file_name," + ",".join(f"value{n}" for n in range(99)), "img/{n}.png" + ",0" * 99,
+         "value9, value10 and 88 more → name one"),
     ],
 )  # fmt: skip
 def test_lists_that_say_something_else_are_refused(tmp_path, head, row, said) -> None:
@@ -134,7 +143,7 @@ def test_lists_that_say_something_else_are_refused(tmp_path, head, row, said) ->
     rows = [row.format(n=n, a="cat", b="dog") for n in range(6)]
     (tmp_path / "labels.csv").write_text("\n".join([head, *rows]) + "\n")
     with pytest.raises(DataError) as raised:
-        read(tmp_path, **({"label_column": "what"} if "pixel" in head else {}))
+        read(tmp_path / "labels.csv", **({"label_column": "what"} if "value" in head else {}))
     assert said in str(raised.value)
 
 
@@ -169,6 +178,47 @@ def test_columns_that_mean_something_are_told(tmp_path) -> None:
     divided = [f"{row},{'train' if n < 16 else 'val'}" for n, row in enumerate(rows)]
     (tmp_path / "labels.csv").write_text("\n".join([f"{head},split", *divided]) + "\n")
     assert not any("patient_id" in doubt for doubt in read(tmp_path).doubts)
+
+
+def test_a_list_that_says_no_split_and_names_several(tmp_path) -> None:
+    lay(tmp_path, dict.fromkeys(["train/3", "train/7", "valid/3", "valid/7"], PNG))
+    rows = [f"{split}/{label}/{n}.png,{label}" for split in ("train", "valid") for label in (3, 7)
+            for n in range(6)]  # fmt: skip
+    (tmp_path / "labels.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    with pytest.raises(DataError, match="says no split, and names pictures in train/ and valid/"):
+        read(tmp_path)
+
+
+def test_labels_are_of_training_pictures_where_tests_have_the_same_names(tmp_path) -> None:
+    """As CIFAR-10's are at Kaggle: a test has numbers as well, and no labels."""
+    lay(tmp_path, {"train": PNG, "test": PNG})
+    rows = [f"{n},{'ab'[n % 2]}" for n in range(6)]
+    (tmp_path / "trainLabels.csv").write_text("\n".join(["id,label", *rows]) + "\n")
+    knobs = {"image_column": "id"}
+    found = read(tmp_path / "trainLabels.csv", **knobs)
+    assert any("6 pictures were found by their names: 0 is train/0.png" in d for d in found.doubts)
+    (tmp_path / "train/3.png").unlink()
+    with pytest.raises(DataError, match=r"no such picture, but trainLabels\.csv:5 names it"):
+        read(tmp_path / "trainLabels.csv", **knobs)
+
+
+def test_a_list_of_one_split_may_not_divide_again(tmp_path) -> None:
+    lay(tmp_path, {"img": PNG})
+    head, rows = f"{HEAD},is_valid\n", "img/0.png,a,{}\nimg/1.png,b,{}\n"
+    (tmp_path / "train.csv").write_text(head + rows.format("True", "False"))
+    (tmp_path / "val.csv").write_text(head + "img/2.png,a,True\nimg/3.png,b,True\n")
+    with pytest.raises(DataError, match="has a column is_valid, which seems to divide"):
+        read(tmp_path)
+    (tmp_path / "train.csv").write_text(head + rows.format("False", "False"))
+    assert read(tmp_path).classes == ["a", "b"]
+
+
+def test_a_split_without_class_folders_is_told(tmp_path) -> None:
+    lay(tmp_path, {"train/a": PNG, "train/b": PNG, "test": PNG})
+    with pytest.raises(
+        DataError, match="/test, the validation split, has no pictures in class fol"
+    ):
+        read(tmp_path)
 
 
 def test_a_list_of_a_test_without_labels_is_told(tmp_path) -> None:

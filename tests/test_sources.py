@@ -448,8 +448,9 @@ def test_columns_that_may_be_meant_are_refused(root, head, row, said) -> None:
 
 def test_two_columns_that_say_the_same_classes_are_one(root) -> None:
     names = sorted(str(p.relative_to(root)) for p in root.rglob("*.png"))
-    rows = [f"{name},{n % 2},{'ab'[n % 2]}" for n, name in enumerate(names)]
-    listed(root, "\n".join(["file_name,label,class_name", *rows]))
+    split = [Path(name).parts[0] for name in names]
+    rows = [f"{name},{n % 2},{'ab'[n % 2]},{split[n]}" for n, name in enumerate(names)]
+    listed(root, "\n".join(["file_name,label,class_name,split", *rows]))
     assert read(root).classes == ["0", "1"]
 
 

@@ -32,6 +32,7 @@ _LEAVES_OUT = re.compile(
     re.IGNORECASE,
 )
 _BOX = {"xmin", "ymin", "xmax", "ymax", "bbox", "x_min", "y_min", "x_max", "y_max"}
+_BITS = ("0", "1", "0.0", "1.0")
 _SHOWN = 12  # columns, in a message
 
 Rows = Sequence[Mapping[str, Any]]
@@ -56,18 +57,28 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
         DataError: one is missing, or there are several that may be meant.
     """
     known = list(rows[0])
-    if all(map(has_suffix, known[:1])):
+    first = next((name for name in known[:3] if has_suffix(name)), None)
+    if first is not None:
         raise DataError(
-            f"{path} has no line of column names: it begins with {known[0]}",
+            f"{path} has no line of column names: it begins with {first}",
             "write file_name,label (and so on) as its first line",
         )
+    named = config.image_column is not None or any(name.lower() in PICTURE for name in known)
+    if not named and any(name.lower().startswith("pixel") for name in known):
+        raise DataError(
+            f"{path} has pixels in its columns, and no names of pictures",
+            "they come from a function: --data.source my_package.data:tables (docs/EXTENDING.md)",
+        )
     picture = _column(path, known, config.image_column, PICTURE, "image_column", split=split)
+    if config.label_column is None:
+        _check_hot(path, rows, [name for name in known if name != picture])
     label = _column(path, known, config.label_column, LABEL, "label_column", split=split)
     if config.label_column is None:
         _check_one(path, rows, label)
     divided = None if split else next((n for n in known if n.lower() in SPLIT), None)
-    unknown = None if split or divided else next((n for n in known if _DIVIDES.fullmatch(n)), None)
-    if unknown is not None:
+    unknown = None if divided else next((n for n in known if _DIVIDES.fullmatch(n)), None)
+    # In a list of one split it may say the same of all.
+    if unknown is not None and not (split and len({str(row.get(unknown)) for row in rows}) == 1):
         raise DataError(
             f"{path} has a column {unknown}, which seems to divide the pictures, and is not read",
             "write a column split in its place, of train and validation; or take it away, and a"
@@ -117,6 +128,17 @@ def _column(
     more = f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
     shown = f"{', '.join(known[:_SHOWN])}{more}"
     raise DataError(f"{path} has no column {wanted or usual[0]}; its columns: {shown}", fix)
+
+
+def _check_hot(path: Path, rows: Rows, others: list[str]) -> None:
+    """Refuse a list with a column of 0 and 1 for each class."""
+    hot = [n for n in others if {str(row.get(n)).strip() for row in rows} <= {*_BITS}]
+    sums = [sum(float(row[name]) for name in hot) for row in rows]
+    if len(hot) > 1 and not any(n.lower() in LABEL for n in others) and {*sums} == {1.0}:
+        raise DataError(
+            f"{path} has a column of 0 and 1 for each class: {some(hot)}",
+            "write one column, label, with the name of the one that is 1",
+        )
 
 
 def _check_one(path: Path, rows: Rows, label: str) -> None:

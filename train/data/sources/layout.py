@@ -19,17 +19,19 @@ _BESIDE = {
 }
 # What is put in the place of a class that nobody knows.
 NOBODY = {"", "?", "-", "n/a", "na", "nan", "none", "null", "unlabeled", "unlabelled", "no_label"}
-_MASK = re.compile(
-    r"(.+)[_-](mask|gt|seg|segmentation|depth|depthcrop|maskcrop|label)$", re.IGNORECASE
-)
+_MASK = re.compile(r"(.+)[_-](?:gt|\w*(?:mask|depth|segm|label)\w*)", re.IGNORECASE)
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
 _TRAIN = re.compile(r"(?<![^_-])train(ing)?(?![^\d_-])", re.IGNORECASE)
 _HELD = re.compile(r"(?<![^_-])(test(ing)?|val|valid|validation|eval)(?![^\d_-])", re.IGNORECASE)
 _LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _OTHER_LISTS = (".json", ".manifest", ".txt", ".mat", ".xml")
+# What says nothing of classes, and what most likely does.
+_SAYS = re.compile(r"^(?!.*(licen[sc]e|readme|submission|notice|requirements))", re.IGNORECASE)
+_OF_CLASSES = re.compile(r"label|annot|class|train|attr|truth|meta", re.IGNORECASE)
 _HEAD = 1 << 16  # characters of a list that are looked through
 _MASKED = 0.1  # of all pictures
 _FEW = 2  # pictures
+_LOOKED_FOR = 20  # pictures of a class
 
 Classes = Mapping[str, Sequence[str]]
 
@@ -105,7 +107,9 @@ def _doubts(found: Classes, inner: Mapping[str, Counter[str]]) -> Iterator[str]:
     if nobody:
         yield f"classes of pictures that nobody has labelled, by their names: {some(nobody)}"
     names = {name.rpartition(".")[0] for each in found.values() for name in each}
-    masks = [n for n in names if (seen := _MASK.fullmatch(n)) and seen.group(1) in names]
+    bases = Counter(re.split("[_-](?=[^_-]*$)", name)[0] for name in names)
+    marked = ((name, seen.group(1)) for name in names if (seen := _MASK.fullmatch(name)))
+    masks = [name for name, base in marked if base in names or bases[base] > 1]
     if len(masks) > _MASKED * len(names):
         yield (
             f"{len(masks):,} pictures are named as masks of others beside them, and are trained on"
@@ -139,7 +143,8 @@ def beside(root: Path) -> str:
         files: list[str] = []
         with suppress(DataError):
             files = [entry.name for entry in entries(folder) if entry.is_file()]
-        lists = [n for n in files if n.lower().endswith(_LISTS) and "submission" not in n.lower()]
+        files = sorted(filter(_SAYS.search, files), key=lambda n: (not _OF_CLASSES.search(n), n))
+        lists = [name for name in files if name.lower().endswith(_LISTS)]
         if lists:
             return (
                 f"; or, if {lists[0]} has the classes: --data.root {folder / lists[0]}"
@@ -155,21 +160,26 @@ def beside(root: Path) -> str:
 
 
 def _inner(split: str, names: Sequence[str]) -> Counter[str]:
-    """How many of a class's pictures lie in each of the folders in its own."""
+    """How many of a class's pictures lie in each of the folders in its own, however deep."""
     at = len(Path(split).parts) + 1  # behind the split's folder and the class's
-    parts = [name.split(os.sep, at + 1) for name in names]
-    return Counter(each[at] for each in parts if len(each) > at + 1)
+    return Counter(folder for name in names for folder in name.split(os.sep)[at:-1])
+
+
+def is_split(path: str, held: bool) -> bool:
+    """Whether a folder of a picture's path is called as a training split, or one held out."""
+    return any(map((_HELD if held else _TRAIN).search, Path(path).parts[:-1]))
 
 
 def _listing(root: Path, found: Classes) -> str:
-    """A list in the folder that names its pictures; empty where there is none."""
-    stems = {Path(name).stem for each in found.values() for name in list(each)[:_FEW]}
+    """The list in the folder that names most of these pictures; empty where none names any."""
+    stems = {Path(name).stem for each in found.values() for name in list(each)[:_LOOKED_FOR]}
+    best, most = "", 0
     for entry in entries(root):
         if not entry.is_file() or not entry.name.lower().endswith(_LISTS):
             continue
         with Path(entry.path).open(encoding="utf-8", errors="replace") as file:
             words = {*re.split(r"[,;\t\n\"/\\]", file.read(_HEAD))}
-        words |= {word.rpartition(".")[0] for word in words}
-        if stems & (words - {""}):
-            return entry.name
-    return ""
+        count = len(stems & (words | {word.rpartition(".")[0] for word in words}))
+        if count > most:
+            best, most = entry.name, count
+    return best

@@ -4,9 +4,8 @@ Either a list for each split (train.csv and validation.csv, or metadata.csv in e
 or one, with a column `split` if it likes. Paths follow from the folder that a list lies in.
 """
 
-import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from host.errors import DataError
 from host.text import some
 from train.config import Data
 from train.data.pictures import Found, Labelled, two_splits
-from train.data.sources import labels
+from train.data.sources import labels, strays
 from train.data.sources.columns import LABEL, PICTURE, SPLIT
 from train.data.sources.files import files
 from train.data.sources.rows import LINE, Row, first_rows, is_file, rows_of, split_of, text_of
@@ -116,47 +115,13 @@ def splits(config: Data, root: Path, found: dict[str, list[Path]]) -> Found:
             rows.setdefault(row.split, []).append(row)
     walk = Walk(folder)
     walk.into("")
-    doubts += _by_name(rows, folder, walk)
+    doubts += strays.find(rows, folder, walk)
+    strays.check_undivided(folder, rows)
     made = _found(config, folder, rows, walk)
     unlisted = sum(why == _UNLISTED for why in made.left_out.values())
     if unlisted:
         doubts.append(f"{unlisted:,} pictures of {folder} are in no list, and are left out")
     return replace(made, doubts=doubts)
-
-
-def _by_name(rows: dict[str, list[Row]], root: Path, walk: Walk) -> list[str]:
-    """Give pictures that a list names without folder or suffix their paths, where each name is
-    that of one picture alone.
-    """
-    there = {*walk.pictures, *walk.bad}
-    strayed = [
-        (each, place)
-        for each in rows.values()
-        for place, row in enumerate(each)
-        if row.alone and row.name not in there and not is_file(root / row.name)
-    ]
-    by_name: dict[str, list[str]] = defaultdict(list)
-    for path in there if strayed else ():
-        name = path.rpartition(os.sep)[2]
-        for word in {name, name.rpartition(".")[0] or name}:
-            by_name[word].append(path)
-    first, count = "", 0
-    for each, place in strayed:
-        name = each[place].name.rpartition(os.sep)[2]
-        if len(by_name[name]) == 1:
-            each[place] = replace(each[place], name=by_name[name][0])
-            count, first = count + 1, first or f"{name} is {by_name[name][0]}"
-    return [f"{count:,} pictures were found by their names: {first}"] if count else []
-
-
-def _paths(named: str, walk: Walk) -> str:
-    """How the paths of a list are mended, where none leads to a picture."""
-    alike = (Path(named).name, Path(named).stem)
-    found = (n for n in walk.pictures if Path(n).name in alike or Path(n).stem in alike)
-    near = next(found, None)
-    if near is None:
-        return "mend their paths, or take the list away"
-    return f"write paths from the list's folder, with what they end in: {near}, not {named}"
 
 
 def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> Found:
@@ -199,7 +164,8 @@ def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> 
     ]
     if bad and not all(chosen.values()):
         raise DataError(
-            f"there are no such pictures in {root}: {some(bad)}", _paths(next(iter(bad)), walk)
+            f"there are no such pictures in {root}: {some(bad)}",
+            strays.mended(next(iter(bad)), walk),
         )
     classes, numbers = labels.number(said[0], said[1] if len(said) > 1 else None)
     made = [

@@ -79,11 +79,17 @@ def folder(config: Data, root: Path) -> tuple[DatasetDict, set[str]]:
     except DataError:
         raise
     except Exception as error:
-        raise DataError(
-            f"{root} holds no data set ({_named(error)})",
-            "put Parquet there, or pictures as DIR/train/CLASS/* and DIR/validation/CLASS/*",
-        ) from error
+        raise DataError(f"{root} holds no data set ({_named(error)})", _way_out(error)) from error
     return found if isinstance(found, DatasetDict) else DatasetDict(train=found), used
+
+
+def _way_out(error: Exception) -> str:
+    said = str(error)
+    if "Config name is missing" in said:
+        return "it has several configurations: name the folder of one, --data.root DIR/NAME"
+    if "corresponds to no data" in said:
+        return "of a WebDataset each picture needs a class beside it, .cls or .txt"
+    return "put Parquet there, or pictures as DIR/train/CLASS/* and DIR/validation/CLASS/*"
 
 
 def _named(error: Exception) -> str:

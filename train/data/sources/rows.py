@@ -91,6 +91,11 @@ def rows_of(path: Path, root: Path, split: str, config: Data, doubts: list[str])
         name = row.get(picture)
         if not isinstance(name, str) or not name:
             raise DataError(f"{place} names no picture in its column {picture}", "mend the row")
+        if re.match(r"[a-z0-9]{2,8}://", name):
+            raise DataError(
+                f"{place} names an address, {name[:80]}",
+                "pictures are read from files: download them, and write where they lie",
+            )
         said = str(row.get(divided) or "").strip().lower() if divided else split
         if divided and said and not split_of(said):
             raise DataError(f"{place} is of the split {said}", f"use train, {', '.join(HELD_OUT)}")
@@ -148,7 +153,9 @@ def _table(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     head = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=head.count)
     csv.field_size_limit(LINE)
-    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows = csv.DictReader(
+        io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True
+    )
     names = rows.fieldnames or []
     if len(set(names)) < len(names):
         raise ValueError("two columns have the same name")

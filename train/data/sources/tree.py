@@ -70,7 +70,7 @@ def splits(config: Data, root: Path) -> Found:
     doubts = layout.look(root, tops["train"], kept, walk.left_out)
     train, held = two_splits(
         [
-            _labelled(root, found[split], classes, split)
+            _labelled(root, tops[split], found[split], classes, split)
             for split in ("train", "validation")
             if split in found
         ],
@@ -179,22 +179,24 @@ def _class(root: Path, folder: str, name: str, spelled: dict[str, str]) -> str:
     return label
 
 
-def _labelled(root: Path, found: dict[str, list[str]], classes: list[str], split: str) -> Labelled:
+def _labelled(
+    root: Path, folder: str, found: dict[str, list[str]], classes: list[str], split: str
+) -> Labelled:
     unknown = sorted(found.keys() - set(classes))
     if unknown:
         raise DataError(
             f"{len(unknown)} class{'es' * (len(unknown) > 1)} of the {split} split, and of no"
             f" training picture: {some(unknown)}; training has {some(classes)}",
-            "give all splits the same class folders",
+            f"give all splits the same class folders{layout.beside(root / folder)}",
         )
     pairs = sorted(
         ((os.fsencode(name), place) for place, c in enumerate(classes) for name in found.get(c, ()))
     )
     if not pairs:
         raise DataError(
-            f"the {split} split of {root} is empty",
-            "fill it, with class folders in it; or take its folder away: a share of all is held out"
-            " then (data.holdout)",
+            f"{root / folder}, the {split} split, has no pictures in class folders",
+            "lay them out so; or take that folder away: a share of all is held out then"
+            f" (data.holdout){layout.beside(root / folder)}",
         )
     names = [os.fsdecode(name) for name, _ in pairs]
     return Labelled(files(root, names), torch.tensor([p for _, p in pairs], dtype=torch.int64))

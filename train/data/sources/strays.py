@@ -1,0 +1,61 @@
+"""Pictures that a list names otherwise than by their paths."""
+
+import os
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+from host.errors import DataError
+from train.data.sources import layout
+from train.data.sources.rows import Row, is_file
+from train.data.sources.tree import HELD_OUT, TRAINING
+from train.data.sources.walk import Walk
+
+
+def find(rows: dict[str, list[Row]], root: Path, walk: Walk) -> list[str]:
+    """Give pictures that a list names without folder or suffix their paths, where each name is
+    that of one picture alone.
+    """
+    there = {*walk.pictures, *walk.bad}
+    strayed = [
+        (each, place)
+        for each in rows.values()
+        for place, row in enumerate(each)
+        if row.alone and row.name not in there and not is_file(root / row.name)
+    ]
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for path in there if strayed else ():
+        name = path.rpartition(os.sep)[2]
+        for word in {name, name.rpartition(".")[0] or name}:
+            by_name[word].append(path)
+    first, count = "", 0
+    for each, place in strayed:
+        name = each[place].name.rpartition(os.sep)[2]
+        # Labels are of training pictures, where the list does not say otherwise: a test has none.
+        held = each[place].split in HELD_OUT
+        fitting = [path for path in by_name[name] if not layout.is_split(path, not held)]
+        if len(fitting) == 1:
+            each[place] = replace(each[place], name=fitting[0])
+            count, first = count + 1, first or f"{name} is {fitting[0]}"
+    return [f"{count:,} pictures were found by their names: {first}"] if count else []
+
+
+def mended(named: str, walk: Walk) -> str:
+    """How the paths of a list are mended, where none leads to a picture."""
+    alike = (Path(named).name, Path(named).stem)
+    found = (n for n in walk.pictures if Path(n).name in alike or Path(n).stem in alike)
+    near = next(found, None)
+    if near is None:
+        return "mend their paths, or take the list away"
+    return f"write paths from the list's folder, with what they end in: {near}, not {named}"
+
+
+def check_undivided(root: Path, rows: dict[str, list[Row]]) -> None:
+    """See that a list that says no split does not name pictures of several."""
+    tops = sorted({row.name.partition(os.sep)[0] for row in rows.get("", ()) if not row.alone})
+    train, held = ([n for n in tops if n.lower() in words] for words in (TRAINING, HELD_OUT))
+    if train and held:
+        raise DataError(
+            f"the list in {root} says no split, and names pictures in {train[0]}/ and {held[0]}/",
+            "add a column split; or take the list away, if their folders are the classes",
+        )
