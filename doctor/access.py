@@ -105,9 +105,7 @@ def _whole(machine: Machine) -> str:
             "start the container with --gpus all, in Compose capabilities: [gpu], or with"
             f" NVIDIA_DRIVER_CAPABILITIES=compute,utility{told}"
         )
-    major = (nvidia.loaded(machine) or "580").split(".")[0]
-    apt = f"sudo apt-get install libnvidia-compute-{major}"
-    return distribution.of(machine, distribution.LIBRARIES, apt)
+    return distribution.libraries(machine, nvidia.loaded(machine) or "")
 
 
 def denied(machine: Machine, device: str) -> str | None:

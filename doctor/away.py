@@ -6,9 +6,10 @@ import re
 
 from doctor import distribution, log
 from doctor.finding import Finding, fail, warn
-from host import limits, pci
+from host import limits, nvidia, pci
 from host.machine import Machine
 
+_LAST_FOR_MAXWELL = 580
 # Not `blacklist nvidiafb`, which every Ubuntu has, nor `install nvidia modprobe …`, Debian's own.
 _AWAY = re.compile(
     r"^\s*(blacklist\s+nvidia\s*$|alias\s+nvidia\s+off\b|install\s+nvidia\s+\S*(true|false)\b)",
@@ -87,7 +88,11 @@ def gone(machine: Machine) -> Finding | None:
 def taken(machine: Machine, count: int) -> Finding | None:
     """Another driver has a GPU beside the `count` that NVIDIA's lists."""
     cards = [] if limits.in_container(machine.root) else pci.cards(machine)
-    other = [card for card in cards if card.driver == "nouveau"]
+    major = (nvidia.loaded(machine) or "").partition(".")[0]
+    old = major.isdecimal() and int(major) <= _LAST_FOR_MAXWELL
+    # One that this driver does not know may well drive a screen.
+    known = (card for card in cards if card.has_gsp or (old and card.is_maxwell))
+    other = [card for card in known if card.driver == "nouveau"]
     if not other:
         return None
     initramfs = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
@@ -95,6 +100,5 @@ def taken(machine: Machine, count: int) -> Finding | None:
         "all GPUs",
         f"{count} listed; nouveau holds another one: {other[0].address}",
         "nouveau cannot compute, and was there before NVIDIA's driver",
-        "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/no-nouveau.conf; sudo"
-        f" {initramfs} && sudo reboot",
+        distribution.KEPT_AWAY.format(more="", initramfs=initramfs) + " && sudo reboot",
     )

@@ -18,11 +18,12 @@ UNASKED = (
     " accept-nvidia-visible-devices-envvar-when-unprivileged=true; or hand them over by CDI"
 )
 NO_CGROUPS = "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups"
+_UNASKED = r"^\s*accept-nvidia-visible-devices-envvar-when-unprivileged\s*=\s*false"
 _PAST_THE_HOOK = 28  # the release of Docker
 # A line of it that is meant for Kubernetes; how it is said, what helps.
 _SETTINGS = (
     (
-        r"^\s*accept-nvidia-visible-devices-envvar-when-unprivileged\s*=\s*false",
+        _UNASKED,
         "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
         UNASKED,
     ),
@@ -68,6 +69,12 @@ def wrong(machine: Machine, way: str) -> Finding | None:
         "containers may not open the GPUs: Failed to initialize NVML: Unknown Error",
         f"{NO_CGROUPS}=false && sudo systemctl restart docker",
     )
+
+
+def unasked(machine: Machine) -> bool:
+    """Whether nobody may ask for GPUs by a variable, as this engine's --gpus does."""
+    named = re.search(_UNASKED, text(machine), re.MULTILINE) is not None
+    return named and not _by_description(machine)
 
 
 def _by_description(machine: Machine) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, fail, warn
-from host import visible
+from host import limits, visible
 from host.machine import Machine
 from host.text import number
 
@@ -71,15 +71,21 @@ def worst(machine: Machine) -> Finding | None:
                     unwell = fail if status == "fail" else warn
                     row = what.format(value=value, name=name.rsplit("/", 1)[-1].lower())
                     label, index = seen[at].label, seen[at].index
-                    return unwell("GPU health", f"{label}: {row}", why, fix.format(gpu=index))
+                    helps = _where(machine, fix.format(gpu=index))
+                    return unwell("GPU health", f"{label}: {row}", why, helps)
     for at, said in told.items():
         found = _pending(said) or _retired(said) or _replayed(said) or _clocked(said)
         if found is not None:
             row, why, fix = found
-            return warn(
-                "GPU health", f"{seen[at].label}: {row}", why, fix.format(gpu=seen[at].index)
-            )
+            helps = _where(machine, fix.format(gpu=seen[at].index))
+            return warn("GPU health", f"{seen[at].label}: {row}", why, helps)
     return None
+
+
+def _where(machine: Machine, fix: str) -> str:
+    """A fix, which no container may carry out."""
+    inside = limits.in_container(machine.root)
+    return f"on the machine itself: {fix}" if inside and "nvidia-smi" in fix else fix
 
 
 def _pending(said: dict[str, str]) -> tuple[str, str, str] | None:
@@ -107,7 +113,7 @@ def _retired(said: dict[str, str]) -> tuple[str, str, str] | None:
 
 def _replayed(said: dict[str, str]) -> tuple[str, str, str] | None:
     count = number(said.get("PCI/Replays Since Reset")) or 0
-    if count < _REPLAYS and not number(said.get("PCI/Replay Number Rollovers")):
+    if count < _REPLAYS:
         return None
     return (
         f"its PCIe link had to send {count:,.0f} packets again",

@@ -39,6 +39,11 @@ BUILD = {
     "gentoo": "sudo emerge @module-rebuild && sudo modprobe nvidia",
 }
 
+KEPT_AWAY = (
+    "printf 'blacklist %s\\n' nouveau nova nova_core nova_drm{more} | sudo tee"
+    " /etc/modprobe.d/no-nouveau.conf; sudo {initramfs}"
+)
+"""How open drivers are kept from the cards."""
 UTILITIES = {
     "debian": "sudo apt-get install nvidia-smi",
     "fedora": "sudo dnf install xorg-x11-drv-nvidia-cuda   # of RPM Fusion, as akmod-nvidia",
@@ -147,6 +152,13 @@ def install(machine: Machine, usual: str = UBUNTU) -> str:
     if new and names(machine)[:1] == ["debian"]:
         return "sudo apt-get install nvidia-open   # of NVIDIA's repository: Debian's is too old"
     return of(machine, INSTALL, usual)
+
+
+def libraries(machine: Machine, driver: str) -> str:
+    """How the libraries of a loaded driver, 550.90, are installed."""
+    apt = f"sudo apt-get install libnvidia-compute-{driver.split('.', maxsplit=1)[0] or 580}"
+    # Ubuntu is like Debian, and has other packages.
+    return apt if "ubuntu" in names(machine) else of(machine, LIBRARIES, apt)
 
 
 def is_image(machine: Machine) -> bool:

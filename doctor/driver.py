@@ -164,7 +164,5 @@ def _loader(machine: Machine) -> str:
         )
     if machine.exists(f"{_MOUNTED}/lib64"):
         return f"export LD_LIBRARY_PATH={_MOUNTED}/lib64:$LD_LIBRARY_PATH PATH=$PATH:{_MOUNTED}/bin"
-    major = (nvidia.loaded(machine) or "580").split(".")[0]
-    apt = f"sudo apt-get install libnvidia-compute-{major}"
-    install = distribution.of(machine, distribution.LIBRARIES, apt)
+    install = distribution.libraries(machine, nvidia.loaded(machine) or "")
     return f"sudo ldconfig; else install it: {install}"

@@ -46,7 +46,11 @@ _AROUND = (
         "reboot; if it comes back, another version of the driver or the kernel",
     ),
     (
-        re.compile(r"mce: \[Hardware Error\]: (CPU \d+): Machine Check"),
+        # The status' bit 61: not corrected.
+        re.compile(
+            r"mce: \[Hardware Error\]: (CPU \d+): Machine Check: \d+ Bank \d+:"
+            r" [2367abef][0-9a-f]{15}"
+        ),
         "{0} reports an error of the hardware (machine check)",
         "a processor, its memory or its bus fails: programs end, or compute wrongly",
         "sudo ras-mc-ctl --errors, or rasdaemon, says which part; then have the machine serviced",

@@ -75,6 +75,8 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     for sign, why, fix in complaints.UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
             return _UNHEARD if f"{NO_CGROUPS}=true" in fix and spared else (why, fix)
+    if configured.unasked(machine):
+        return f"{CONFIG} lets nobody ask for GPUs by a variable", UNASKED
     if "libnvidia-ml.so" in said:
         return _without_library(machine)
     return "training in it would stop, or run on the CPU", toolkit.configure(machine)
@@ -90,10 +92,6 @@ def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:
             f'mode = "cdi" in {CONFIG}, which refuses the hook that --gpus calls',
             "sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",
         )
-    if re.search(
-        r"^\s*accept\S+when-unprivileged\s*=\s*false", configured.text(machine), re.MULTILINE
-    ):
-        return f"{CONFIG} lets nobody ask for GPUs by a variable", UNASKED
     return cdi.too_new(machine) if "CDI" in said else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import details, fabric, kind
+from doctor import details, fabric, kind, shared
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, visible
 from host.machine import Machine
@@ -12,7 +12,6 @@ from host.machine import Machine
 # Without these nothing can be said of a GPU; others some drivers do not tell of sound ones.
 _VITAL = ("temperature.gpu", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total")
 _SEALS = re.compile(r"\b(H[12]00|H20|B[123]00|RTX PRO 6000)\b")
-_LOADED, _SLOW = 80, 0.4  # per cent; of the most
 _RESET = "with nothing running: sudo nvidia-smi --gpu-reset -i {gpu}; or reboot"
 _NOW = "sudo nvidia-smi --gpu-reset -i {gpu}"
 _RESET_OUTSIDE = (
@@ -184,54 +183,20 @@ def health(machine: Machine) -> Finding:
                         f"on the host: {helps}. If it is not yours: tell its owner, take another"
                     )
                 return unwell("GPU health", said, means, helps)
-    for look in (fabric.switches, fabric.rack, _sealed, _apart, details.worst):
+    for look in (
+        fabric.switches,
+        _sealed,
+        shared.apart,
+        details.worst,
+        fabric.rack,
+        shared.balanced,
+    ):
         found = look(machine)
         if found is not None:
             return found
     alone = [g.label for g in gpus if "exclusive" in (g.text("compute_mode") or "").lower()]
     note = f"; for one process at a time, any other is refused as busy: {', '.join(alone)}"
     return ok("GPU health", f"nothing to do{note if alone else ''}")
-
-
-def _apart(machine: Machine) -> Finding | None:
-    """A GPU that shares the processor's page tables, where the kernel cannot."""
-    sharing = [gpu for gpu in visible.seen(machine) if re.search(r"\bG(B10|[BH]\d00)\b", gpu.name)]
-    asked = machine.run("nvidia-smi", "-q").out if sharing else ""
-    slow = _stuck(asked)
-    if slow is not None:
-        return warn(
-            "GPU health",
-            f"{sharing[0].label}: {slow[0]} of {slow[1]} MHz under load, and nothing slows it",
-            "the board is stuck in a state of low power",
-            "shut down, take the power supply's plug out for minutes, and start: a reboot alone"
-            " does not help",
-        )
-    if sharing and (machine.read("/proc/sys/kernel/numa_balancing") or "").strip() not in ("", "0"):
-        return warn(
-            "GPU health",
-            "the kernel moves pages between memories by itself (kernel.numa_balancing)",
-            "on a machine whose processor and GPU share memory that costs much, now and then",
-            "sudo sysctl kernel.numa_balancing=0",
-        )
-    if not re.search(r"^ *Addressing Mode *: *None *$", asked, re.MULTILINE):
-        return None
-    return fail(
-        "GPU health",
-        f"{sharing[0].label}: its addressing mode is None, not ATS",
-        "it is to read the processor's page tables, and this kernel cannot: CUDA does not start",
-        "boot a kernel with CONFIG_ARM_SMMU_V3_SVA=y (the maker's own has it)",
-    )
-
-
-def _stuck(asked: str) -> tuple[int, int] | None:
-    """The clock, and the most that it can be, of a GPU that is busy and cool, and slow."""
-    load = re.search(r"^ *GPU +: (\d+) %", asked, re.MULTILINE)
-    clocks = re.findall(r"^ *SM +: (\d+) MHz", asked, re.MULTILINE)
-    if load is None or int(load.group(1)) < _LOADED or len(clocks) < 2:
-        return None
-    now, most = int(clocks[0]), max(map(int, clocks))
-    slowed = re.search(r"Slowdown +: Active|Power Cap +: Active", asked)
-    return (now, most) if now < _SLOW * most and slowed is None else None
 
 
 def _sealed(machine: Machine) -> Finding | None:

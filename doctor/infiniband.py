@@ -116,12 +116,16 @@ def _worn(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] |
             "sudo mlxlink -d DEVICE -m says which; see to its cooling, or take another module",
         )
     row = log.last(machine, r"mlx\d_core .* limited by .* x\d+ link at .*capable of") or ""
-    slow = re.search(r"mlx\d_core (\S+):.* limited by (.* x\d+ link).*with .* (x\d+) link", row)
-    if slow is None or slow.group(2).split()[-2] == slow.group(3):
+    slow = re.search(
+        r"mlx\d_core (\S+): ([\d.]{1,9}) Gb/s avail.* limited by (.* x\d+ link).* (x\d+) link", row
+    )
+    rates = [number(machine.read(f"{path}/rate")) or 0.0 for _, path in up]
+    fastest = max(rates, default=0.0)
+    if slow is None or (number(slow.group(2)) or 0.0) >= fastest:
         return None
     return (
-        f"; the card at {slow.group(1)} has a {slow.group(2)}, and could have {slow.group(3)}",
-        "it carries half of what its port could, and all machines wait for it",
+        f"; the card at {slow.group(1)} has a {slow.group(3)}, and could have {slow.group(4)}",
+        "it carries less than its port could, and all machines wait for it",
         "reboot; if it stays, seat the card again, or another slot",
     )
 

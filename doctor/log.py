@@ -172,7 +172,7 @@ def _since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> li
 
 
 def _is_noise(xid: re.Match[str]) -> bool:
-    """Whether a fault of NVLink says that it ended nothing."""
+    """Whether a fault of NVLink says that it ended nothing; 145 has said so of one that had."""
     quiet = re.search(r"\bNon-?fatal\b", xid.group(3), re.IGNORECASE)
     return int(xid.group(2)) in _OF_LINKS and quiet is not None
 

@@ -15,7 +15,9 @@ def some(machine: Machine) -> Finding | None:
     """Fewer run than are there, and nobody has switched off second threads alone."""
     there, run = limits.present(machine.root), limits.online(machine.root)
     wanted = (machine.read(f"{_CPUS}/smt/control") or "").strip() in _OFF
-    if not there or not run or run >= there or wanted or kind.is_guest(machine):
+    given = kind.is_guest(machine) or kind.is_lxc(machine) or limits.in_container(machine.root)
+    # One thread of each core may be switched off one by one as well.
+    if not there or not run or run >= there or wanted or there == 2 * run or given:
         return None
     jetson = kind.is_jetson(machine)
     return warn(

@@ -159,13 +159,24 @@ def _is_user(machine: Machine) -> bool:
     return machine.run("id", "-u").out.strip() not in ("", "0")
 
 
+def _own(machine: Machine, path: str) -> bool:
+    """Whether a folder is this user's."""
+    owner = machine.run("stat", "-c", "%u", path).out.strip()
+    return owner != "" and owner == machine.run("id", "-u").out.strip()
+
+
 def shared_memory(machine: Machine) -> Finding:
     """Room in /dev/shm, through which loader processes hand samples over."""
     size, free = machine.size(_SHARED), machine.free(_SHARED)
     if size is None:
         return skip("shared memory", "not known on this system")
     mode = machine.run("stat", "-c", "%a", _SHARED).out.strip()
-    if re.fullmatch("[0-7]{3,4}", mode) and not int(mode[-1]) & 2 and _is_user(machine):
+    if (
+        re.fullmatch("[0-7]{3,4}", mode)
+        and not int(mode[-1]) & 2
+        and _is_user(machine)
+        and not _own(machine, _SHARED)
+    ):
         return fail(
             "shared memory",
             f"this user may not write in {_SHARED}",

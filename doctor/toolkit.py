@@ -142,13 +142,6 @@ def _no_toolkit(machine: Machine) -> Finding:
             "no container with GPUs starts",
             NO_SNAP,
         )
-    if "failed" in machine.run("systemctl", "is-active", "nvidia-cdi-refresh.service").out:
-        return fail(
-            "toolkit",
-            "nvidia-cdi-refresh.service has failed: the GPUs are described nowhere (CDI)",
-            "no container with GPUs starts: unresolvable CDI devices",
-            "sudo systemctl restart nvidia-cdi-refresh; why: journalctl -u nvidia-cdi-refresh",
-        )
     described, version = cdi.of_gpus(machine), docker.of(machine).split(".")[0]
     if described is not None and version.isdecimal() and int(version) < _KNOWS_CDI:
         newer = f"a Docker of {_KNOWS_CDI} or newer"
@@ -159,6 +152,13 @@ def _no_toolkit(machine: Machine) -> Finding:
             f"the GPUs are described in {described} (CDI), which Docker {version} does not know",
             "containers train on the CPU, without an error",
             f"{newer}; or nvidia-ctk runtime configure --runtime=docker",
+        )
+    if "failed" in machine.run("systemctl", "is-active", "nvidia-cdi-refresh.service").out:
+        return fail(
+            "toolkit",
+            "nvidia-cdi-refresh.service has failed: the GPUs are described nowhere (CDI)",
+            "no container with GPUs starts: unresolvable CDI devices",
+            "sudo systemctl restart nvidia-cdi-refresh; why: journalctl -u nvidia-cdi-refresh",
         )
     return fail(
         "toolkit",

@@ -68,7 +68,11 @@ def examine(machine: Machine) -> Finding:
 def _little_space(machine: Machine, text: str) -> Finding | None:
     """CUDA reserves addresses for all memory of machine and GPUs, and uses few of them."""
     space = _limit(text, "address space")
-    if space is None or space == math.inf or not nvidia.ask(machine)[1]:
+    gpus = nvidia.ask(machine)[1]
+    needed = (limits.memory_total(machine.root) or 0) + sum(
+        (gpu.number("memory.total") or 0) * 2**20 for gpu in gpus
+    )
+    if space is None or not gpus or space >= needed:
         return None
     return fail(
         "limits",

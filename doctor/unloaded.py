@@ -13,11 +13,7 @@ from host.machine import Machine
 # What Slurm tells a job that was given GPUs.
 _ASKED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS")
 _OPEN = ("nouveau", "NovaCore", "nova_core", "nova", "nvidiafb", "rivafb")
-_NOUVEAU = (
-    "printf 'blacklist %s\\n' nouveau nova nova_core nova_drm{more} | sudo tee"
-    " /etc/modprobe.d/no-nouveau.conf;"
-    " sudo {initramfs}; {install} && sudo reboot{note}"
-)
+_NOUVEAU = distribution.KEPT_AWAY + "; {install} && sudo reboot{note}"
 _OLD = "   # a card before Turing: its closed modules of branch 580 at the most, no open ones"
 _DENIED = r"avc:\s+denied\s+\{ module_load \}.*nvidia"
 

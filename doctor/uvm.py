@@ -54,8 +54,8 @@ def missing(machine: Machine, version: str) -> Finding | None:
 
 def not_yet(machine: Machine) -> str:
     """A word where the first program is to load it, which now and then does not come about."""
-    inside = limits.in_container(machine.root) or kind.is_lxc(machine)
-    if inside or not _not_loaded(machine) or machine.exists("/dev/nvidia-uvm"):
+    other = limits.in_container(machine.root) or kind.is_lxc(machine) or kind.is_jetson(machine)
+    if other or not _not_loaded(machine) or machine.exists("/dev/nvidia-uvm"):
         return ""
     return "; nvidia_uvm is not loaded yet: if CUDA says unknown error, sudo modprobe nvidia_uvm"
 

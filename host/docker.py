@@ -121,8 +121,9 @@ def handover(machine: Machine | None = None) -> str | None:
     folders = map(str, _json(asked, list))
     specs = [f"{folder}/{name}" for folder in folders for name in machine.names(folder)]
     # What only root may read the engine reads.
-    told = [machine.read(path) or ("nvidia" in path and "nvidia.com/gpu") or "" for path in specs]
-    if any("nvidia.com/gpu" in each for each in told):
+    told = [(path, machine.read(path)) for path in specs]
+    closed = any("nvidia" in path for path, text in told if text is None)
+    if closed or any("nvidia.com/gpu" in (text or "") for _, text in told):
         return "cdi"
     # Engines from 28.3 on say themselves what they found.
     listed = machine.run("docker", "info", "--format", "{{json .DiscoveredDevices}}", seconds=60)

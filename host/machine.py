@@ -109,13 +109,16 @@ class Machine:
         return found
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Whether there is such a file or folder; False where that cannot be seen."""
         place = self._place(path)
-        if place.is_dir():
-            self._folders.setdefault(path, [])
-        elif place.exists():
-            self._files.setdefault(path, "")
-        return place.exists()
+        try:
+            if place.is_dir():
+                self._folders.setdefault(path, [])
+            elif place.exists():
+                self._files.setdefault(path, "")
+            return place.exists()
+        except (OSError, ValueError):
+            return False
 
     def real(self, path: str) -> str:
         """The path without symbolic links."""

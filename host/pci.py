@@ -13,7 +13,7 @@ _DEVICES = "/sys/bus/pci/devices"
 _LANE = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
 _REACHES = 0.84
 INTEL = "0x8086"
-_TURING, _BLACKWELL = 0x1E00, 0x2900
+_MAXWELL, _TURING, _BLACKWELL = 0x1340, 0x1E00, 0x2900
 THUNDERBOLT = "/sys/bus/thunderbolt/devices"
 _BRIDGES = 4  # on the way to a card outside: a port, and two switches of two
 _TUNNELLED = 4  # lanes at most
@@ -68,6 +68,11 @@ class Card:
     def has_gsp(self) -> bool:
         """Whether it has firmware of its own (GSP), as all from Turing on."""
         return self.device >= _TURING
+
+    @property
+    def is_maxwell(self) -> bool:
+        """Whether it is of Maxwell or later."""
+        return self.device >= _MAXWELL
 
     @property
     def is_blackwell(self) -> bool:

@@ -133,7 +133,6 @@ HEAD = "file_name,label"
         (HEAD, "https://example.org/{n}.png,{a}", "names an address, https://example.org/0.png"),
         (HEAD, "img/{n}.png,{a}|{b}\nimg/1{n}.png,{a}", "names several classes at once: cat|dog"),
         (HEAD, "img/{n}.png,\"['{a}', '{b}']\"\nimg/1{n}.png,['{a}']", "at once: ['cat"),
-        (HEAD, "img/{n}.png,{a} {b}\nimg/1{n}.png,{a}\nimg/2{n}.png,{b}", "at once: cat dog"),
         ("file_name," + ",".join(f"value{n}" for n in range(99)), "img/{n}.png" + ",0" * 99,
          "value9, value10 and 88 more → name one"),
     ],
@@ -163,6 +162,20 @@ def test_names_of_classes_may_hold_commas_and_words(tmp_path) -> None:
     assert read(tmp_path).classes == ["hot dog", "maillot", "maillot, tank suit"]
 
 
+@pytest.mark.parametrize("several", [True, False])
+def test_words_of_several_classes_are_several_labels(tmp_path, several) -> None:
+    """As PASCAL's tags; one such name may be a class of its own, as a coat of black and white."""
+    lay(tmp_path, {"img": PNG}, each=24)
+    names = ["cat", "dog", "cow", *(["cat dog", "cow dog", "cow cat"] if several else ["cow cat"])]
+    rows = [f"img/{n}.png,{names[n % len(names)]}" for n in range(24)]
+    (tmp_path / "labels.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    if not several:
+        assert "cow cat" in read(tmp_path).classes
+        return
+    with pytest.raises(DataError, match="names several classes at once: cat dog"):
+        read(tmp_path)
+
+
 def test_columns_that_mean_something_are_told(tmp_path) -> None:
     lay(tmp_path, {"img": PNG}, each=20)
     head = "file_name,label,patient_id,exclude,xmin"
@@ -178,6 +191,16 @@ def test_columns_that_mean_something_are_told(tmp_path) -> None:
     divided = [f"{row},{'train' if n < 16 else 'val'}" for n, row in enumerate(rows)]
     (tmp_path / "labels.csv").write_text("\n".join([f"{head},split", *divided]) + "\n")
     assert not any("patient_id" in doubt for doubt in read(tmp_path).doubts)
+    torn = [f"{row},{'train' if n % 4 < 3 else 'val'}" for n, row in enumerate(rows)]
+    (tmp_path / "labels.csv").write_text("\n".join([f"{head},split", *torn]) + "\n")
+    said = "5 of 5 values of labels.csv's column patient_id are in training and in another split"
+    assert any(said in doubt for doubt in read(tmp_path).doubts)
+
+
+def test_a_line_without_a_column_is_refused(tmp_path) -> None:
+    (tmp_path / "labels.jsonl").write_text("{}\n")
+    with pytest.raises(DataError, match="has no column file_name; its columns: "):
+        read(tmp_path / "labels.jsonl")
 
 
 def test_a_list_that_says_no_split_and_names_several(tmp_path) -> None:

@@ -529,7 +529,10 @@ def test_a_column_of_splits(tmp_path) -> None:
     text += "pictures/6.png,a,val\npictures/7.png,b,val\npictures/8.png,a,test\n"
     found = read(listed(tmp_path, text))
     assert (len(found.train), len(found.validation)) == (6, 2)
-    assert found.left_out == {"pictures/9.png": "in no list", "test": "validation is val"}
+    assert found.left_out == {
+        "pictures/9.png": "in no list",
+        "test, 1 picture": "validation is val",
+    }
     listed(tmp_path, text.replace("b,val", "b,"))
     refused(tmp_path, r"1 rows have no split: metadata\.csv:9")
     listed(tmp_path, text.replace("b,val", "b,mine"))

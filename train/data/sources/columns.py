@@ -1,7 +1,7 @@
 """Which columns of a list are read, and what the others may mean to whoever wrote them."""
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,14 @@ from host.errors import DataError
 from host.text import some
 from train.config import Data
 from train.data.sources.layout import NOBODY
-from train.data.sources.tree import HELD_OUT
+from train.data.sources.tree import HELD_OUT, TRAINING
 from train.data.sources.walk import has_suffix
 
-PICTURE = (
+PATH = (
     *("file_name", "filename", "file", "filepath", "file_path", "path"),
-    *("image_path", "image", "img", "image_name", "image_file", "image_id", "img_path", "fname"),
+    *("image_path", "image", "img"),
 )
+PICTURE = (*PATH, "image_name", "image_file", "image_id", "img_path", "fname")
 LABEL = ("label", "class", "target", "category", "label_name", "class_name", "labels", "species")
 SPLIT = ("split", "subset", "partition")
 # What other trainers divide by.
@@ -90,15 +91,16 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
 def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:
     """A line for each other column that may mean something."""
     others = [n for n in rows[0] if n not in (read.picture, read.label, read.split)]
-    for name in others:
-        values = Counter(str(row.get(name)) for row in rows)
-        repeated = 1 < len(values) < len(rows)
-        if _GROUP.fullmatch(name) and repeated and not split and read.split is None:
+    yield from _torn(path, rows, read, others)
+    classes = len({str(row.get(read.label)) for row in rows})
+    for name in filter(_GROUP.fullmatch, [] if split or read.split else others):
+        if classes < len({str(row.get(name)) for row in rows}) < len(rows):
             yield (
                 f"{path.name} has a column {name}: pictures of the same one may be in training and"
                 " in validation, which flatters every figure; a column split keeps them apart"
             )
-        if _LEAVES_OUT.fullmatch(name) and len(values) > 1:
+    for name in filter(_LEAVES_OUT.fullmatch, others):
+        if len({str(row.get(name)) for row in rows}) > 1:
             yield f"{path.name} has a column {name}, which is not read: all rows are trained on"
     if any(name.lower() in _BOX for name in others):
         yield f"{path.name} has boxes, which are not read: whole pictures are trained on"
@@ -106,6 +108,23 @@ def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:
     odd = sorted(name for name in nobody if name.strip().lower() in NOBODY)
     if odd:
         yield f"classes of pictures that nobody has labelled, by their names: {some(odd)}"
+
+
+def _torn(path: Path, rows: Rows, read: Columns, others: Sequence[str]) -> Iterator[str]:
+    """Patients and the like of whom pictures are in several splits."""
+    if read.split is None:
+        return
+    for name in filter(_GROUP.fullmatch, others):
+        found: dict[str, set[bool]] = defaultdict(set)
+        for row in rows:
+            trained = str(row.get(read.split)).strip().lower() in TRAINING
+            found[str(row.get(name))].add(trained)
+        torn = [value for value, splits in found.items() if len(splits) > 1]
+        if torn:
+            yield (
+                f"{len(torn):,} of {len(found):,} values of {path.name}'s column {name} are in"
+                f" training and in another split, which flatters every figure: {some(torn)}"
+            )
 
 
 def _column(

@@ -23,9 +23,9 @@ def splits(config: Data) -> Found:
         raise DataError("data.source is folder, but data.root is not set", "add --data.root DIR")
     root = Path(config.root)
     if root.is_file():
-        if root.suffix.lower() not in listing.SUFFIXES:
+        if root.suffix.lower() not in walk.LISTS:
             raise DataError(
-                f"{root} is a file, and no list ({', '.join(listing.SUFFIXES)})",
+                f"{root} is a file, and no list ({', '.join(walk.LISTS)})",
                 "data that is no pictures in files comes from a function: --data.source"
                 " my_package.data:tables (docs/EXTENDING.md)"
                 if root.suffix.lower() in _ARRAYS

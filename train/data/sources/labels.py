@@ -15,6 +15,7 @@ _MOST = 1 << 20
 _WORD = 2
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 _WHOLE = re.compile(r"(-?[0-9]+)\.0*$")  # as a table's column of numbers has it that has gaps
+_SPACED = 3
 _FIX = "mend the labels, or name another column with --data.label_column"
 
 
@@ -116,13 +117,14 @@ def _check_amounts(names: Sequence[str]) -> None:
 def _check_single(names: Sequence[str]) -> None:
     """Refuse labels that name several classes at once."""
     known = {*names}
+    # A coat may be black white; where many are called so, each is of several.
+    spaced = [name for name in names if len(name.split()) > 1 and {*name.split()} <= known]
     for name in names:
-        listed = name.startswith("[") and name.endswith("]")
+        listed = re.fullmatch(r"\[.*['\",].*\]", name)
         parts = {part.strip() for part in re.split("[|;]", name)}
-        others = [{part.strip() for part in name.split(by)} for by in (",", None)]
-        several = (len(parts) > 1 and known & parts) or any(
-            len(each) > 1 and each <= known for each in others
-        )
+        commas = {part.strip() for part in name.split(",")}
+        several = (len(parts) > 1 and known & parts) or (len(commas) > 1 and commas <= known)
+        several = several or (len(spaced) >= _SPACED and name in spaced)
         if listed or several:
             raise DataError(
                 f"a label names several classes at once: {name}",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from host.errors import DataError
 from host.text import some
-from train.data.sources.walk import entries
+from train.data.sources.walk import LISTS, entries
 
 # Folders that stand beside pictures, and are mostly no classes.
 _BESIDE = {
@@ -18,12 +18,11 @@ _BESIDE = {
     *("metadata", "segmentation", "segmentations", "thumbnails", "thumbs", "trimaps"),
 }
 # What is put in the place of a class that nobody knows.
-NOBODY = {"", "?", "-", "n/a", "na", "nan", "none", "null", "unlabeled", "unlabelled", "no_label"}
+NOBODY = {"", "?", "n/a", "na", "nan", "null", "unlabeled", "unlabelled", "no_label"}
 _MASK = re.compile(r"(.+)[_-](?:gt|\w*(?:mask|depth|segm|label)\w*)", re.IGNORECASE)
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
 _TRAIN = re.compile(r"(?<![^_-])train(ing)?(?![^\d_-])", re.IGNORECASE)
 _HELD = re.compile(r"(?<![^_-])(test(ing)?|val|valid|validation|eval)(?![^\d_-])", re.IGNORECASE)
-_LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _OTHER_LISTS = (".json", ".manifest", ".txt", ".mat", ".xml")
 # What says nothing of classes, and what most likely does.
 _SAYS = re.compile(r"^(?!.*(licen[sc]e|readme|submission|notice|requirements))", re.IGNORECASE)
@@ -60,9 +59,12 @@ def _check(root: Path, split: str, inner: Mapping[str, Counter[str]]) -> None:
     """
     classes = list(inner)
     if not split:
-        train = [name for name in classes if _TRAIN.search(name)]
-        held = [name for name in classes if _HELD.search(name) and name not in train]
-        if train and held:
+        # Alike but for that word: a bullet_train and a test_tube are none.
+        parts = {re.sub(r"\d+$", "", _TRAIN.sub("", n)): n for n in classes if _TRAIN.search(n)}
+        rest = {n: re.sub(r"\d+$", "", _HELD.sub("", n)) for n in classes if _HELD.search(n)}
+        held = [name for name, other in rest.items() if other in parts]
+        train = sorted({parts[rest[name]] for name in held})
+        if held:
             raise DataError(
                 f"{root} has class folders {some(train)} and {some(held)}, which seem to be splits",
                 "rename them to train and validation, with a folder for each class in them; or"
@@ -100,7 +102,8 @@ def _doubts(found: Classes, inner: Mapping[str, Counter[str]]) -> Iterator[str]:
             f"pictures lie deeper than their class folders: {deep[0]} holds"
             f" {some(sorted(inner[deep[0]]))}, and all of them are of the class {deep[0]}"
         )
-    odd = [name for name in classes if name.lower() in _BESIDE]
+    faces = sum("mask" in name.lower() for name in classes) > 1  # with and without
+    odd = [n for n in classes if n.lower() in _BESIDE and not (faces and "mask" in n.lower())]
     if odd:
         yield f"class folders that are no classes by their names: {some(odd)}; else take them away"
     nobody = [name for name in classes if name.lower() in NOBODY]
@@ -119,7 +122,11 @@ def _doubts(found: Classes, inner: Mapping[str, Counter[str]]) -> Iterator[str]:
 
 def _unread(root: Path, split: str, found: Classes, left_out: Mapping[str, str]) -> Iterator[str]:
     """What lies beside the class folders and may belong to them."""
-    packed = [name for name in left_out if name.lower().endswith(_ARCHIVES)]
+    packed = [
+        name
+        for name in left_out
+        if name.lower().endswith(_ARCHIVES) and name.partition(".")[0] not in found
+    ]
     if packed:
         yield f"archives are not looked into: {some(packed)}; unpack what belongs to the data"
     listed = "" if split else _listing(root, found)
@@ -141,10 +148,10 @@ def beside(root: Path) -> str:
     """Where else the classes may stand: in a list in the folder, or beside it; for a line's end."""
     for folder in (root, root.parent):
         files: list[str] = []
-        with suppress(DataError):
+        with suppress(DataError, OSError):
             files = [entry.name for entry in entries(folder) if entry.is_file()]
         files = sorted(filter(_SAYS.search, files), key=lambda n: (not _OF_CLASSES.search(n), n))
-        lists = [name for name in files if name.lower().endswith(_LISTS)]
+        lists = [name for name in files if name.lower().endswith(LISTS)]
         if lists:
             return (
                 f"; or, if {lists[0]} has the classes: --data.root {folder / lists[0]}"
@@ -172,14 +179,15 @@ def is_split(path: str, held: bool) -> bool:
 
 def _listing(root: Path, found: Classes) -> str:
     """The list in the folder that names most of these pictures; empty where none names any."""
-    stems = {Path(name).stem for each in found.values() for name in list(each)[:_LOOKED_FOR]}
+    names = {Path(name).name for each in found.values() for name in list(each)[:_LOOKED_FOR]}
+    # A number is no name of a picture alone.
+    names |= {Path(name).stem for name in names if not Path(name).stem.isdecimal()}
     best, most = "", 0
     for entry in entries(root):
-        if not entry.is_file() or not entry.name.lower().endswith(_LISTS):
+        if not entry.name.lower().endswith(LISTS):
             continue
-        with Path(entry.path).open(encoding="utf-8", errors="replace") as file:
-            words = {*re.split(r"[,;\t\n\"/\\]", file.read(_HEAD))}
-        count = len(stems & (words | {word.rpartition(".")[0] for word in words}))
-        if count > most:
-            best, most = entry.name, count
+        with suppress(OSError), Path(entry.path).open(encoding="utf-8", errors="replace") as file:
+            count = len(names & {*re.split(r"[,;\t\n\"/\\]", file.read(_HEAD))})
+            if count > most:
+                best, most = entry.name, count
     return best

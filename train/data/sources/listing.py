@@ -16,13 +16,12 @@ from host.text import some
 from train.config import Data
 from train.data.pictures import Found, Labelled, two_splits
 from train.data.sources import labels, strays
-from train.data.sources.columns import LABEL, PICTURE, SPLIT
+from train.data.sources.columns import LABEL, PATH, PICTURE, SPLIT
 from train.data.sources.files import files
 from train.data.sources.rows import LINE, Row, first_rows, is_file, rows_of, split_of, text_of
 from train.data.sources.tree import HELD_OUT
-from train.data.sources.walk import Walk, entries, is_folder
+from train.data.sources.walk import LISTS, Walk, entries, has_suffix, is_folder
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 # What a list says of a picture that is no class of it.
 _ELSE = (
     *("", "unnamed: 0", "text", "caption", "captions", "prompt", "description", "title", "url"),
@@ -57,7 +56,7 @@ def lists(root: Path, config: Data) -> dict[str, list[Path]]:
 
 
 def _is_list(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    return path.suffix.lower() in LISTS and not path.name.startswith(".")
 
 
 def _labelled(path: Path, config: Data) -> bool:
@@ -79,7 +78,8 @@ def _classified(rows: list[dict[str, Any]]) -> bool:
     values, each of several pictures. Whoever reads the list asks for its name.
     """
     names = list(rows[0]) if rows else []
-    if not any(name.lower() in PICTURE for name in names):
+    paths = [n for n in names if n.lower() in PATH or has_suffix(str(rows[0][n]))]
+    if not any(name.lower() in PICTURE for name in paths):
         return False
     others = [name for name in names if name.lower() not in (*PICTURE, *SPLIT, *_ELSE)]
     for name in others:
@@ -120,7 +120,7 @@ def splits(config: Data, root: Path, found: dict[str, list[Path]]) -> Found:
     made = _found(config, folder, rows, walk)
     unlisted = sum(why == _UNLISTED for why in made.left_out.values())
     if unlisted:
-        doubts.append(f"{unlisted:,} pictures of {folder} are in no list, and are left out")
+        doubts.append(f"in no list, and left out: {unlisted:,} of the pictures in {folder}")
     return replace(made, doubts=doubts)
 
 
@@ -139,7 +139,9 @@ def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> 
         )
     left_out = {name: why for name, why in walk.left_out.items() if not _is_list(Path(name))}
     left_out |= {
-        name: f"validation is {held_name}" for name in rows if name not in (train_name, held_name)
+        f"{name}, {len(split):,} picture{'s' * (len(split) > 1)}": f"validation is {held_name}"
+        for name, split in rows.items()
+        if name not in (train_name, held_name)
     }
     named = {row.name for split in rows.values() for row in split}
     left_out |= {name: _UNLISTED for name in walk.pictures if name not in named}

@@ -17,12 +17,16 @@ def find(rows: dict[str, list[Row]], root: Path, walk: Walk) -> list[str]:
     that of one picture alone.
     """
     there = {*walk.pictures, *walk.bad}
-    strayed = [
-        (each, place)
-        for each in rows.values()
-        for place, row in enumerate(each)
-        if row.alone and row.name not in there and not is_file(root / row.name)
-    ]
+    strayed = []
+    for each in rows.values():
+        gone = [
+            place
+            for place, row in enumerate(each)
+            if row.alone and row.name not in there and not is_file(root / row.name)
+        ]
+        # Where some lie as they are named, a missing one is missing.
+        if len(gone) == sum(row.alone for row in each):
+            strayed += [(each, place) for place in gone]
     by_name: dict[str, list[str]] = defaultdict(list)
     for path in there if strayed else ():
         name = path.rpartition(os.sep)[2]
@@ -33,7 +37,12 @@ def find(rows: dict[str, list[Row]], root: Path, walk: Walk) -> list[str]:
         name = each[place].name.rpartition(os.sep)[2]
         # Labels are of training pictures, where the list does not say otherwise: a test has none.
         held = each[place].split in HELD_OUT
-        fitting = [path for path in by_name[name] if not layout.is_split(path, not held)]
+        folder = each[place].name[: -len(name)]  # of the list
+        fitting = [
+            path
+            for path in by_name[name]
+            if path.startswith(folder) and not layout.is_split(path[len(folder) :], not held)
+        ]
         if len(fitting) == 1:
             each[place] = replace(each[place], name=fitting[0])
             count, first = count + 1, first or f"{name} is {fitting[0]}"

@@ -16,6 +16,7 @@ _SUFFIXES = {
     *(".nef", ".nii", ".npy", ".npz", ".orf", ".psd", ".raf", ".rw2", ".svg", ".dds", ".icns"),
     *(".im", ".cur", ".xbm", ".xpm", ".fits", ".fit", ".pfm", ".mpo", ".jls"),
 }
+LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
 _HEADS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"II*\0", b"MM\0*", b"BM", b"RIFF")
 # What file servers, systems and archives put beside the data.
 _SYSTEM = {"__MACOSX", "@eaDir", "lost+found", "$RECYCLE.BIN", "System Volume Information"}
