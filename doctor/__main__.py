@@ -48,7 +48,9 @@ def main() -> int:
     options, unknown = parser.parse_known_args()
     prepare_output()
     if unknown:
-        fix = "an experiment's knobs go into its file (--verify FILE); --help says what it takes"
+        knob = "an experiment's knobs go into its file (--verify FILE)"
+        fix = knob if unknown[0].startswith("--") else "take it away: it looks at everything"
+        fix += "; --help says what it takes"
         return _refused(UsageError(f"unknown argument {unknown[0]}", fix))
     wrong: list[finding.Finding] = []
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import kind
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, limits
 from host.machine import Machine
@@ -81,7 +82,7 @@ def few(left: int, total: int) -> bool:
 
 def owner(machine: Machine) -> Finding:
     """What is written into can be written by the caller."""
-    me = machine.run("id", "-u").out.strip()
+    me = kind.user(machine)
     for path in _written(machine):
         if not machine.exists(path) or machine.run("test", "-w", path).code != 1:
             continue

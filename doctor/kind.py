@@ -26,6 +26,11 @@ def is_guest(machine: Machine) -> bool:
     return _GUEST.search(" ".join(said)) is not None
 
 
+def user(machine: Machine) -> str:
+    """Who asks, by number; empty where the system does not say."""
+    return machine.run("id", "-u").out.strip()
+
+
 def is_lxc(machine: Machine) -> bool:
     """Whether it is a container of LXC (Proxmox, Incus), with a system of its own."""
     return "lxc" in (

@@ -154,15 +154,10 @@ def memory(machine: Machine) -> Finding:
     return known or ok("memory", seen)
 
 
-def _is_user(machine: Machine) -> bool:
-    """Whether this is anybody but root; False where the system does not say."""
-    return machine.run("id", "-u").out.strip() not in ("", "0")
-
-
-def _own(machine: Machine, path: str) -> bool:
-    """Whether a folder is this user's."""
+def _is_anothers(machine: Machine, path: str) -> bool:
+    """Whether a folder is neither this user's nor theirs who may write anywhere."""
     owner = machine.run("stat", "-c", "%u", path).out.strip()
-    return owner != "" and owner == machine.run("id", "-u").out.strip()
+    return kind.user(machine) not in ("", "0", owner)
 
 
 def shared_memory(machine: Machine) -> Finding:
@@ -174,8 +169,7 @@ def shared_memory(machine: Machine) -> Finding:
     if (
         re.fullmatch("[0-7]{3,4}", mode)
         and not int(mode[-1]) & 2
-        and _is_user(machine)
-        and not _own(machine, _SHARED)
+        and _is_anothers(machine, _SHARED)
     ):
         return fail(
             "shared memory",

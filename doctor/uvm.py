@@ -136,7 +136,7 @@ def _not_loaded(machine: Machine) -> bool:
 
 def _unmade(machine: Machine) -> bool:
     """Whether nobody but root could load it."""
-    if machine.run("id", "-u").out.strip() in ("", "0"):
+    if kind.user(machine) in ("", "0"):
         return False
     if machine.exists("/dev/nvidia-uvm") or machine.has("nvidia-modprobe"):
         return False

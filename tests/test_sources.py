@@ -558,7 +558,7 @@ def test_a_list_for_each_split(tmp_path) -> None:
             ("pictures/3.png", "pictures/x.png"),
             r"x\.png \(no such picture, but metadata.csv:5",
         ),
-        (("pictures/3.png,b", "pictures/2.png,b"), "1 rows give a picture another label"),
+        (("pictures/3.png,b", "pictures/2.png,b"), "1 row gives a picture another label"),
         (("pictures/3.png,b", "pictures/3.png,"), r"1 of the training labels are missing.*csv:5"),
         (("pictures/3.png,b", "pictures/3.png"), "line 5 has not as many fields"),
         (("pictures/3.png,b", "pictures/3.png,b,c"), "line 5 has not as many fields"),
@@ -602,7 +602,7 @@ def test_a_list_that_contradicts_the_folders(root) -> None:
     rows = [f"{n}/{i}.png,{n}" for n in ("dark", "light") for i in range(4)]
     rows[0] = "dark/0.png,light"
     (root / "train" / "metadata.csv").write_text("\n".join(["file_name,label", *rows]) + "\n")
-    refused(root, r"1 rows give a picture another class than the folder.*metadata\.csv:2")
+    refused(root, r"1 row gives a picture another class than the folder.*metadata\.csv:2")
 
 
 def test_a_list_may_name_what_lies_elsewhere_where_that_is_allowed(tmp_path) -> None:

@@ -81,6 +81,12 @@ def doubts(parts: Parts) -> Iterator[str]:
             f" rate does not reach {config.optim.lr:g}; set"
             f" --optim.warmup{'_epochs' * (config.optim.warmup_epochs > 0)} lower"
         )
+    every = config.eval.every or order.steps(len(images.train), config.batch_size)
+    if config.eval.patience and steps < (config.eval.patience + 1) * every:
+        yield (
+            f"eval.patience {config.eval.patience} ends nothing: the run has {steps // every}"
+            f" evaluations, {every} steps apart; --eval.every sets them closer"
+        )
     norms = [m for m in parts.unwrapped.modules() if isinstance(m, _BatchNorm) and m.training]
     if norms and config.micro_batch < _FEW and config.lanes > 1:
         yield (

@@ -49,7 +49,7 @@ def held(root: Path, key: str) -> Iterator[None]:
         fcntl.lockf(handle, fcntl.LOCK_EX)
     except OSError as error:
         if launcher.rank() == 0:
-            said = f"warning: cannot lock {root} ({error.strerror}): every process looks for itself"
+            said = f"warning: cannot lock {root} ({_why(error)}): every process looks for itself"
             print(printable(said), file=sys.stderr)
     try:
         yield
@@ -69,6 +69,12 @@ def read(root: Path, key: str) -> Arrays | None:
         return None
 
 
+def _why(error: OSError) -> str:
+    """What went wrong, in words."""
+    is_file = isinstance(error, (FileExistsError, NotADirectoryError))
+    return "it is a file, and no folder" if is_file else str(error.strerror)
+
+
 def write(root: Path, key: str, arrays: Arrays) -> None:
     """Keep arrays under `key`. Where that cannot be done, it is said, and they are made again."""
     data = save(arrays)
@@ -78,7 +84,7 @@ def write(root: Path, key: str, arrays: Arrays) -> None:
     except OSError as error:
         if launcher.rank() == 0:
             said = (
-                f"warning: cannot write {root} ({error.strerror}): what is found out about the data"
+                f"warning: cannot write {root} ({_why(error)}): what is found out about the data"
                 " is found out again at each start; --data.cache_dir names another place"
             )
             print(printable(said), file=sys.stderr)

@@ -158,9 +158,9 @@ def no_columns(config: Data, what: str) -> None:
     Raises:
         UsageError: one is set.
     """
-    for knob in ("image_column", "label_column"):
-        if getattr(config, knob) is not None:
-            raise UsageError(
-                f"data.{knob} is set, and {what} have no columns",
-                f"take it away: --data.{knob} null",
-            )
+    told = [knob for knob in ("image_column", "label_column") if getattr(config, knob) is not None]
+    if told:
+        raise UsageError(
+            f"data.{told[0]} is set, and {what} have no columns",
+            f"take it away: {' '.join(f'--data.{knob} null' for knob in told)}",
+        )

@@ -42,7 +42,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         near = nearest(path.stem, [p.stem for p in path.parent.glob("*.yaml")])
         raise UsageError(
-            f"there is no config file {path}{near}", "name one, such as configs/digits.yaml"
+            f"there is no config file {path}{near}",
+            "name one" + ", such as configs/digits.yaml" * (not near),
         ) from error
     except OSError as error:
         raise UsageError(

@@ -156,7 +156,8 @@ def _aside(folder: Path) -> Iterator[Path]:
         with TemporaryDirectory(dir=folder, prefix=".new-") as name:
             yield Path(name)
     except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}", "name another: --to") from error
+        why = "it is a file" if folder.is_file() else error.strerror
+        raise UsageError(f"cannot make {folder}: {why}", "name another: --to") from error
 
 
 def _put(

@@ -188,10 +188,14 @@ def _compare_folders(chosen: dict[str, list[Row]]) -> None:
     ]
     if torn:
         raise DataError(
-            f"{len(torn):,} rows give a picture another class than the folder it lies in:"
+            f"{len(torn):,} row{_s(torn)} a picture another class than the folder it lies in:"
             f" {some(torn)}",
             "take the list away, or the pictures out of class folders",
         )
+
+
+def _s(rows: list[str]) -> str:
+    return "s give" if len(rows) > 1 else " gives"
 
 
 def _once(rows: list[Row], left_out: dict[str, str]) -> list[Row]:
@@ -206,7 +210,7 @@ def _once(rows: list[Row], left_out: dict[str, str]) -> list[Row]:
             left_out[f"{row.place}: {row.name}"] = "listed twice"
     if torn:
         raise DataError(
-            f"{len(torn):,} rows give a picture another label than an earlier row: {some(torn)}",
+            f"{len(torn):,} row{_s(torn)} a picture another label than an earlier one: {some(torn)}",
             "keep one row for each picture",
         )
     return list(first.values())
