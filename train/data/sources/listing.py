@@ -210,7 +210,7 @@ def _once(rows: list[Row], left_out: dict[str, str]) -> list[Row]:
             left_out[f"{row.place}: {row.name}"] = "listed twice"
     if torn:
         raise DataError(
-            f"{len(torn):,} row{_s(torn)} a picture another label than an earlier one: {some(torn)}",
+            f"{len(torn):,} row{_s(torn)} a picture another label than one before: {some(torn)}",
             "keep one row for each picture",
         )
     return list(first.values())
