@@ -472,6 +472,16 @@ def test_a_warm_up_that_takes_the_whole_run_is_warned_of(cli, tmp_path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("every", "warned"), [(2, True), (1, False)])
+def test_patience_that_ends_nothing_is_warned_of(cli, tmp_path, every, warned) -> None:
+    words = ["--eval.patience", 2, "--eval.every", every, "--max_steps", 4, "--run", tmp_path / "r"]
+    done = cli("fit", *DIGITS, *words)
+    assert done.code == 0
+    said = "warning: eval.patience 2 ends nothing: the run has 2 evaluations, 2 steps apart"
+    assert (said in done.out) is warned
+
+
+@pytest.mark.slow
 def test_steps_that_the_epochs_do_not_reach_are_warned_of(cli, tmp_path) -> None:
     for asked, warned in ((12, True), (11, False)):
         words = ["--epochs", 0.98, "--max_steps", asked, "--run", tmp_path / str(asked)]
