@@ -55,7 +55,7 @@ def wrong(machine: Machine, way: str) -> Finding | None:
                 "docker run --gpus, which we use, gives containers no GPU, or does not start them",
                 fix,
             )
-    if re.search(r"^\s*no-cgroups\s*=\s*true", config, re.MULTILINE) is None:
+    if not spares_cgroups(machine):
         return None
     if "rootless" in told(machine, "SecurityOptions") or kind.is_lxc(machine):
         return None
@@ -69,6 +69,11 @@ def wrong(machine: Machine, way: str) -> Finding | None:
         "containers may not open the GPUs: Failed to initialize NVML: Unknown Error",
         f"{NO_CGROUPS}=false && sudo systemctl restart docker",
     )
+
+
+def spares_cgroups(machine: Machine) -> bool:
+    """Whether it is told to open the GPUs to no container, as a rootless engine needs it."""
+    return re.search(r"^\s*no-cgroups\s*=\s*true", text(machine), re.MULTILINE) is not None
 
 
 def unasked(machine: Machine) -> bool:

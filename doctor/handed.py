@@ -71,7 +71,7 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     set_up = _set_up(machine, said)
     if set_up is not None:
         return set_up
-    spared = re.search(r"^\s*no-cgroups\s*=\s*true", configured.text(machine), re.MULTILINE)
+    spared = configured.spares_cgroups(machine)
     for sign, why, fix in complaints.UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
             return _UNHEARD if f"{NO_CGROUPS}=true" in fix and spared else (why, fix)

@@ -334,21 +334,17 @@ def test_a_holdout_where_there_is_a_validation_split(root, mnist, tmp_path, form
     assert said not in load(Data(**config)).doubts
 
 
+def shown(cli, root: Path) -> str:
+    """What `make data` prints of a folder."""
+    words = ["--data.source", "folder", "--data.root", root, "--batch_size", 4]
+    return cli("data", *words, "--picture", root.parent / "p.png").out
+
+
 def test_of_what_is_left_out_for_one_reason_some_are_listed(tmp_path, cli) -> None:
     root = lay(tmp_path / "set", {f"{n:02}.png": n for n in range(40)})
     named = "".join(f"{n:02}.png,{'ab'[n // 4 % 2]}\n" for n in range(0, 40, 4))
     (root / "labels.csv").write_text(f"file_name,label\n{named}")
-    said = cli(
-        "data",
-        "--data.source",
-        "folder",
-        "--data.root",
-        root,
-        "--batch_size",
-        4,
-        "--picture",
-        tmp_path / "p.png",
-    ).out
+    said = shown(cli, root)
     assert "left out: 30\n" in said
     assert said.count(": in no list\n") == 20 + 1
     assert "\n  … and 10 more: in no list\n" in said
@@ -356,18 +352,8 @@ def test_of_what_is_left_out_for_one_reason_some_are_listed(tmp_path, cli) -> No
 
 def test_a_line_break_in_a_class_is_written_out(tmp_path, cli) -> None:
     layout = {f"{name}/{n}.png": n for name in ("a", "b\nc") for n in range(20)}
-    root = lay(tmp_path, layout)
-    said = cli(
-        "data",
-        "--data.source",
-        "folder",
-        "--data.root",
-        root,
-        "--batch_size",
-        4,
-        "--picture",
-        tmp_path / "p.png",
-    ).out
+    root = lay(tmp_path / "set", layout)
+    said = shown(cli, root)
     assert "\n  b\\nc: " in said
 
 

@@ -151,7 +151,7 @@ def _column(
 
 def _check_hot(path: Path, rows: Rows, others: list[str]) -> None:
     """Refuse a list with a column of 0 and 1 for each class."""
-    hot = [n for n in others if {str(row.get(n)).strip() for row in rows} <= {*_BITS}]
+    hot = [n for n in others if all(str(row.get(n)).strip() in _BITS for row in rows)]
     sums = [sum(float(row[name]) for name in hot) for row in rows]
     if len(hot) > 1 and not any(n.lower() in LABEL for n in others) and {*sums} == {1.0}:
         raise DataError(
