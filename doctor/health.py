@@ -204,6 +204,9 @@ def _sealed(machine: Machine) -> Finding | None:
     able = any(_SEALS.search(gpu.name) for gpu in visible.seen(machine))
     if not able or not kind.is_guest(machine):
         return None
+    # Where the mode is off, the state is "not-ready" too, and CUDA starts.
+    if "status: ON" not in machine.run("nvidia-smi", "conf-compute", "-f").out:
+        return None
     if "not-ready" not in machine.run("nvidia-smi", "conf-compute", "-grs").out:
         return None
     return fail(
