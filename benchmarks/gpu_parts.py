@@ -114,14 +114,15 @@ def gradients(name: str, side: int, device: torch.device) -> list[torch.Tensor]:
 # --- steps
 
 
-def images(count: int, side: int, classes: int) -> ImageData:
-    """Noise, resident: what is measured is the step."""
+def images(count: int, side: int, classes: int, dry: bool) -> ImageData:
+    """Noise in the device's memory, as the loop by hand has it: what is measured is the step."""
     shape = (3, side, side)
     seeds.seed_start(1)
     pixels = torch.randint(256, (count, *shape), dtype=torch.uint8)
     labels = torch.arange(count) % classes
     reading = Reading(max_pixels=1, background=0, white=None)  # there is nothing to read
     split = Split(Arrays(pixels), labels, shape, scale=None, reading=reading, resident=pixels)
+    split = split.on(device_of(dry))
     names = [str(n) for n in range(classes)]
     return ImageData(split, split, names, [0.5] * 3, [0.25] * 3, "", {}, {}, [])
 
@@ -154,7 +155,7 @@ def steps(dry: bool) -> None:
     if dry:
         plans = [("convnet, 8², batch 64", {"name": "convnet"}, 8, 64, "no")]
     for title, model, side, batch, precision in plans:
-        data = images(4 * batch, side, 10)
+        data = images(4 * batch, side, 10, dry)
         for lanes in (2,) if dry else (1, 4, 8):
             row = measured(model, data, lanes, batch, precision=precision, dry=dry)
             say(f"{title}, {lanes} lanes", row, "python benchmarks/gpu_parts.py steps", None)
@@ -183,7 +184,7 @@ def measured(
 
 def settings(dry: bool) -> None:
     """What changes speed, against the plain step, in lockstep at 1 lane; each changes the bits."""
-    data, batch = images(1024, 32, 10), 512
+    data, batch = images(1024, 32, 10, dry), 512
     base = {"name": "resnet18", "stem": "small"}
     for title, more in (
         ("plain", {}), ("channels_last", {"channels_last": True}),
@@ -217,7 +218,7 @@ def weighed(more: dict[str, Any], own: dict[str, Any], dry: bool) -> str:
     usual = experiment("lockstep", 4, 32, {"name": "vit_b_16", **more})
     moved = usual.optim.model_copy(update={"name": "adamw", **own})
     config = usual.model_copy(update={"optim": moved})
-    data = images(128, 224, 10)
+    data = images(128, 224, 10, dry)
     with started(config, "no", dry) as runtime, tempfile.TemporaryDirectory() as folder:
         ours = Ours(config, runtime, data, Path(folder))
         torch.cuda.reset_peak_memory_stats()
@@ -245,7 +246,7 @@ def timed(optimizer: torch.optim.Optimizer) -> float:
 def syncs(dry: bool) -> None:
     """Ten steps between two log lines, under torch's own watch for waits and under the profiler."""
     config = experiment("lockstep", 4, 256, {"name": "resnet18", "stem": "small"})
-    data = images(1024, 32, 10)
+    data = images(1024, 32, 10, dry)
     for precision in ("no", "bf16", "fp16"):
         with started(config, precision, dry) as runtime, tempfile.TemporaryDirectory() as folder:
             ours = Ours(config, runtime, data, Path(folder))
