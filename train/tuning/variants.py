@@ -48,14 +48,9 @@ def fastest(config: Config, trials: Trials, rows: list[Row], said: list[str]) ->
     """The fastest of what was measured: taken at `fast`, else named, for it changes the bits."""
     precision = trials.plan(config).precision
     model = config.model
-    same = [
-        r
-        for r in rows
-        if (r["precision"], r["channels_last"], r["compile"])
-        == (precision, model.channels_last, model.compile)
-        and "error" not in r
-    ]
+    used = {"precision": precision, "channels_last": model.channels_last, "compile": model.compile}
     good = [row for row in rows if "error" not in row]
+    same = [row for row in good if all(row[name] == value for name, value in used.items())]
     best = max(good, key=lambda row: float(row["samples_per_second"]))
     now = same[0] if same else good[0]
     gain = best["samples_per_second"] / now["samples_per_second"]
@@ -63,9 +58,10 @@ def fastest(config: Config, trials: Trials, rows: list[Row], said: list[str]) ->
     if gain < 1 / SAME:
         said.append("no other precision, memory format or compilation is faster")
         return config, kept
-    words = (
-        f"PRECISION={best['precision']}, model.channels_last: {best['channels_last']},"
-        f" model.compile: {best['compile']}".lower().replace("precision", "PRECISION")
+    words = ", ".join(
+        f"PRECISION={best[name]}" if name == "precision" else f"model.{name}: {best[name]}".lower()
+        for name in used
+        if best[name] != used[name]
     )
     if config.reproducibility != "fast":
         said.append(f"{gain:.2f} × as fast with {words}: other bits, so that is left to you")
