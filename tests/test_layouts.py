@@ -193,8 +193,22 @@ def test_columns_that_mean_something_are_told(tmp_path) -> None:
     assert not any("patient_id" in doubt for doubt in read(tmp_path).doubts)
     torn = [f"{row},{'train' if n % 4 < 3 else 'val'}" for n, row in enumerate(rows)]
     (tmp_path / "labels.csv").write_text("\n".join([f"{head},split", *torn]) + "\n")
-    said = "5 of 5 values of labels.csv's column patient_id are in training and in another split"
+    said = "5 of 5 values of the column patient_id are in training and in another split"
     assert any(said in doubt for doubt in read(tmp_path).doubts)
+    (tmp_path / "labels.csv").unlink()
+    for name, own in (("train", rows[:14]), ("val", rows[14:])):  # in the middle of p3's
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *own]) + "\n")
+    assert any("1 of 5 values of the column patient_id" in d for d in read(tmp_path).doubts)
+    for name, own in (("train", rows[:12]), ("val", rows[12:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *own]) + "\n")
+    assert not any("patient_id" in doubt for doubt in read(tmp_path).doubts)
+
+
+def test_a_column_that_is_the_label_is_no_patient(tmp_path) -> None:
+    lay(tmp_path, {"img": PNG}, each=20)
+    rows = [f"img/{n}.png,{'ab'[n % 2]},{'train' if n < 16 else 'val'}" for n in range(20)]
+    (tmp_path / "labels.csv").write_text("\n".join(["file_name,animal,split", *rows]) + "\n")
+    assert not read(tmp_path, label_column="animal").doubts
 
 
 def test_a_line_without_a_column_is_refused(tmp_path) -> None:

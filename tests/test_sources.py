@@ -676,6 +676,17 @@ def test_idx_files(mnist) -> None:
     assert scaled.train.images(range_of(scaled.train)).shape == (40, 1, 4, 4)
 
 
+def test_idx_files_of_a_set_with_a_name_and_of_several_sets(mnist) -> None:
+    usual = read(mnist)
+    for file in list(mnist.iterdir()):
+        file.rename(mnist / f"emnist-letters-{file.name.replace('t10k', 'test')}")
+    assert read(mnist).classes == usual.classes
+    idx(mnist / "emnist-digits-train-images-idx3-ubyte", np.zeros((2, 6, 5), np.uint8))
+    with pytest.raises(DataError, match="several sets: emnist-digits, emnist-letters") as error:
+        read(mnist)
+    assert "a folder of its own" in error.value.fix
+
+
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,6 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
 def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:
     """A line for each other column that may mean something."""
     others = [n for n in rows[0] if n not in (read.picture, read.label, read.split)]
-    yield from _torn(path, rows, read, others)
     classes = len({str(row.get(read.label)) for row in rows})
     for name in filter(_GROUP.fullmatch, [] if split or read.split else others):
         if classes < len({str(row.get(name)) for row in rows}) < len(rows):
@@ -110,20 +109,28 @@ def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:
         yield f"classes of pictures that nobody has labelled, by their names: {some(odd)}"
 
 
-def _torn(path: Path, rows: Rows, read: Columns, others: Sequence[str]) -> Iterator[str]:
-    """Patients and the like of whom pictures are in several splits."""
-    if read.split is None:
-        return
-    for name in filter(_GROUP.fullmatch, others):
-        found: dict[str, set[bool]] = defaultdict(set)
+def grouping(row: Mapping[str, Any], read: Columns) -> list[str]:
+    """The columns that may say of whom or what a picture is."""
+    return [n for n in row if _GROUP.fullmatch(n) and n not in (read.picture, read.label)]
+
+
+def torn(splits: Mapping[str, Iterable[Mapping[str, str]]]) -> Iterator[str]:
+    """A line for each column whose values, patients and the like, are in training and elsewhere.
+
+    Args:
+        splits: what each row says in such columns, by the name of its split.
+    """
+    found: dict[str, dict[str, set[bool]]] = defaultdict(lambda: defaultdict(set))
+    for split, rows in splits.items():
         for row in rows:
-            trained = str(row.get(read.split)).strip().lower() in TRAINING
-            found[str(row.get(name))].add(trained)
-        torn = [value for value, splits in found.items() if len(splits) > 1]
-        if torn:
+            for name, value in row.items():
+                found[name][value].add(split in TRAINING)
+    for name, values in found.items():
+        both = [value for value, places in values.items() if len(places) > 1]
+        if both:
             yield (
-                f"{len(torn):,} of {len(found):,} values of {path.name}'s column {name} are in"
-                f" training and in another split, which flatters every figure: {some(torn)}"
+                f"{len(both):,} of {len(values):,} values of the column {name} are in training and"
+                f" in another split, which flatters every figure: {some(both)}"
             )
 
 

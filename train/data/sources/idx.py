@@ -32,8 +32,9 @@ from train.data.sources.walk import entries
 
 _UNSIGNED_BYTE = 8
 _FIX = f"fetch the four files again, or name their folder with {root_flag()}"
-# As they are called after unpacking: a dot or a hyphen before idx.
-_NAME = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
+# As they are called after unpacking: a dot or a hyphen before idx; EMNIST's begin with its sets'.
+_NAME = re.compile(r"(?:(\w.*)-)?(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(?:\.gz)?")
+_ONE = f"put the four files of one into a folder of its own, and name that with {root_flag()}"
 _RATIO = 1040  # of packed bytes to their values, which gzip cannot exceed
 
 
@@ -53,10 +54,15 @@ def splits(config: Data) -> Found:
     if not root.is_dir():
         raise DataError(f"there is no directory {root}", _FIX)
     found: dict[tuple[str, str], Path] = {}
+    sets: set[str] = set()
     for entry in entries(root):
         named = _NAME.fullmatch(entry.name)
         if named:
-            key = ("train" if named[1] == "train" else "test", named[2])
+            sets.add(named[1] or "")
+            if len(sets) > 1:
+                several = some(sorted(name or "those without a name" for name in sets))
+                raise DataError(f"{root} has the files of several sets: {several}", _ONE)
+            key = ("train" if named[2] == "train" else "test", named[3])
             if key in found:
                 both = some([found[key].name, entry.name])
                 raise DataError(f"{root} has the {key[0]} {key[1]} twice: {both}", "keep one")

@@ -15,7 +15,7 @@ from host.errors import DataError
 from host.text import some
 from train.config import Data
 from train.data.pictures import Found, Labelled, two_splits
-from train.data.sources import labels, strays
+from train.data.sources import columns, labels, strays
 from train.data.sources.columns import LABEL, PATH, PICTURE, SPLIT
 from train.data.sources.files import files
 from train.data.sources.rows import LINE, Row, first_rows, is_file, rows_of, split_of, text_of
@@ -115,6 +115,7 @@ def splits(config: Data, root: Path, found: dict[str, list[Path]]) -> Found:
             rows.setdefault(row.split, []).append(row)
     walk = Walk(folder)
     walk.into("")
+    doubts += columns.torn({split: [r.groups for r in each] for split, each in rows.items()})
     doubts += strays.find(rows, folder, walk)
     strays.check_undivided(folder, rows)
     made = _found(config, folder, rows, walk)

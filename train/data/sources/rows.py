@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Row:
         place: where it stands.
         name: the picture's, from the root.
         alone: whether the list names it without a folder.
+        groups: of whom or what it is, by the columns that say it.
     """
 
     place: str
@@ -35,6 +36,7 @@ class Row:
     label: Any
     split: str
     alone: bool = False
+    groups: dict[str, str] = field(default_factory=dict)
 
 
 def text_of(data: bytes, errors: str = "strict") -> str:
@@ -85,6 +87,7 @@ def rows_of(path: Path, root: Path, split: str, config: Data, doubts: list[str])
     named = columns.read(path, told, split, config)
     doubts += columns.doubts(path, told, named, split)
     picture, label, divided = named.picture, named.label, named.split
+    grouping = columns.grouping(told[0], named)
     whole = _whole([row.get(label) for _, row in rows])
     for line, row in rows:
         place = f"{path.name}:{line}"
@@ -104,7 +107,14 @@ def rows_of(path: Path, root: Path, split: str, config: Data, doubts: list[str])
             raise DataError(f"{place} has a label that is no number and no name", "mend the row")
         where = _inside(path.parent, root, name, place, outside=config.outside)
         said_label = int(value) if whole and value else value
-        yield Row(place, where, said_label, split_of(said), alone=not re.search(r"[/\\]", name))
+        yield Row(
+            place,
+            where,
+            said_label,
+            split_of(said),
+            alone=not re.search(r"[/\\]", name),
+            groups={name: str(row[name]) for name in grouping if row.get(name)},
+        )
 
 
 def first_rows(path: Path, text: str) -> list[dict[str, Any]]:
