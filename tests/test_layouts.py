@@ -274,3 +274,54 @@ def test_a_list_that_is_not_in_utf8_is_told_how_to_be(tmp_path) -> None:
     (tmp_path / "labels.csv").write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match=r"is not in UTF-8: .* → save it so: iconv -f latin1"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (
+            [f"{'cat' if n % 2 else 'dog'}.{n}.png" for n in range(8)],
+            "if cat.1.png is a cat, write",
+        ),
+        (
+            [f"great_pyrenees_{n}.png" for n in range(4)] + ["pug_1.png", "pug_2.png"],
+            "is a great_p",
+        ),
+        ([f"IMG_{n}.png" for n in range(8)], None),
+        ([f"{n}.png" for n in range(8)], None),
+        ([f"a{n}_{n}.png" for n in range(8)], None),
+    ],
+)
+def test_classes_that_are_in_the_names_of_pictures(tmp_path, files, says) -> None:
+    lay(tmp_path, {"": files}, each=1)
+    with pytest.raises(DataError, match="holds no pictures in class folders") as error:
+        read(tmp_path)
+    assert ("write a labels.csv" in error.value.fix) is (says is not None)
+    assert says is None or says in error.value.fix
+
+
+@pytest.mark.parametrize("inner", ["", "train"])
+@pytest.mark.parametrize("named", ["", "images"])
+def test_boxes_of_a_detector_beside_pictures(tmp_path, inner, named) -> None:
+    lay(tmp_path / inner, {"images": PNG})
+    boxes = tmp_path / inner / "labels"
+    boxes.mkdir()
+    (boxes / "0.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    with pytest.raises(DataError) as error:
+        read(tmp_path / inner / named if named else tmp_path)
+    assert "seems to hold boxes for a detector" in error.value.fix
+
+
+@pytest.mark.parametrize("name", ["coco.json", "output.manifest", "list.txt"])
+def test_a_file_that_may_have_the_classes(tmp_path, name) -> None:
+    (tmp_path / name).write_text("{}\n")
+    with pytest.raises(DataError, match="is a file, and no list") as error:
+        read(tmp_path / name)
+    assert "write a labels.csv from it" in error.value.fix
+
+
+def test_addresses_in_a_list_without_a_head(tmp_path) -> None:
+    (tmp_path / "all.csv").write_text("gs://b/1.jpg,cat\ngs://b/2.jpg,dog\n")
+    with pytest.raises(DataError, match="no line of column names") as error:
+        read(tmp_path / "all.csv")
+    assert "download them" in error.value.fix

@@ -60,9 +60,10 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
     known = list(rows[0])
     first = next((name for name in known[:3] if has_suffix(name)), None)
     if first is not None:
+        away = "; pictures are read from files: download them, and write where they lie"
         raise DataError(
             f"{path} has no line of column names: it begins with {first}",
-            "write file_name,label (and so on) as its first line",
+            f"write file_name,label (and so on) as its first line{away * ('://' in first)}",
         )
     named = config.image_column is not None or any(name.lower() in PICTURE for name in known)
     if not named and any(name.lower().startswith("pixel") for name in known):

@@ -6,7 +6,7 @@ from host.errors import DataError
 from train.config import Data
 from train.config.data import root_flag
 from train.data.pictures import Found
-from train.data.sources import idx, listing, tree, walk
+from train.data.sources import idx, layout, listing, tree, walk
 
 _ARRAYS = {".npz", ".npy", ".h5", ".hdf5", ".mat", ".pkl", ".pt", ".tfrecord", ".lmdb"}
 _TABLES = {".parquet", ".arrow", ".tar"}
@@ -24,13 +24,15 @@ def splits(config: Data) -> Found:
     root = Path(config.root)
     if root.is_file():
         if root.suffix.lower() not in walk.LISTS:
-            raise DataError(
-                f"{root} is a file, and no list ({', '.join(walk.LISTS)})",
-                "data that is no pictures in files comes from a function: --data.source"
-                " my_package.data:tables (docs/EXTENDING.md)"
-                if root.suffix.lower() in _ARRAYS
-                else "name the folder that it lies in",
-            )
+            fix = "name the folder that it lies in"
+            if root.suffix.lower() in _ARRAYS:
+                fix = (
+                    "data that is no pictures in files comes from a function: --data.source"
+                    " my_package.data:tables (docs/EXTENDING.md)"
+                )
+            elif root.suffix.lower() in layout.OTHER_LISTS:
+                fix = "write a labels.csv from it, with the columns file_name and label"
+            raise DataError(f"{root} is a file, and no list ({', '.join(walk.LISTS)})", fix)
         return listing.splits(config, root, listing.lists(root, config))
     if not root.is_dir():
         raise DataError(f"there is no directory {root}", f"set {root_flag()} to where the data is")

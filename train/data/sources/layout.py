@@ -3,13 +3,13 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from host.errors import DataError
 from host.text import some
-from train.data.sources.walk import LISTS, entries
+from train.data.sources.walk import LISTS, entries, has_suffix
 
 # Folders that stand beside pictures, and are mostly no classes.
 _BESIDE = {
@@ -19,11 +19,12 @@ _BESIDE = {
 }
 # What is put in the place of a class that nobody knows.
 NOBODY = {"", "?", "n/a", "na", "nan", "null", "unlabeled", "unlabelled", "no_label"}
+_NAMED = re.compile(r"(.*?[^\W\d].*?)[ ._-]*\(?\d+\)?")  # cat.1, great_pyrenees_12, dog (3)
 _MASK = re.compile(r"(.+)[_-](?:gt|\w*(?:mask|depth|segm|label)\w*)", re.IGNORECASE)
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
 _TRAIN = re.compile(r"(?<![^_-])train(ing)?(?![^\d_-])", re.IGNORECASE)
 _HELD = re.compile(r"(?<![^_-])(test(ing)?|val|valid|validation|eval)(?![^\d_-])", re.IGNORECASE)
-_OTHER_LISTS = (".json", ".manifest", ".txt", ".mat", ".xml")
+OTHER_LISTS = (".json", ".manifest", ".txt", ".mat", ".xml")
 # What says nothing of classes, and what most likely does.
 _SAYS = re.compile(r"^(?!.*(licen[sc]e|readme|submission|notice|requirements))", re.IGNORECASE)
 _OF_CLASSES = re.compile(r"label|annot|class|train|attr|truth|meta", re.IGNORECASE)
@@ -144,6 +145,41 @@ def few(classes: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
         yield f"{len(scarce):,} of {len(classes):,} classes have {_FEW} training pictures or fewer"
 
 
+def elsewhere(root: Path, names: Iterable[str] = ()) -> str:
+    """Where else than in folders the classes may stand; for a line's end.
+
+    Args:
+        names: of pictures in no class folder.
+    """
+    return _named(names) or _boxed(root) or beside(root)
+
+
+def _named(names: Iterable[str]) -> str:
+    found = Counter[str]()
+    first = ""
+    for name in filter(has_suffix, names):
+        seen = _NAMED.fullmatch(Path(name).stem)
+        if seen is None:
+            return ""
+        found[seen[1]] += 1
+        first = first or f"{Path(name).name} is a {seen[1]}"
+    if not 1 < len(found) <= found.total() / 2:
+        return ""
+    return f"; or, if {first}, write a labels.csv with the columns file_name and label"
+
+
+def _boxed(root: Path) -> str:
+    for folder in (root, root / "train", root.parent):
+        with suppress(DataError, OSError):
+            boxes = [e.name for e in entries(folder / "labels") if e.name.endswith(".txt")]
+            if boxes:
+                return (
+                    f"; {folder / 'labels' / min(boxes)} seems to hold boxes for a detector, and"
+                    " this trains classifiers of whole pictures"
+                )
+    return ""
+
+
 def beside(root: Path) -> str:
     """Where else the classes may stand: in a list in the folder, or beside it; for a line's end."""
     for folder in (root, root.parent):
@@ -157,7 +193,7 @@ def beside(root: Path) -> str:
                 f"; or, if {lists[0]} has the classes: --data.root {folder / lists[0]}"
                 " --data.image_column COLUMN --data.label_column COLUMN"
             )
-        others = [name for name in files if name.lower().endswith(_OTHER_LISTS)]
+        others = [name for name in files if name.lower().endswith(OTHER_LISTS)]
         if others and folder == root:
             return (
                 f"; or, if {others[0]} has the classes, write a labels.csv from it, with the"

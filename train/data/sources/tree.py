@@ -41,9 +41,8 @@ def splits(config: Data, root: Path) -> Found:
     classes = sorted(name for name, names in found["train"].items() if names)
     if not classes:
         what = f", only {some(walk.bad or walk.left_out)}" if walk.bad or walk.left_out else ""
-        raise DataError(
-            f"{root} holds no pictures in class folders{what}", f"{_LAYOUT}{layout.beside(root)}"
-        )
+        more = layout.elsewhere(root, [*walk.bad, *walk.left_out])
+        raise DataError(f"{root} holds no pictures in class folders{what}", f"{_LAYOUT}{more}")
     check_names(classes, "class folders")
     if len(classes) == 1:
         inside = Counter(Path(name).parts[-2] for name in found["train"][classes[0]])
@@ -57,7 +56,7 @@ def splits(config: Data, root: Path) -> Found:
         raise DataError(
             f"{root} has one class, {classes[0]}, and a model learns to tell two or more apart",
             "put the pictures of another class into a folder beside it:"
-            f" {root / tops['train'] / 'ANOTHER'}{layout.beside(root)}",
+            f" {root / tops['train'] / 'ANOTHER'}{layout.elsewhere(root)}",
         )
     inner = [{*(Path(n).parts[-2] for n in found["train"][name])} for name in classes]
     if all(map(_FOLD.fullmatch, classes)) and len(inner[0]) > 1 and inner.count(inner[0]) > 1:
