@@ -10,6 +10,7 @@ from host.machine import Machine
 _LAST = ("304", "340", "390")  # for cards up to Fermi; no changes for new kernels any more
 # Debian's are nvidia-current-535…, nvidia-tesla-…; nvidia-fs is no driver.
 _SOURCES = re.compile(r"nvidia-((current|tesla|open|srv)[\w-]*-)?\d")
+_AKMODS = "/var/cache/akmods/nvidia"
 _ERRORS = (r"^.*\berror: .*$", r"^.*\berror\b.*$")
 
 
@@ -20,6 +21,14 @@ def by_akmods(machine: Machine, taken: bool) -> tuple[str, str, str] | None:
         taken: whether an open driver has the card in its place.
     """
     failed = _failed(machine)
+    log = machine.read(f"{_AKMODS}/{failed[-1]}") or "" if failed else ""
+    needed = sorted({*re.findall(r"(\S+) is needed by \S*nvidia-kmod", log)})
+    if needed:
+        return (
+            f"its module could not be built without {', '.join(needed)}",
+            f"says {_AKMODS}/{failed[-1]}",
+            f"sudo dnf install {' '.join(needed)}; sudo akmods --force && sudo reboot",
+        )
     if failed:
         return (
             f"its module could not be built: {failed[-1]}",
@@ -43,7 +52,7 @@ def by_akmods(machine: Machine, taken: bool) -> tuple[str, str, str] | None:
 def _failed(machine: Machine) -> list[str]:
     """Logs of attempts to build the module for the kernel that runs."""
     release = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
-    names = machine.names("/var/cache/akmods/nvidia")
+    names = machine.names(_AKMODS)
     return [n for n in names if n.endswith("failed.log") and release and release in n]
 
 

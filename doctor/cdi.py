@@ -118,6 +118,25 @@ def unlisted(machine: Machine) -> Finding | None:
     )
 
 
+def denied(machine: Machine) -> Finding | None:
+    """A description (CDI) that only root may read, and whoever trains is another."""
+    if machine.run("id", "-u").out.strip() == "0":
+        return None
+    for folder in _FOLDERS:
+        for name in machine.names(folder):
+            file = f"{folder}/{name}"
+            mode = machine.run("stat", "-c", "%a", file).out.strip()
+            if re.fullmatch(r"[0-7]{2}[0-3]|[0-7]00", mode):
+                return fail(
+                    "toolkit",
+                    f"only root may read {file} (CDI)",
+                    "no container of another user starts with GPUs: unresolvable CDI devices",
+                    f"sudo chmod 755 {folder} && sudo chmod 644 {file}; a newer"
+                    " nvidia-container-toolkit writes it so",
+                )
+    return None
+
+
 def stale(machine: Machine) -> Finding | None:
     """A description (CDI) of a driver that was there before."""
     found = missing_file(machine) or missing_device(machine)

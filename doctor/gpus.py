@@ -205,7 +205,8 @@ def neighbours(machine: Machine) -> Finding:
     used = [
         f"{by_uuid[app.uuid].label}: {_called(app)}"
         for app in nvidia.apps(machine)
-        if app.uuid in by_uuid
+        # Of which nothing is known, as under WSL, nothing is said.
+        if app.uuid in by_uuid and (app.name, app.memory) != ("[Not Found]", "[N/A]")
     ]
     for gpu in gpus:  # another container's or user's may not be listed
         failed = any("requires reset" in value for value in gpu.row.values())

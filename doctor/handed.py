@@ -7,7 +7,7 @@ import re
 from doctor import cdi, complaints, configured, distribution, kind, log, selinux, toolkit
 from doctor.configured import CONFIG, NO_CGROUPS, UNASKED
 from doctor.engine import answers, image_here, weighed
-from doctor.finding import Finding, fail, ok, skip
+from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
 from host.machine import NO_ANSWER, Machine
 
@@ -38,8 +38,8 @@ def _examine(machine: Machine) -> Finding:
     words = ["docker", "run", "--rm", "--network=none", *given, "--entrypoint", "nvidia-smi"]
     answer = machine.run(*words, image, "-L", seconds=60)
     count = sum(row.startswith("GPU ") for row in answer.out.splitlines())
-    if answer.code == 0 and count == len(gpus):
-        return ok(name, f"{count}")
+    if answer.code == 0 and count >= len(gpus):
+        return ok(name, f"{count}") if count == len(gpus) else _all_of(count, len(gpus))
     if answer.code == NO_ANSWER:
         why, fix = "the engine or the driver hangs", "docker info"
         return fail(name, "no answer in a minute", *(_crash(machine) or (why, fix)))
@@ -54,6 +54,15 @@ def _examine(machine: Machine) -> Finding:
     return fail(name, seen, why, fix)
 
 
+def _all_of(count: int, here: int) -> Finding:
+    return warn(
+        "GPUs in a container",
+        f"{count}, and here {here}",
+        "the engine hands over all, whatever a job (Slurm) was given: others' as well",
+        "in a job: ENGINE=local make train",
+    )
+
+
 def _crash(machine: Machine) -> tuple[str, str] | None:
     """Why, and what helps, where the toolkit itself crashes."""
     if log.last(machine, r"segfault .* in libnvidia-container") is None:
@@ -66,7 +75,7 @@ def _crash(machine: Machine) -> tuple[str, str] | None:
 
 def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     """Why a container does not see the GPUs that the host sees, and what helps."""
-    if "could not select device driver" in said and toolkit.is_desktop(machine):
+    if toolkit.is_desktop(machine):
         return toolkit.DESKTOP
     set_up = _set_up(machine, said)
     if set_up is not None:

@@ -36,6 +36,14 @@ def examine(
     if known is not None:
         seen, why, fix = known
         return fail("driver", f"{on_bus}; nvidia-smi says: {said}; {seen}", why, f"{fix}; {_CPU}")
+    service = _holder(machine)
+    if service is not None:
+        return fail(
+            "driver",
+            f"{on_bus}, and nvidia-smi says: {said}; {service} holds the driver's lock",
+            "all that opens the GPU waits for it, and cannot be ended",
+            f"sudo systemctl disable {service} && sudo reboot; {_CPU}",
+        )
     again = "sudo reboot"
     if log.last(machine, r"task nvidia-smi:\d+ blocked for more than|Xid.*: 62,"):
         again = "power the machine off, half a minute without current, and on (a restart may hang)"
@@ -45,6 +53,14 @@ def examine(
         "the driver is loaded and does not answer, as with a GPU that hangs",
         f"sudo dmesg | grep -iE 'nvrm|xid'; then {again}; {_CPU}",
     )
+
+
+def _holder(machine: Machine) -> str | None:
+    """NVIDIA's service for which all others wait, says the kernel."""
+    line = log.last(machine, r"task nvidia-.*likely owned by task nvidia-(powerd|persiste)\b") or ""
+    service = re.search("owned by task (nvidia-[a-z]+)", line)
+    # The kernel cuts names.
+    return service.group(1).replace("persiste", "persistenced") if service else None
 
 
 def _no_devices(machine: Machine) -> tuple[str, str] | None:
@@ -84,6 +100,14 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
             "it trains on the CPU",
             "start it with --nv: apptainer exec --nv …",
         )
+    apart = _unsearched(machine)
+    if apart is not None:
+        return unwell(
+            "driver",
+            f"{on_bus}, and its libraries lie in {apart}, where nobody looks for them",
+            "CUDA does not start: it trains on the CPU",
+            f"export LD_LIBRARY_PATH={apart} PATH=$PATH:{apart.rpartition('/')[0]}/bin",
+        )
     inside = limits.in_container(machine.root)
     fix = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
     if not inside:
@@ -100,6 +124,19 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
         "GPUs are counted by nvidia-smi: without it, it trains on the CPU",
         fix,
     )
+
+
+def _unsearched(machine: Machine) -> str | None:
+    """The folder of the driver's libraries, where Kubernetes' nodes mount them into pods and the
+    loader does not look.
+    """
+    if "libcuda.so" in machine.run("ldconfig", "-p").out:
+        return None
+    for folder in ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib"):
+        looked = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
+        if "libcuda.so.1" in machine.names(folder) and folder not in looked:
+            return folder
+    return None
 
 
 def not_asked(on_bus: str, unwell: Callable[..., Finding]) -> Finding:

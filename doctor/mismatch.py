@@ -60,14 +60,24 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
         why, fix = _IN_IMAGE if machine.has("rpm-ostree") else _APART
         seen = f"library {library}, kernel module {loaded}, the same on the disk"
         return fail("driver", seen, why, f"{fix}; then {_REBOOT}; {_CPU}")
+    seen = f"library {library if told else 'new'}, kernel module {loaded}"
     first = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
-    return fail(
-        "driver",
-        f"library {library if told else 'new'}, kernel module {loaded}",
-        "the driver was upgraded and the old module is still loaded: nothing starts on a GPU",
+    why = "the driver was upgraded and the old module is still loaded: nothing starts on a GPU"
+    fix = (
         f"{_REBOOT}   # {_CPU}; where it comes back, first sudo {first}: the old module is in the"
-        " initramfs",
+        " initramfs"
     )
+    if told and _numbers(loaded) > _numbers(library):
+        why = "two drivers are installed: of one the module is loaded, of an older one the library"
+        fix = (
+            "remove one of them (dkms status and the installed packages tell which there are), then"
+            f" {_REBOOT}; {_CPU}"
+        )
+    return fail("driver", seen, why, fix)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _library(machine: Machine) -> str | None:

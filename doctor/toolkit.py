@@ -42,7 +42,7 @@ def _toolkit(machine: Machine) -> Finding:
     if not answers(machine):
         # Podman takes descriptions as they are, without a toolkit that looks.
         podman = machine.has("podman")
-        wrong = (cdi.stale(machine) or _denied(machine)) if podman else None
+        wrong = cdi.denied(machine) or cdi.stale(machine) or _denied(machine) if podman else None
         unknown = cdi.unlisted(machine)
         pods = _without_runtime(machine) or _enroot(machine)
         return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")

@@ -20,6 +20,13 @@ _ERRORS = {
         "a GPU's memory is full before anything was computed: other programs hold it",
         "nvidia-smi   # who is there; GPUS=free takes another one",
     ),
+    "3": (
+        "CUDA does not start, though the driver is there: the module for its memory fails",
+        (
+            "sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm; if it stays, with open"
+            " modules: options nvidia_uvm uvm_disable_hmm=1 in /etc/modprobe.d, and reboot"
+        ),
+    ),
     "36": (
         "this torch asks the driver for what only a newer one does",
         "CUDA=auto make train, or upgrade the driver",
@@ -77,6 +84,7 @@ _ERRORS = {
 _PREAMBLE = re.compile(r"^.*already set an error\? *")
 _WORDS = {
     "too old": ("35", "this torch needs a newer driver", "CUDA=auto make train, or upgrade it"),
+    "driver initialization failed": ("3", *_ERRORS["3"]),
     "unknown error": ("999", *_ERRORS["999"]),
     "busy or unavailable": ("46", *_ERRORS["46"]),
     "uncorrectable ECC": ("214", *_ERRORS["214"]),
