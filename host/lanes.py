@@ -23,6 +23,10 @@ def _divisors(number: int) -> list[int]:
     return sorted({*low, *(number // n for n in low)})
 
 
+FEW = 8
+"""Samples of a lane below which batch norm costs accuracy."""
+
+
 def default(batch: int) -> int:
     """The number of lanes where none is named: up to 8, of 16 samples or more each; else 1.
 

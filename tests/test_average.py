@@ -118,9 +118,16 @@ def test_it_is_measured_kept_and_reproduced(tmp_path) -> None:
     assert again.code == 0, again.err
     assert "same bits: all 30 steps" in again.out
     # Its file is a model's file.
-    started = ["--model.weights", last / "ema.safetensors", "--max_steps", 1]
-    done = harness.processes(1, *fit[:3], *started, "--run", "three", where=tmp_path)
-    assert done.code == 0, done.err
+    for name, doubted in (("ema", False), ("model", True)):
+        started = ["--model.weights", last / f"{name}.safetensors", "--max_steps", 1]
+        done = harness.processes(1, *fit[:3], *started, "--run", name, where=tmp_path)
+        assert done.code == 0, done.err
+        said = f"not those which that run measured, their average: --model.weights {last}/ema"
+        assert (said in done.out + done.err) is doubted, done
+    other = harness.processes(
+        1, *fit, "--optim.lr", 0.3, "--run", "one", "--resume", where=tmp_path
+    )
+    assert "averaged weights if you like: --model.weights one/checkpoints/latest/ema" in other.err
     # Another average than the record's is one that somebody changed.
     record = tmp_path / "one/result.json"
     record.write_text(record.read_text().replace(results[0]["ema_sha256"], "0" * 64))

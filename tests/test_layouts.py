@@ -65,6 +65,8 @@ def test_class_folders_that_are_none_are_refused(tmp_path, folders, said) -> Non
     [
         (dict.fromkeys(["a/abbey", "a/airfield", "b/bakery"], PNG),
          "pictures lie deeper than their class folders: a holds abbey, airfield, and all of"),
+        (dict.fromkeys(["a", "b", "b/new"], PNG),
+         "pictures lie deeper than their class folders: b holds new, and all of them are of the"),
         (dict.fromkeys(["cat", "dog", "thumbnails"], PNG), "classes by their names: thumbnails;"),
         (dict.fromkeys(["cat", "dog", "no_label"], PNG), "nobody has labelled, by their names"),
         (dict.fromkeys(["amazon/images/bag", "amazon/images/pen", "dslr/images/bag"], PNG),
@@ -80,8 +82,12 @@ def test_what_is_odd_about_them_is_told(tmp_path, layout, said) -> None:
     assert doubt
 
 
+def test_pictures_in_one_folder_of_each_class_are_not_doubted(tmp_path) -> None:
+    assert read(lay(tmp_path, dict.fromkeys(["a/images", "b/images"], PNG), each=20)).doubts == []
+
+
 def test_sound_class_folders_are_not_doubted(tmp_path) -> None:
-    names = ["train", "plane", "masked owl", "test tube", "apple/one"]
+    names = ["train", "plane", "masked owl", "test tube", "apple"]
     assert read(lay(tmp_path, dict.fromkeys(names, PNG), each=20)).doubts == []
 
 

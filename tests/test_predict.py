@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,16 @@ def test_what_cannot_be_used_is_named_and_the_rest_goes_on(finished, cli, tmp_pa
     assert "it has 9×8 pixels, and the model takes 8×8" in by_name["large.png"]["error"]
     assert "3 of 4 files cannot be used" in done.err
     assert "left out, as hidden or no pictures: 1" in done.err
+
+
+def test_names_are_written_as_they_are(finished, cli, tmp_path) -> None:
+    picture(tmp_path / "chêne.png", 90)
+    latin = os.fsdecode(b"odd\xe9.png")  # Latin-1, which is no UTF-8
+    (tmp_path / latin).write_bytes((tmp_path / "chêne.png").read_bytes())
+    done = cli("predict", "--run", finished, tmp_path)
+    assert done.code == 0, done.err
+    assert "/chêne.png" in done.out
+    assert {Path(row["file"]).name for row in rows(done.out)} == {"chêne.png", latin}
 
 
 def test_names_that_no_file_can_have_are_named_and_the_rest_goes_on(

@@ -6,6 +6,7 @@ from functools import partial
 from torch import nn
 from torch.optim import Optimizer
 
+from host import lanes
 from host.errors import UsageError
 from host.text import printable
 from train import learner, sharing, wrapping
@@ -85,8 +86,13 @@ def _smaller(config: Config, there: int) -> str:
     if each > most:
         return f"use --augment.repeats {most} or less, or add pictures"
     size = most // each * each
-    lanes = config.lanes if "lanes" in config.model_fields_set else 1
-    return f"use --batch_size {size}" + f" --lanes {math.gcd(size, lanes)}" * (size % lanes > 0)
+    words = f"use --batch_size {size}"
+    if "lanes" not in config.model_fields_set:
+        return words
+    fits = math.gcd(size, config.lanes)
+    if config.lanes > 1 and size // fits < lanes.FEW:  # or a warning names it then
+        fits = lanes.default(size)
+    return words + f" --lanes {fits}" * (fits != config.lanes)
 
 
 def facts(config: Config, images: ImageData, runtime: Runtime) -> Facts:

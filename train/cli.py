@@ -120,6 +120,8 @@ def _unknown(words: list[str], flags: list[str], verb: verbs.Verb) -> UsageError
     near = experiment.meant(word, flags)
     name = verb.__name__.rpartition(".")[2]
     fix = "`make knobs` lists every knob"
+    if not word.startswith("-"):
+        fix = f"a value is one word, and a list one in brackets, '[1,2]'; {fix}"
     if not verb.KNOBS:
         fix = _help_of(name)
         if not word.startswith("-"):

@@ -18,10 +18,9 @@ from train.lanes.staging import Staging
 from train.learn import optim
 from train.parts import Parts
 from train.process import fitting
+from train.record import verification
 from train.record.facts import Facts
 
-# Samples below which batch norm's averages are rough.
-_FEW = 8
 # Samples of a lane that keep a large GPU busy; ResNet-50 on an H200 takes 30 ms for 128 in one
 # lane, and 153 ms in eight (docs/GPU.md).
 _BUSY = 64
@@ -88,7 +87,7 @@ def doubts(parts: Parts) -> Iterator[str]:
             f" evaluations, {every} steps apart; --eval.every sets them closer"
         )
     norms = [m for m in parts.unwrapped.modules() if isinstance(m, _BatchNorm) and m.training]
-    if norms and config.micro_batch < _FEW and config.lanes > 1:
+    if norms and config.micro_batch < lanes.FEW and config.lanes > 1:
         yield (
             f"batch norm sees a lane at a time, and a lane has {config.micro_batch} of the batch's"
             f" {config.batch_size} samples, which costs accuracy: --lanes"
@@ -106,6 +105,12 @@ def _of_weights(parts: Parts) -> Iterator[str]:
         return
     if before is None:
         return
+    averaged = verification.average_of(file) if file else None
+    if averaged is not None:
+        yield (
+            "the weights to begin with are not those which that run measured, their average:"
+            f" --model.weights {averaged}"
+        )
     if before.classes != images.classes and len(before.classes) == len(images.classes):
         yield (
             f"the weights to begin with are of other classes ({some(before.classes)}), and of as"

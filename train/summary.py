@@ -29,7 +29,8 @@ def opening(parts: Parts, path: Path, step: int) -> str:
     count = sum(p.numel() for p in parts.unwrapped.parameters())
     size = _many(count)
     trained = sum(p.numel() for p in parts.unwrapped.parameters() if p.requires_grad)
-    frozen = f", {_many(trained)} of them trained" if trained < count else ""
+    exact = _many(trained) if _many(trained) != size else f"{trained:,}"
+    frozen = f", {exact} of them trained" if trained < count else ""
     where = hardware(runtime)
     precision = "" if where["mixed_precision"] == "no" else f", {where['mixed_precision']}"
     world, shares = runtime.world, runtime.shares

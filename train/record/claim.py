@@ -11,7 +11,7 @@ from train.config import Config
 from train.config.data import root_flag
 from train.experiment import differences, parse, settled, told, typed
 from train.lanes.runtime import Runtime
-from train.record import documents, files, lock, rundir
+from train.record import documents, files, lock, rundir, verification
 from train.record.facts import Facts
 from train.record.online import check_key
 
@@ -92,7 +92,10 @@ def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
         if len(other) > _FEW:
             words = f"--config {run / 'config.yaml'} (with make: CONFIG=)"
         weights = run / "checkpoints" / "latest" / "model.safetensors"
+        averaged = verification.average_of(weights)
         own = f", from its weights if you like: --model.weights {weights}" * weights.exists()
+        if averaged is not None:
+            own = f", from its averaged weights if you like: --model.weights {averaged}"
         if list(weights.parent.glob("model.0of*.safetensors")):  # of sharded weights
             own = ", from its weights if you like, which make export writes into one file"
         raise UsageError(

@@ -24,6 +24,12 @@ _FILE = re.compile(r"(?P<what>.+?)(\.(?P<part>\d+)of\d+)?\.safetensors", re.DOTA
 FIX = "use another checkpoint of the run, such as an older step-*"
 
 
+def average_of(weights: Path) -> Path | None:
+    """The file beside a checkpoint's weights that holds their average, which was measured."""
+    beside = weights.with_name(f"{AVERAGE}{SUFFIX}")
+    return beside if weights.name == f"{MODEL}{SUFFIX}" and beside.is_file() else None
+
+
 def verified(path: Path) -> tuple[bytes, dict[str, list[Path]]]:
     """What a checkpoint says, and its files of tensors by what they hold, in the order of parts,
     once all of them agree with its list of digests.

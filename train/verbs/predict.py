@@ -147,7 +147,12 @@ class _Told:
 
     def _line(self, row: "Row") -> str:
         if not self._table:
-            return json.dumps(row) + "\n"
+            text = json.dumps(row, ensure_ascii=False)
+            try:
+                text.encode()
+            except UnicodeEncodeError:  # names are bytes to the system
+                text = json.dumps(row)
+            return text + "\n"
         cells = [each[what] for each in row.get("top", []) for what in ("class", "probability")]
         cells += [""] * (2 * self._top - len(cells))
         return self._cells([row["file"], *cells, row.get("error", ""), row.get("doubt", "")])

@@ -25,7 +25,9 @@ SPLIT = ("split", "subset", "partition")
 _DIVIDES = re.compile(r"(is_?)?(train|test|val|valid|validation)(_?set)?|k?_?folds?", re.IGNORECASE)
 # Of whom or what several pictures are.
 _GROUP = re.compile(
-    r"(patient|subject|lesion|case|study|person|user|animal|video|scene|site|group)([ _-]?id)?",
+    r"(animal|camera|case|clip|collector|donor|group|individual|lesion|location|participant|patient"
+    r"|person|photographer|plant|scene|sequence|session|site|slide|specimen|study|subject|user"
+    r"|video)([ _-]?id)?",
     re.IGNORECASE,
 )
 _LEAVES_OUT = re.compile(

@@ -98,6 +98,8 @@ def _doubts(found: Classes, inner: Mapping[str, Counter[str]]) -> Iterator[str]:
     """What may be no picture of its class."""
     classes = list(inner)
     deep = [name for name in classes if len(inner[name]) > 1]
+    if len({name.count(os.sep) for each in found.values() for name in each}) > 1:
+        deep = deep or [name for name in classes if inner[name]]
     if deep:
         yield (
             f"pictures lie deeper than their class folders: {deep[0]} holds"
