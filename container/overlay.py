@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from host import plan
+from host import limits, plan
 from host.cuda import Driver
 from host.docker import no_toolkit
 
@@ -34,17 +34,19 @@ def choose(
         if environ.get("GPUS"):
             raise refusal
         return [], {}, f"training on the CPU: {refusal}"
-    chosen = [gpu.index for gpu in gpus]
     if environ.get("GPUS", "").isdigit():
-        chosen = chosen[: planned.processes]
+        gpus = gpus[: planned.processes]
+    names = ",".join(gpu.uuid for gpu in gpus)
     if handover == "cdi":
         # By name: CUDA counts the fastest first.
-        names = [gpu.uuid for gpu in gpus][: len(chosen)]
         # What .env says of CDI_GPU is for Compose without make.
-        which = {"CUDA_VISIBLE_DEVICES": ",".join(names), "CDI_GPU": "all"}
+        which = {"CUDA_VISIBLE_DEVICES": names, "CDI_GPU": "all"}
         return ["docker-compose.cdi.yml"], which, ""
-    if environ.get("CUDA_VISIBLE_DEVICES") is not None:
-        return ["docker-compose.gpu-ids.yml"], {"GPU_IDS": ",".join(chosen)}, ""
+    in_job = limits.in_job(environ)  # which counts its own GPUs, and the engine the machine's
+    if in_job or environ.get("CUDA_VISIBLE_DEVICES") is not None:
+        numbers = ",".join(gpu.index for gpu in gpus)
+        which = {"GPU_IDS": names if in_job else numbers}
+        return ["docker-compose.gpu-ids.yml"], which, ""
     return ["docker-compose.gpu.yml"], {}, ""
 
 

@@ -22,12 +22,14 @@ def by_akmods(machine: Machine, taken: bool) -> tuple[str, str, str] | None:
     """
     failed = _failed(machine)
     log = machine.read(f"{_AKMODS}/{failed[-1]}") or "" if failed else ""
-    needed = sorted({*re.findall(r"(\S+) is needed by \S*nvidia-kmod", log)})
+    # With a version behind some of them; headers have rules of their own.
+    needed = sorted({*re.findall(r"(\S+)(?: [<>=]+ \S+)? is needed by nvidia\S*kmod", log)})
+    needed = [name for name in needed if not name.startswith("kernel")]
     if needed:
         return (
             f"its module could not be built without {', '.join(needed)}",
             f"says {_AKMODS}/{failed[-1]}",
-            f"sudo dnf install {' '.join(needed)}; sudo akmods --force && sudo reboot",
+            f"sudo dnf install {' '.join(needed)} && sudo akmods --force && sudo reboot",
         )
     if failed:
         return (

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-from doctor import access, away, distribution, kind, lost, mismatch, unloaded, uvm, wsl
+from doctor import access, away, distribution, held, kind, lost, mismatch, unloaded, uvm, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Answer, Machine
 
 _CPU = "or train on the CPU: CPUS=1"
-_MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
 _LIBRARIES = ("lib64", "lib", "lib/x86_64-linux-gnu")
 _XID = "sudo dmesg | grep -iE 'nvrm|xid'"
 
@@ -162,7 +161,8 @@ def _loader(machine: Machine) -> str:
             "the host's libraries are in /run/host, and were not handed over: stop this box and"
             " enter it again; a distrobox newer than 1.6.0, made with --nvidia"
         )
-    if machine.exists(f"{_MOUNTED}/lib64"):
-        return f"export LD_LIBRARY_PATH={_MOUNTED}/lib64:$LD_LIBRARY_PATH PATH=$PATH:{_MOUNTED}/bin"
+    mounted = held.mounted(machine)
+    if mounted is not None:
+        return mounted
     install = distribution.libraries(machine, nvidia.loaded(machine) or "")
     return f"sudo ldconfig; else install it: {install}"

@@ -8,7 +8,7 @@ from doctor import cdi, complaints, configured, distribution, kind, log, selinux
 from doctor.configured import CONFIG, NO_CGROUPS, UNASKED
 from doctor.engine import answers, image_here, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import docker, nvidia
+from host import docker, limits, nvidia
 from host.machine import NO_ANSWER, Machine
 
 # 1.18.0 is known for it.
@@ -39,7 +39,10 @@ def _examine(machine: Machine) -> Finding:
     answer = machine.run(*words, image, "-L", seconds=60)
     count = sum(row.startswith("GPU ") for row in answer.out.splitlines())
     if answer.code == 0 and count >= len(gpus):
-        return ok(name, f"{count}") if count == len(gpus) else _all_of(count, len(gpus))
+        job = count > len(gpus) and limits.in_job(machine.environ, machine.root)
+        told = f"{len(gpus)} of {count}: this job's"  # make hands those over by name
+        same = ok(name, told if job else f"{count}")
+        return same if job or count == len(gpus) else _elsewhere(count, len(gpus))
     if answer.code == NO_ANSWER:
         why, fix = "the engine or the driver hangs", "docker info"
         return fail(name, "no answer in a minute", *(_crash(machine) or (why, fix)))
@@ -54,12 +57,12 @@ def _examine(machine: Machine) -> Finding:
     return fail(name, seen, why, fix)
 
 
-def _all_of(count: int, here: int) -> Finding:
+def _elsewhere(count: int, here: int) -> Finding:
     return warn(
         "GPUs in a container",
         f"{count}, and here {here}",
-        "the engine hands over all, whatever a job (Slurm) was given: others' as well",
-        "in a job: ENGINE=local make train",
+        "the engine is another machine's, or has more of this one than is seen here",
+        "docker context ls; echo $DOCKER_HOST; ENGINE=local make train uses those that are here",
     )
 
 

@@ -12,6 +12,7 @@ from host.machine import Machine
 
 _CPU = "or train on the CPU: CPUS=1"
 _OWN_DEV = r"(?m)^tmpfs /dev tmpfs"  # where the system's is a devtmpfs
+MOUNTED = "/usr/local/nvidia"
 _CONTROL = "/dev/nvidiactl"
 
 
@@ -42,7 +43,7 @@ def examine(
             "driver",
             f"{on_bus}, and nvidia-smi says: {said}; {service} holds the driver's lock",
             "all that opens the GPU waits for it, and cannot be ended",
-            f"sudo systemctl disable {service} && sudo reboot; {_CPU}",
+            f"sudo systemctl mask {service} && sudo reboot; {_CPU}",
         )
     again = "sudo reboot"
     if log.last(machine, r"task nvidia-smi:\d+ blocked for more than|Xid.*: 62,"):
@@ -100,13 +101,13 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
             "it trains on the CPU",
             "start it with --nv: apptainer exec --nv …",
         )
-    apart = _unsearched(machine)
+    apart = mounted(machine)
     if apart is not None:
         return unwell(
             "driver",
-            f"{on_bus}, and its libraries lie in {apart}, where nobody looks for them",
+            f"{on_bus}, and its libraries lie in {MOUNTED}, where nobody looks for them",
             "CUDA does not start: it trains on the CPU",
-            f"export LD_LIBRARY_PATH={apart} PATH=$PATH:{apart.rpartition('/')[0]}/bin",
+            apart,
         )
     inside = limits.in_container(machine.root)
     fix = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
@@ -126,17 +127,12 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
     )
 
 
-def _unsearched(machine: Machine) -> str | None:
-    """The folder of the driver's libraries, where Kubernetes' nodes mount them into pods and the
-    loader does not look.
-    """
-    if "libcuda.so" in machine.run("ldconfig", "-p").out:
+def mounted(machine: Machine) -> str | None:
+    """What has the driver's libraries found that Kubernetes' nodes mount into pods; None: none."""
+    if not machine.exists(f"{MOUNTED}/lib64"):
         return None
-    for folder in ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib"):
-        looked = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
-        if "libcuda.so.1" in machine.names(folder) and folder not in looked:
-            return folder
-    return None
+    paths = f"{MOUNTED}/lib64${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}} PATH=$PATH:{MOUNTED}/bin"
+    return f"export LD_LIBRARY_PATH={paths}"
 
 
 def not_asked(on_bus: str, unwell: Callable[..., Finding]) -> Finding:

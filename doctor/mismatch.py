@@ -67,7 +67,9 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
         f"{_REBOOT}   # {_CPU}; where it comes back, first sudo {first}: the old module is in the"
         " initramfs"
     )
-    if told and _numbers(loaded) > _numbers(library):
+    # Where the module on the disk is the library's, an older driver was installed.
+    beside = (nvidia.on_disk(machine) or "").startswith(library)
+    if told and _numbers(loaded) > _numbers(library) and not beside:
         why = "two drivers are installed: of one the module is loaded, of an older one the library"
         fix = (
             "remove one of them (dkms status and the installed packages tell which there are), then"

@@ -232,6 +232,8 @@ GPUS = {
     "a config for the CPU": ({"ACCELERATE": "multi_cpu"}, 2, "nvidia", [], {}),
     "ids": ({"CUDA_VISIBLE_DEVICES": "0,1"}, 2, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0,1"}),
     "one of the ids": ({"GPUS": "1", "CUDA_VISIBLE_DEVICES": "0,1"}, 2, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0"}),
+    "a job's": ({"SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0,1"}, 2, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "GPU-0,GPU-1"}),
+    "one of a job's": ({"SLURM_JOB_ID": "7", "GPUS": "1"}, 2, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "GPU-0"}),
     "cdi": ({"GPUS": "1"}, 2, "cdi", ["docker-compose.cdi.yml"], {"CUDA_VISIBLE_DEVICES": "GPU-0", "CDI_GPU": "all"}),
     "a part of a GPU": ({"CUDA_VISIBLE_DEVICES": "MIG-1"}, 1, "nvidia", ["docker-compose.gpu-ids.yml"], {"GPU_IDS": "0"}),
     "none here": ({"CUDA_VISIBLE_DEVICES": ""}, 0, "nvidia", [], {}),

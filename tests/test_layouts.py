@@ -82,6 +82,10 @@ def test_what_is_odd_about_them_is_told(tmp_path, layout, said) -> None:
     assert doubt
 
 
+def test_a_folder_in_itself_is_an_archive_s(tmp_path) -> None:
+    assert read(lay(tmp_path, dict.fromkeys(["a", "b/b"], PNG), each=20)).doubts == []
+
+
 def test_pictures_in_one_folder_of_each_class_are_not_doubted(tmp_path) -> None:
     assert read(lay(tmp_path, dict.fromkeys(["a/images", "b/images"], PNG), each=20)).doubts == []
 
@@ -201,6 +205,12 @@ def test_columns_that_mean_something_are_told(tmp_path) -> None:
     (tmp_path / "labels.csv").write_text("\n".join([f"{head},split", *torn]) + "\n")
     said = "5 of 5 values of the column patient_id are in training and in another split"
     assert any(said in doubt for doubt in read(tmp_path).doubts)
+    face = [
+        f"img/{n}.png,{'ab'[n % 2]},{'pq'[n % 2]},NA,{['train', 'val'][n < 8]}" for n in range(20)
+    ]
+    head_of_faces = "file_name,label,person_id,patient,split"  # one says the label, one nothing
+    (tmp_path / "labels.csv").write_text("\n".join([head_of_faces, *face]) + "\n")
+    assert not read(tmp_path).doubts
     (tmp_path / "labels.csv").unlink()
     for name, own in (("train", rows[:14]), ("val", rows[14:])):  # in the middle of p3's
         (tmp_path / f"{name}.csv").write_text("\n".join([head, *own]) + "\n")
@@ -287,13 +297,15 @@ def test_a_list_that_is_not_in_utf8_is_told_how_to_be(tmp_path) -> None:
     [
         (
             [f"{'cat' if n % 2 else 'dog'}.{n}.png" for n in range(8)],
-            "if cat.1.png is a cat, write",
+            "if cat.1.png is of the class cat",
         ),
         (
             [f"great_pyrenees_{n}.png" for n in range(4)] + ["pug_1.png", "pug_2.png"],
-            "is a great_p",
+            "is of the class great_p",
         ),
         ([f"IMG_{n}.png" for n in range(8)], None),
+        ([f"{('IMG', 'DSC')[n % 2]}_{n}.png" for n in range(8)], None),
+        ([f"{n % 2}_{n}.png" for n in range(8)], None),
         ([f"{n}.png" for n in range(8)], None),
         ([f"a{n}_{n}.png" for n in range(8)], None),
     ],
@@ -312,6 +324,7 @@ def test_boxes_of_a_detector_beside_pictures(tmp_path, inner, named) -> None:
     lay(tmp_path / inner, {"images": PNG})
     boxes = tmp_path / inner / "labels"
     boxes.mkdir()
+    (boxes / "classes.txt").write_text("cat\ndog\n")
     (boxes / "0.txt").write_text("0 0.5 0.5 0.2 0.2\n")
     with pytest.raises(DataError) as error:
         read(tmp_path / inner / named if named else tmp_path)

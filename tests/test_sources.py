@@ -680,11 +680,19 @@ def test_idx_files_of_a_set_with_a_name_and_of_several_sets(mnist) -> None:
     usual = read(mnist)
     for file in list(mnist.iterdir()):
         file.rename(mnist / f"emnist-letters-{file.name.replace('t10k', 'test')}")
-    assert read(mnist).classes == usual.classes
+    again = read(mnist)
+    assert again.classes == usual.classes
+    assert again.train.resident.equal(usual.train.resident.mT)  # as EMNIST stores them
     idx(mnist / "emnist-digits-train-images-idx3-ubyte", np.zeros((2, 6, 5), np.uint8))
     with pytest.raises(DataError, match="several sets: emnist-digits, emnist-letters") as error:
         read(mnist)
     assert "a folder of its own" in error.value.fix
+    for kind in ("images-idx3", "labels-idx1"):
+        file = mnist / f"emnist-letters-train-{kind}-ubyte.gz"
+        file.rename(mnist / f"train-{kind}-ubyte.gz")
+    found = read(mnist)
+    assert (found.train.shape, len(found.train) + len(found.validation)) == ((1, 6, 5), 40)
+    assert "files of other sets are not read: emnist-digits, emnist-letters" in found.doubts
 
 
 @pytest.mark.parametrize(

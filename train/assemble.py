@@ -90,8 +90,8 @@ def _smaller(config: Config, there: int) -> str:
     if "lanes" not in config.model_fields_set:
         return words
     fits = math.gcd(size, config.lanes)
-    if config.lanes > 1 and size // fits < lanes.FEW:  # or a warning names it then
-        fits = lanes.default(size)
+    while size // fits < lanes.FEW and fits % 2 == 0:  # or a warning says so then
+        fits //= 2
     return words + f" --lanes {fits}" * (fits != config.lanes)
 
 

@@ -120,8 +120,10 @@ def _unknown(words: list[str], flags: list[str], verb: verbs.Verb) -> UsageError
     near = experiment.meant(word, flags)
     name = verb.__name__.rpartition(".")[2]
     fix = "`make knobs` lists every knob"
-    if not word.startswith("-"):
-        fix = f"a value is one word, and a list one in brackets, '[1,2]'; {fix}"
+    if re.fullmatch(r"[-\d.,eE\[\]]+", word):
+        fix = f"a list is one word in brackets, such as '[0.9,0.99]'; {fix}"
+    elif word.endswith((".yaml", ".yml")):
+        fix = f"name an experiment with --config {word} (make: CONFIG=)"
     if not verb.KNOBS:
         fix = _help_of(name)
         if not word.startswith("-"):

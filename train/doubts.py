@@ -108,7 +108,7 @@ def _of_weights(parts: Parts) -> Iterator[str]:
     averaged = verification.average_of(file) if file else None
     if averaged is not None:
         yield (
-            "the weights to begin with are not those which that run measured, their average:"
+            "the run that the weights to begin with are of measured the average of its weights:"
             f" --model.weights {averaged}"
         )
     if before.classes != images.classes and len(before.classes) == len(images.classes):

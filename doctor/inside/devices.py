@@ -21,10 +21,11 @@ _ERRORS = {
         "nvidia-smi   # who is there; GPUS=free takes another one",
     ),
     "3": (
-        "CUDA does not start, though the driver is there: the module for its memory fails",
+        "CUDA does not start, though the driver answers: mostly the module for its memory",
         (
-            "sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm; if it stays, with open"
-            " modules: options nvidia_uvm uvm_disable_hmm=1 in /etc/modprobe.d, and reboot"
+            "ls -l /dev/nvidia-uvm   # in a container: --gpus all; else sudo modprobe -r nvidia_uvm"
+            " && sudo modprobe nvidia_uvm; if it stays, with open modules: options nvidia_uvm"
+            " uvm_disable_hmm=1 in /etc/modprobe.d, and reboot"
         ),
     ),
     "36": (

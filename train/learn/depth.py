@@ -30,7 +30,7 @@ def leave_out(model: nn.Module, name: str, rate: float | None) -> None:
     branches = [*_branches(model)]
     if rate and not branches:
         raise UsageError(
-            f"model.drop_path: {name} has no residual branches that are known",
+            f"model.drop_path: {name} has no residual branches known here",
             "take it away, or use a ResNet, ViT, Swin, ConvNeXt, EfficientNet, MaxViT, or timm's",
         )
     for number, (block, parts) in enumerate(branches):

@@ -54,7 +54,7 @@ def build(config: Model, name: str, classes: int, shape: Shape) -> nn.Module:
     # Some models take any option, whether it is known to them or not.
     if config.drop_path and not any(type(m).__name__ in _DROPPING for m in model.modules()):
         raise UsageError(
-            f"model.drop_path: timm:{name} has no residual branches that are known",
+            f"model.drop_path: timm:{name} has no residual branches known here",
             "take it away, or use another model",
         )
     return model

@@ -4,6 +4,7 @@ import argparse
 import errno
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ LAUNCHED = True
 KNOBS = False
 
 _DRAWN = 48
+_ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _DRAWS = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -148,11 +150,8 @@ class _Told:
     def _line(self, row: "Row") -> str:
         if not self._table:
             text = json.dumps(row, ensure_ascii=False)
-            try:
-                text.encode()
-            except UnicodeEncodeError:  # names are bytes to the system
-                text = json.dumps(row)
-            return text + "\n"
+            # Names are bytes to the system; what ends a line or commands a terminal is written out.
+            return (json.dumps(row) if _ODD.search(text) else text) + "\n"
         cells = [each[what] for each in row.get("top", []) for what in ("class", "probability")]
         cells += [""] * (2 * self._top - len(cells))
         return self._cells([row["file"], *cells, row.get("error", ""), row.get("doubt", "")])

@@ -117,11 +117,12 @@ def grouping(row: Mapping[str, Any], read: Columns) -> list[str]:
     return [n for n in row if _GROUP.fullmatch(n) and n not in (read.picture, read.label)]
 
 
-def torn(splits: Mapping[str, Iterable[Mapping[str, str]]]) -> Iterator[str]:
+def torn(splits: Mapping[str, Iterable[Mapping[str, str]]], classes: int) -> Iterator[str]:
     """A line for each column whose values, patients and the like, are in training and elsewhere.
 
     Args:
         splits: what each row says in such columns, by the name of its split.
+        classes: how many there are: a column with no more values may say them again.
     """
     found: dict[str, dict[str, set[bool]]] = defaultdict(lambda: defaultdict(set))
     for split, rows in splits.items():
@@ -130,10 +131,11 @@ def torn(splits: Mapping[str, Iterable[Mapping[str, str]]]) -> Iterator[str]:
                 found[name][value].add(split in TRAINING)
     for name, values in found.items():
         both = [value for value, places in values.items() if len(places) > 1]
-        if both:
+        if both and len(values) > classes:
             yield (
                 f"{len(both):,} of {len(values):,} values of the column {name} are in training and"
-                f" in another split, which flatters every figure: {some(both)}"
+                f" in another split; where they mean the same, every figure is flattered:"
+                f" {some(both)}"
             )
 
 

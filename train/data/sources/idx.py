@@ -54,14 +54,13 @@ def splits(config: Data) -> Found:
     if not root.is_dir():
         raise DataError(f"there is no directory {root}", _FIX)
     found: dict[tuple[str, str], Path] = {}
-    sets: set[str] = set()
-    for entry in entries(root):
-        named = _NAME.fullmatch(entry.name)
-        if named:
-            sets.add(named[1] or "")
-            if len(sets) > 1:
-                several = some(sorted(name or "those without a name" for name in sets))
-                raise DataError(f"{root} has the files of several sets: {several}", _ONE)
+    seen = [(entry, named) for entry in entries(root) if (named := _NAME.fullmatch(entry.name))]
+    sets = {named[1] or "" for _, named in seen}
+    if "" not in sets and len(sets) > 1:
+        raise DataError(f"{root} has the files of several sets: {some(sorted(sets))}", _ONE)
+    chosen = "" if "" in sets else max(sets, default="")
+    for entry, named in seen:
+        if (named[1] or "") == chosen:
             key = ("train" if named[2] == "train" else "test", named[3])
             if key in found:
                 both = some([found[key].name, entry.name])
@@ -81,7 +80,9 @@ def splits(config: Data) -> Found:
         arrays.append(held[0])
     classes, numbers = labels.number(said[0], said[1] if len(said) > 1 else None)
     made = [Labelled(Arrays(a), n) for a, n in zip(arrays, numbers, strict=True)]
-    return Found(*two_splits(made, config), classes, both=len(made) > 1)
+    others = f"files of other sets are not read: {some(sorted(sets - {chosen}))}"
+    doubts = [others] if len(sets) > 1 else []
+    return Found(*two_splits(made, config), classes, both=len(made) > 1, doubts=doubts)
 
 
 def _split(images: Path, labels_of: Path) -> tuple[Tensor, Tensor]:
@@ -101,7 +102,9 @@ def _split(images: Path, labels_of: Path) -> tuple[Tensor, Tensor]:
         )
     if not pixels.numel():
         raise DataError(f"{images.name} is empty", _FIX)
-    return pixels[:, None], values
+    # EMNIST's are stored with rows and columns exchanged.
+    upright = pixels.mT if images.name.lower().startswith("emnist") else pixels
+    return upright[:, None].contiguous(), values
 
 
 def read(path: Path) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from host import regular
 from host.errors import DataError
 from host.text import some
 from train.data.sources.walk import LISTS, entries, has_suffix
@@ -19,7 +20,9 @@ _BESIDE = {
 }
 # What is put in the place of a class that nobody knows.
 NOBODY = {"", "?", "n/a", "na", "nan", "null", "unlabeled", "unlabelled", "no_label"}
-_NAMED = re.compile(r"(.*?[^\W\d].*?)[ ._-]*\(?\d+\)?")  # cat.1, great_pyrenees_12, dog (3)
+_NAMED = re.compile(r"(.*?[^\W\d_].*?)[ ._-]*\(?\d+\)?")  # cat.1, great_pyrenees_12, dog (3)
+_CAMERAS = {"dsc", "dscn", "frame", "image", "img", "p", "photo", "picture", "pxl"}
+_BOX = re.compile(r"\s*\d+( [\d.]+){4,}\s")
 _MASK = re.compile(r"(.+)[_-](?:gt|\w*(?:mask|depth|segm|label)\w*)", re.IGNORECASE)
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
 _TRAIN = re.compile(r"(?<![^_-])train(ing)?(?![^\d_-])", re.IGNORECASE)
@@ -97,9 +100,9 @@ def _check(root: Path, split: str, inner: Mapping[str, Counter[str]]) -> None:
 def _doubts(found: Classes, inner: Mapping[str, Counter[str]]) -> Iterator[str]:
     """What may be no picture of its class."""
     classes = list(inner)
-    deep = [name for name in classes if len(inner[name]) > 1]
+    deep = [name for name in classes if len(inner[name].keys() - {name}) > 1]
     if len({name.count(os.sep) for each in found.values() for name in each}) > 1:
-        deep = deep or [name for name in classes if inner[name]]
+        deep = deep or [name for name in classes if inner[name].keys() - {name}]
     if deep:
         yield (
             f"pictures lie deeper than their class folders: {deep[0]} holds"
@@ -153,7 +156,8 @@ def elsewhere(root: Path, names: Iterable[str] = ()) -> str:
     Args:
         names: of pictures in no class folder.
     """
-    return _named(names) or _boxed(root) or beside(root)
+    listed = beside(root)
+    return listed if "--data.root" in listed else _boxed(root) or _named(names) or listed
 
 
 def _named(names: Iterable[str]) -> str:
@@ -164,21 +168,25 @@ def _named(names: Iterable[str]) -> str:
         if seen is None:
             return ""
         found[seen[1]] += 1
-        first = first or f"{Path(name).name} is a {seen[1]}"
-    if not 1 < len(found) <= found.total() / 2:
+        first = first or f"{Path(name).name} is of the class {seen[1]}"
+    if not 1 < len(found) <= found.total() / 2 or {n.lower() for n in found} & _CAMERAS:
         return ""
     return f"; or, if {first}, write a labels.csv with the columns file_name and label"
 
 
 def _boxed(root: Path) -> str:
-    for folder in (root, root / "train", root.parent):
-        with suppress(DataError, OSError):
-            boxes = [e.name for e in entries(folder / "labels") if e.name.endswith(".txt")]
-            if boxes:
-                return (
-                    f"; {folder / 'labels' / min(boxes)} seems to hold boxes for a detector, and"
-                    " this trains classifiers of whole pictures"
-                )
+    tops = [top / "labels" for top in (root, root / "train", root.parent)]
+    for folder in (*tops, *(top / "train" for top in tops)):  # labels/train, too
+        files: list[Path] = []
+        with suppress(DataError):
+            files = [Path(e.path) for e in entries(folder) if e.name.endswith(".txt")]
+        for file in files[:_LOOKED_FOR]:
+            with suppress(OSError):
+                if _BOX.match(regular.read(file, _HEAD).decode(errors="replace")):
+                    return (
+                        f"; {file} seems to hold boxes for a detector, and this trains"
+                        " classifiers of whole pictures"
+                    )
     return ""
 
 

@@ -115,7 +115,8 @@ def splits(config: Data, root: Path, found: dict[str, list[Path]]) -> Found:
             rows.setdefault(row.split, []).append(row)
     walk = Walk(folder)
     walk.into("")
-    doubts += columns.torn({split: [r.groups for r in each] for split, each in rows.items()})
+    groups = {split: [row.groups for row in each] for split, each in rows.items()}
+    doubts += columns.torn(groups, len({row.label for each in rows.values() for row in each}))
     doubts += strays.find(rows, folder, walk)
     strays.check_undivided(folder, rows)
     made = _found(config, folder, rows, walk)

@@ -15,6 +15,7 @@ from host import regular
 from host.errors import DataError, first_line
 from train.config import Data
 from train.data.sources import columns
+from train.data.sources.layout import NOBODY
 from train.data.sources.tree import HELD_OUT, TRAINING
 
 LINE = 1 << 20  # characters of a field
@@ -113,8 +114,12 @@ def rows_of(path: Path, root: Path, split: str, config: Data, doubts: list[str])
             said_label,
             split_of(said),
             alone=not re.search(r"[/\\]", name),
-            groups={name: str(row[name]) for name in grouping if row.get(name)},
+            groups={name: str(row[name]) for name in grouping if not _says_nothing(row.get(name))},
         )
+
+
+def _says_nothing(value: Any) -> bool:
+    return value is None or str(value).strip().lower() in {*NOBODY, "none", "unknown"}
 
 
 def first_rows(path: Path, text: str) -> list[dict[str, Any]]:

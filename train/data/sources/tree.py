@@ -56,7 +56,8 @@ def splits(config: Data, root: Path) -> Found:
         raise DataError(
             f"{root} has one class, {classes[0]}, and a model learns to tell two or more apart",
             "put the pictures of another class into a folder beside it:"
-            f" {root / tops['train'] / 'ANOTHER'}{layout.elsewhere(root)}",
+            f" {root / tops['train'] / 'ANOTHER'}"
+            f"{layout.elsewhere(root, found['train'][classes[0]])}",
         )
     inner = [{*(Path(n).parts[-2] for n in found["train"][name])} for name in classes]
     if all(map(_FOLD.fullmatch, classes)) and len(inner[0]) > 1 and inner.count(inner[0]) > 1:
@@ -102,7 +103,7 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
             seen = f" ({lists[0]} is no list of pictures with labels)" if lists else ""
             raise DataError(
                 f"{root} has splits, {some(tops)}, and no class folders in them{seen}",
-                f"{_LAYOUT}{layout.beside(root)}",
+                f"{_LAYOUT}{layout.elsewhere(root, _names(root, tops))}",
             )
         return {"train": ""}
     same = [n for n in held if n.lower() != "test"]
