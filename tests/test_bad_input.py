@@ -28,7 +28,7 @@ TABLE = {
     "images too small": ([*FIT, "--model.name", "alexnet"], 2, "cannot take 8×8 images.*stem small"),
     "list with blanks": ([*FIT, "--optim.betas", "0.9", "0.99"], 2, "0.99 → a list is one word in brackets"),
     "batch over data": ([*FIT, "--batch_size", "4096"], 2, "4096 is larger than the 1436 training"),
-    "batch and lanes over data": ([*FIT, "--batch_size", "4096", "--lanes", "4096"], 2, "use --batch_size 512 --lanes 8$"),
+    "batch and lanes over data": ([*FIT, "--batch_size", "4096", "--lanes", "4096"], 2, "use --batch_size 512 --lanes 64$"),
     "repeats over data": ([*FIT, "--batch_size", "4096", "--augment.repeats", "1024", "--augment.flip", "true"], 2, "--augment.repeats 512 or less"),
     "lanes": ([*FIT, "--lanes", "12"], 2, "lanes: 8 would do"),
     "no such data": ([*FIT, "--data.source", "no/such"], 3, "cannot be reached.*work offline.*hf download"),
