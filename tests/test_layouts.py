@@ -339,6 +339,14 @@ def test_a_file_that_may_have_the_classes(tmp_path, name) -> None:
     assert "write a labels.csv from it" in error.value.fix
 
 
+def test_a_list_without_a_head_beside_pictures(tmp_path) -> None:
+    lay(tmp_path, {"images": PNG})
+    (tmp_path / "labels.csv").write_text("images/0.png,cat\nimages/1.png,dog\n")
+    with pytest.raises(DataError) as error:
+        read(tmp_path)
+    assert error.value.fix.endswith("labels.csv has them, write file_name,label as its first line")
+
+
 def test_addresses_in_a_list_without_a_head(tmp_path) -> None:
     (tmp_path / "all.csv").write_text("gs://b/1.jpg,cat\ngs://b/2.jpg,dog\n")
     with pytest.raises(DataError, match="no line of column names") as error:

@@ -423,13 +423,29 @@ def listed(root: Path, text: str | bytes, name: str = "metadata.csv") -> Path:
         ("file_name,species,class", "{},{n},{m}", "two columns that may be the classes, class and"),
         ("file_name,label,is_test", "{},{m},{n}", "a column is_test, which seems to divide"),
         ("file_name,label,fold", "{},{m},{n}", "a column fold, which seems to divide"),
+        ("file_name,label,Set", "{},{m},{s}", "a column Set, which seems to divide"),
+        ("file_name,label,Usage", "{},{m},{f}", "a column Usage, which seems to divide"),
     ],
 )
 def test_columns_that_may_be_meant_are_refused(root, head, row, said) -> None:
     names = sorted(str(p.relative_to(root)) for p in root.rglob("*.png"))
-    rows = [row.format(name, n=n % 3, m=n % 2) for n, name in enumerate(names)]
+    words = [("Train", "Valid"), ("Training", "PublicTest")]
+    rows = [
+        row.format(name, n=n % 3, m=n % 2, s=words[0][n % 5 > 3], f=words[1][n % 5 > 3])
+        for n, name in enumerate(names)
+    ]
     listed(root, "\n".join([head, *rows]))
     refused(root, said)
+
+
+def test_a_label_or_another_column_with_such_words_divides_nothing(root) -> None:
+    (root / "validation").rename(root / "more")
+    (root / "train").rename(root / "some")
+    names = sorted(str(p.relative_to(root)) for p in root.rglob("*.png"))
+    words = [("train", "test"), ("bus", "eval")]
+    rows = [",".join([name, *words[n % 2]]) for n, name in enumerate(names)]
+    listed(root, "\n".join(["file_name,label,kind", *rows]))
+    assert read(root).classes == ["bus", "train"]
 
 
 def test_two_columns_that_say_the_same_classes_are_one(root) -> None:

@@ -86,6 +86,12 @@ def doubts(parts: Parts) -> Iterator[str]:
             f"eval.patience {config.eval.patience} ends nothing: the run has {steps // every}"
             f" evaluations, {every} steps apart; --eval.every sets them closer"
         )
+    side, cutout = images.train.shape[-1], config.augment.cutout
+    if cutout >= side:
+        yield (
+            f"augment.cutout {cutout} covers most of a picture of {side} pixels, or all of it: set"
+            f" it to {side // 2} or less"
+        )
     norms = [m for m in parts.unwrapped.modules() if isinstance(m, _BatchNorm) and m.training]
     if norms and config.micro_batch < lanes.FEW and config.lanes > 1:
         yield (

@@ -30,6 +30,8 @@ from train.record.stateful import has_nan
 from train.record.tensors import Tensors
 from train.record.verification import AVERAGE, FIX, MODEL, verified
 
+_TOLD = 2  # lines of what torch says of weights that do not fit: a title, and the first of them
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -93,7 +95,10 @@ class Checkpoint:
         try:
             put(model, self.model, self.versions)
         except (RuntimeError, TypeError, AttributeError, KeyError) as error:
-            raise CheckpointError(f"{self.path} holds another model: {error}", fix) from error
+            rows = [row.strip() for row in str(error).splitlines() if row.strip()]
+            more = f" … ({len(rows) - 2} such)" if len(rows) > _TOLD else ""
+            problem = " ".join(rows[:_TOLD]) + more
+            raise CheckpointError(f"{self.path} holds another model: {problem}", fix) from error
 
 
 def read(path: Path) -> Checkpoint:

@@ -30,6 +30,9 @@ _GROUP = re.compile(
     r"|video)([ _-]?id)?",
     re.IGNORECASE,
 )
+_TRAINED = ("trn", "tr")
+# Others than those which a column split may say; FER2013 has the last two.
+_WORDS = {*TRAINING, *HELD_OUT, *_TRAINED, "va", "tst", "te", "publictest", "privatetest"}
 _LEAVES_OUT = re.compile(
     r"(to_?)?(exclude|excluded|ignore|ignored|skip|drop|remove|bad|corrupt|corrupted|use|keep)",
     re.IGNORECASE,
@@ -80,7 +83,9 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
     if config.label_column is None:
         _check_one(path, rows, label)
     divided = None if split else next((n for n in known if n.lower() in SPLIT), None)
-    unknown = None if divided else next((n for n in known if _DIVIDES.fullmatch(n)), None)
+    others = [name for name in known if name not in (picture, label)]
+    dividing = (n for n in others if _DIVIDES.fullmatch(n) or _divides(rows, n))
+    unknown = None if divided else next(dividing, None)
     # In a list of one split it may say the same of all.
     if unknown is not None and not (split and len({str(row.get(unknown)) for row in rows}) == 1):
         raise DataError(
@@ -89,6 +94,12 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
             " share of all is held out (data.holdout)",
         )
     return Columns(picture, label, divided)
+
+
+def _divides(rows: Rows, name: str) -> bool:
+    """Whether a column says of each row of which split it is, by its words."""
+    words = {str(row.get(name) or "").strip().lower() for row in rows} - {""}
+    return len(words) > 1 and words <= _WORDS and bool(words & {*TRAINING, *_TRAINED})
 
 
 def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:

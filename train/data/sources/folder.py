@@ -6,7 +6,7 @@ from host.errors import DataError
 from train.config import Data
 from train.config.data import root_flag
 from train.data.pictures import Found
-from train.data.sources import idx, layout, listing, tree, walk
+from train.data.sources import elsewhere, idx, listing, tree, walk
 
 _ARRAYS = {".npz", ".npy", ".h5", ".hdf5", ".mat", ".pkl", ".pt", ".tfrecord", ".lmdb"}
 _TABLES = {".parquet", ".arrow", ".tar"}
@@ -30,7 +30,7 @@ def splits(config: Data) -> Found:
                     "data that is no pictures in files comes from a function: --data.source"
                     " my_package.data:tables (docs/EXTENDING.md)"
                 )
-            elif root.suffix.lower() in layout.OTHER_LISTS:
+            elif root.suffix.lower() in elsewhere.OTHER_LISTS:
                 fix = "write a labels.csv from it, with the columns file_name and label"
             raise DataError(f"{root} is a file, and no list ({', '.join(walk.LISTS)})", fix)
         return listing.splits(config, root, listing.lists(root, config))

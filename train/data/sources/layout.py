@@ -3,14 +3,14 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from host import regular
 from host.errors import DataError
 from host.text import some
-from train.data.sources.walk import LISTS, entries, has_suffix
+from train.data.sources import elsewhere
+from train.data.sources.walk import LISTS, entries
 
 # Folders that stand beside pictures, and are mostly no classes.
 _BESIDE = {
@@ -20,17 +20,10 @@ _BESIDE = {
 }
 # What is put in the place of a class that nobody knows.
 NOBODY = {"", "?", "n/a", "na", "nan", "null", "unlabeled", "unlabelled", "no_label"}
-_NAMED = re.compile(r"(.*?[^\W\d_].*?)[ ._-]*\(?\d+\)?")  # cat.1, great_pyrenees_12, dog (3)
-_CAMERAS = {"dsc", "dscn", "frame", "image", "img", "p", "photo", "picture", "pxl"}
-_BOX = re.compile(r"\s*\d+( [\d.]+){4,}\s")
 _MASK = re.compile(r"(.+)[_-](?:gt|\w*(?:mask|depth|segm|label)\w*)", re.IGNORECASE)
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
 _TRAIN = re.compile(r"(?<![^_-])train(ing)?(?![^\d_-])", re.IGNORECASE)
 _HELD = re.compile(r"(?<![^_-])(test(ing)?|val|valid|validation|eval)(?![^\d_-])", re.IGNORECASE)
-OTHER_LISTS = (".json", ".manifest", ".txt", ".mat", ".xml")
-# What says nothing of classes, and what most likely does.
-_SAYS = re.compile(r"^(?!.*(licen[sc]e|readme|submission|notice|requirements))", re.IGNORECASE)
-_OF_CLASSES = re.compile(r"label|annot|class|train|attr|truth|meta", re.IGNORECASE)
 _HEAD = 1 << 16  # characters of a list that are looked through
 _MASKED = 0.1  # of all pictures
 _FEW = 2  # pictures
@@ -93,7 +86,8 @@ def _check(root: Path, split: str, inner: Mapping[str, Counter[str]]) -> None:
     if {name.lower() for name in classes} <= _BESIDE:
         raise DataError(
             f"{root / split} has the folders {some(classes)}, which are no classes by their names",
-            f"lay pictures out as DIR/CLASS/*{beside(root)}; rename them, if they are the classes",
+            f"lay pictures out as DIR/CLASS/*{elsewhere.beside(root)}; rename them, if they are the"
+            " classes",
         )
 
 
@@ -148,68 +142,6 @@ def few(classes: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
     scarce = [name for name, count in zip(classes, counts, strict=True) if count <= _FEW]
     if len(classes) > _FEW and len(scarce) >= len(classes) / 2:
         yield f"{len(scarce):,} of {len(classes):,} classes have {_FEW} training pictures or fewer"
-
-
-def elsewhere(root: Path, names: Iterable[str] = ()) -> str:
-    """Where else than in folders the classes may stand; for a line's end.
-
-    Args:
-        names: of pictures in no class folder.
-    """
-    listed = beside(root)
-    return listed if "--data.root" in listed else _boxed(root) or _named(names) or listed
-
-
-def _named(names: Iterable[str]) -> str:
-    found = Counter[str]()
-    first = ""
-    for name in filter(has_suffix, names):
-        seen = _NAMED.fullmatch(Path(name).stem)
-        if seen is None:
-            return ""
-        found[seen[1]] += 1
-        first = first or f"{Path(name).name} is of the class {seen[1]}"
-    if not 1 < len(found) <= found.total() / 2 or {n.lower() for n in found} & _CAMERAS:
-        return ""
-    return f"; or, if {first}, write a labels.csv with the columns file_name and label"
-
-
-def _boxed(root: Path) -> str:
-    tops = [top / "labels" for top in (root, root / "train", root.parent)]
-    for folder in (*tops, *(top / "train" for top in tops)):  # labels/train, too
-        files: list[Path] = []
-        with suppress(DataError):
-            files = [Path(e.path) for e in entries(folder) if e.name.endswith(".txt")]
-        for file in files[:_LOOKED_FOR]:
-            with suppress(OSError):
-                if _BOX.match(regular.read(file, _HEAD).decode(errors="replace")):
-                    return (
-                        f"; {file} seems to hold boxes for a detector, and this trains"
-                        " classifiers of whole pictures"
-                    )
-    return ""
-
-
-def beside(root: Path) -> str:
-    """Where else the classes may stand: in a list in the folder, or beside it; for a line's end."""
-    for folder in (root, root.parent):
-        files: list[str] = []
-        with suppress(DataError, OSError):
-            files = [entry.name for entry in entries(folder) if entry.is_file()]
-        files = sorted(filter(_SAYS.search, files), key=lambda n: (not _OF_CLASSES.search(n), n))
-        lists = [name for name in files if name.lower().endswith(LISTS)]
-        if lists:
-            return (
-                f"; or, if {lists[0]} has the classes: --data.root {folder / lists[0]}"
-                " --data.image_column COLUMN --data.label_column COLUMN"
-            )
-        others = [name for name in files if name.lower().endswith(OTHER_LISTS)]
-        if others and folder == root:
-            return (
-                f"; or, if {others[0]} has the classes, write a labels.csv from it, with the"
-                " columns file_name and label"
-            )
-    return ""
 
 
 def _inner(split: str, names: Sequence[str]) -> Counter[str]:

@@ -16,7 +16,7 @@ from host.errors import DataError
 from host.text import some
 from train.config import Data
 from train.data.pictures import Found, Labelled, no_columns, two_splits
-from train.data.sources import layout
+from train.data.sources import elsewhere, layout
 from train.data.sources.files import files
 from train.data.sources.labels import check_names
 from train.data.sources.walk import Walk, entries, is_folder, set_aside
@@ -41,7 +41,7 @@ def splits(config: Data, root: Path) -> Found:
     classes = sorted(name for name, names in found["train"].items() if names)
     if not classes:
         what = f", only {some(walk.bad or walk.left_out)}" if walk.bad or walk.left_out else ""
-        more = layout.elsewhere(root, [*walk.bad, *walk.left_out])
+        more = elsewhere.classes(root, [*walk.bad, *walk.left_out])
         raise DataError(f"{root} holds no pictures in class folders{what}", f"{_LAYOUT}{more}")
     check_names(classes, "class folders")
     if len(classes) == 1:
@@ -57,7 +57,7 @@ def splits(config: Data, root: Path) -> Found:
             f"{root} has one class, {classes[0]}, and a model learns to tell two or more apart",
             "put the pictures of another class into a folder beside it:"
             f" {root / tops['train'] / 'ANOTHER'}"
-            f"{layout.elsewhere(root, found['train'][classes[0]])}",
+            f"{elsewhere.classes(root, found['train'][classes[0]])}",
         )
     inner = [{*(Path(n).parts[-2] for n in found["train"][name])} for name in classes]
     if all(map(_FOLD.fullmatch, classes)) and len(inner[0]) > 1 and inner.count(inner[0]) > 1:
@@ -103,7 +103,7 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
             seen = f" ({lists[0]} is no list of pictures with labels)" if lists else ""
             raise DataError(
                 f"{root} has splits, {some(tops)}, and no class folders in them{seen}",
-                f"{_LAYOUT}{layout.elsewhere(root, _names(root, tops))}",
+                f"{_LAYOUT}{elsewhere.classes(root, _names(root, tops))}",
             )
         return {"train": ""}
     same = [n for n in held if n.lower() != "test"]
@@ -187,7 +187,7 @@ def _labelled(
         raise DataError(
             f"{len(unknown)} class{'es' * (len(unknown) > 1)} of the {split} split, and of no"
             f" training picture: {some(unknown)}; training has {some(classes)}",
-            f"give all splits the same class folders{layout.beside(root / folder)}",
+            f"give all splits the same class folders{elsewhere.beside(root / folder)}",
         )
     pairs = sorted(
         ((os.fsencode(name), place) for place, c in enumerate(classes) for name in found.get(c, ()))
@@ -196,7 +196,7 @@ def _labelled(
         raise DataError(
             f"{root / folder}, the {split} split, has no pictures in class folders",
             "lay them out so; or take that folder away: a share of all is held out then"
-            f" (data.holdout){layout.beside(root / folder)}",
+            f" (data.holdout){elsewhere.beside(root / folder)}",
         )
     names = [os.fsdecode(name) for name, _ in pairs]
     return Labelled(files(root, names), torch.tensor([p for _, p in pairs], dtype=torch.int64))

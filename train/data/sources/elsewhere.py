@@ -1,0 +1,97 @@
+"""Where else than in folders the classes of pictures may stand, for the end of an error's line."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from host import regular
+from host.errors import DataError
+from train.data.sources.walk import LISTS, entries, has_suffix
+
+_NAMED = re.compile(r"(.*?[^\W\d_].*?)[ ._-]*\(?\d+\)?")  # cat.1, great_pyrenees_12, dog (3)
+_CAMERAS = {"dsc", "dscn", "frame", "image", "img", "p", "photo", "picture", "pxl"}
+_BOX = re.compile(r"\s*\d+( [\d.]+){4,}\s")
+OTHER_LISTS = (".json", ".manifest", ".txt", ".mat", ".xml")
+# What says nothing of classes, and what most likely does.
+_SAYS = re.compile(r"^(?!.*(licen[sc]e|readme|submission|notice|requirements))", re.IGNORECASE)
+_OF_CLASSES = re.compile(r"label|annot|class|train|attr|truth|meta", re.IGNORECASE)
+_HEAD = 1 << 16  # bytes of a file that are looked through
+_LOOKED_FOR = 20  # files
+
+
+def classes(root: Path, names: Iterable[str] = ()) -> str:
+    """Where else than in folders the classes may stand; for a line's end.
+
+    Args:
+        names: of pictures in no class folder.
+    """
+    listed = beside(root)
+    return (
+        listed
+        if "--data.root" in listed or "first line" in listed
+        else _boxed(root) or _named(names) or listed
+    )
+
+
+def _named(names: Iterable[str]) -> str:
+    found = Counter[str]()
+    first = ""
+    for name in filter(has_suffix, names):
+        seen = _NAMED.fullmatch(Path(name).stem)
+        if seen is None:
+            return ""
+        found[seen[1]] += 1
+        first = first or f"{Path(name).name} is of the class {seen[1]}"
+    if not 1 < len(found) <= found.total() / 2 or {n.lower() for n in found} & _CAMERAS:
+        return ""
+    return f"; or, if {first}, write a labels.csv with the columns file_name and label"
+
+
+def _boxed(root: Path) -> str:
+    tops = [top / "labels" for top in (root, root / "train", root.parent)]
+    for folder in (*tops, *(top / "train" for top in tops)):  # labels/train, too
+        files: list[Path] = []
+        with suppress(DataError):
+            files = [Path(e.path) for e in entries(folder) if e.name.endswith(".txt")]
+        for file in files[:_LOOKED_FOR]:
+            with suppress(OSError):
+                if _BOX.match(regular.read(file, _HEAD).decode(errors="replace")):
+                    return (
+                        f"; {file} seems to hold boxes for a detector, and this trains"
+                        " classifiers of whole pictures"
+                    )
+    return ""
+
+
+def beside(root: Path) -> str:
+    """Where else the classes may stand: in a list in the folder, or beside it; for a line's end."""
+    for folder in (root, root.parent):
+        files: list[str] = []
+        with suppress(DataError, OSError):
+            files = [entry.name for entry in entries(folder) if entry.is_file()]
+        files = sorted(filter(_SAYS.search, files), key=lambda n: (not _OF_CLASSES.search(n), n))
+        lists = [name for name in files if name.lower().endswith(LISTS)]
+        if lists and _headless(folder / lists[0]):
+            return f"; or, if {folder / lists[0]} has them, write file_name,label as its first line"
+        if lists:
+            return (
+                f"; or, if {lists[0]} has the classes: --data.root {folder / lists[0]}"
+                " --data.image_column COLUMN --data.label_column COLUMN"
+            )
+        others = [name for name in files if name.lower().endswith(OTHER_LISTS)]
+        if others and folder == root:
+            return (
+                f"; or, if {others[0]} has the classes, write a labels.csv from it, with the"
+                " columns file_name and label"
+            )
+    return ""
+
+
+def _headless(path: Path) -> bool:
+    """Whether a list begins with a picture, and not with names of columns."""
+    with suppress(OSError), regular.opened(path) as file:
+        first = file.read(_HEAD).decode(errors="replace").split("\n", 1)[0]
+        return any(has_suffix(cell.strip(' "\r')) for cell in re.split(r"[,;\t]", first))
+    return False
