@@ -91,6 +91,9 @@ def last(machine: Machine, sign: str) -> str | None:
     return found[-1] if found else None
 
 
+_STOPPED, _MANY = 61, 3
+
+
 def errors(machine: Machine) -> Finding:
     """No GPU has failed since the machine was started.
 
@@ -139,6 +142,11 @@ def errors(machine: Machine) -> Finding:
     # nvidia-smi takes an address only whole.
     whole_place = place if "." in place else f"{place}.0"
     unwell = fail if number == _LOST else warn
+    alike = len({x.group(1) for x in failures if x.group(2) == worst.group(2)})
+    if number == _STOPPED and alike >= _MANY:
+        seen += f", and of {alike - 1} others"
+        meaning = "on so many GPUs it is hardly theirs, but of what they share"
+        fix = "in the BIOS: IOMMU Disabled (AMD's boards), or boot with iommu=pt; a newer BIOS"
     return unwell("kernel log", seen, meaning, fix.format(gpu=whole_place))
 
 

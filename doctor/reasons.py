@@ -30,6 +30,15 @@ _APPLE = (
     " driver is loaded, and the bridge above it removed and found again (see t2linux); with"
     " closed modules and options nvidia NVreg_EnableGpuFirmware=0"
 )
+# A guest whose memory its host cannot read, by its devices.
+_SEALED = {"sev-guest", "tdx_guest"}
+_ONCE = (
+    "in confidential mode a GPU starts once: when the first program ends, the driver lets it go",
+    (
+        "restart this virtual machine, and before the first program: sudo systemctl enable --now"
+        " nvidia-persistenced (or nvidia-smi -pm 1)"
+    ),
+)
 _STARTS_NOT = r"RmInitAdapter failed|rm_init_adapter failed"
 _UNKNOWN = r"installed in this system is not supported by the\s+NVIDIA [\d.]+ driver release"
 # Sign, what is seen, why, and what helps; {card}: the address of one of the cards.
@@ -199,7 +208,8 @@ def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | No
     places = "|".join(re.escape(card.address) for card in cards) or "(?!)"
     for sign, seen, why, fix in _LOG:
         if re.search(sign.replace("{card}", f"({places})"), text, re.IGNORECASE):
-            return seen, why, _placed(machine, sign) or fix
+            sealed = sign == _STARTS_NOT and {*machine.names("/dev")} & _SEALED
+            return (seen, *(_ONCE if sealed else (why, _placed(machine, sign) or fix)))
     return None
 
 

@@ -81,8 +81,22 @@ def _without_runtime(machine: Machine) -> Finding | None:
 def _enroot(machine: Machine) -> Finding | None:
     """Containers of enroot get GPUs by a program of the toolkit's."""
     hook = "98-nvidia.sh" in machine.names("/etc/enroot/hooks.d")
-    if not hook or machine.has("nvidia-container-cli"):
+    if not hook:
         return None
+    if machine.has("nvidia-container-cli"):
+        said = machine.run("nvidia-container-cli", "info")
+        denied = said.code == 1 and "nvidia-fabricmanager/socket: permission denied" in said.said
+        return (
+            warn(
+                "toolkit",
+                "nvidia-container-cli may not look at the fabric manager's socket",
+                "containers of enroot with GPUs do not start for whoever is not root",
+                f"{distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)}"
+                "   # from 1.17.7 on it goes on without",
+            )
+            if denied
+            else None
+        )
     return warn(
         "toolkit",
         "enroot is here, and nvidia-container-cli is not",
