@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import branches, kind, log
+from doctor import branches, kind, log, room
 from host import pci
 from host.machine import Machine
 
@@ -15,21 +15,6 @@ _NO_ROOM = (
     r"|{card}: BAR \d+ \[mem.*(no space|failed to assign|can't assign)"
 )
 _LEGACY = r"supported through the NVIDIA (\d+)\S* Legacy"
-_HOST = (
-    "on the machine that runs this one: VMware wants EFI firmware, pciPassthru.use64bitMMIO=TRUE"
-    " and pciPassthru.64bitMMIOSizeGB, a power of two above the memory of all its GPUs; QEMU wants"
-    " OVMF, q35 and -fw_cfg opt/ovmf/X-PciMmio64Mb; or ask who runs it"
-)
-# https://github.com/cloud-hypervisor/cloud-hypervisor/issues/4451
-_CLOUD_HYPERVISOR = (
-    "on the machine that runs this one, a newer Cloud Hypervisor: old ones show the card's memory"
-    " as not prefetchable, where the driver does not look; or QEMU"
-)
-_APPLE = (
-    "Apple's firmware gives an external card no large window: have its BAR1 made smaller before the"
-    " driver is loaded, and the bridge above it removed and found again (see t2linux); with"
-    " closed modules and options nvidia NVreg_EnableGpuFirmware=0"
-)
 # A guest whose memory its host cannot read, by its devices.
 _SEALED = {"sev-guest", "tdx_guest"}
 _ONCE = (
@@ -217,12 +202,11 @@ def _placed(machine: Machine, sign: str) -> str | None:
     """What helps on a machine of this kind; None where it is what helps elsewhere."""
     if kind.is_guest(machine):
         if sign == _NO_ROOM:
-            made = machine.read("/sys/class/dmi/id/product_name") or ""
-            return _CLOUD_HYPERVISOR if "cloud-hypervisor" in made.lower() else _HOST
+            return room.of_guest(machine)
         if "RmInitAdapter" in sign or "fallen off" in sign:
             return "restart this virtual machine; then ask who runs its host to look at the card"
     if sign == _NO_ROOM:
-        return _roomier(machine)
+        return room.of_board(machine)
     if "fallen off" in sign and pci.gpu_boxes(machine):
         return (
             "switch the box off and on with the cable in it, and reboot; then look at the card's"
@@ -234,26 +218,3 @@ def _placed(machine: Machine, sign: str) -> str | None:
             " driver"
         )
     return None
-
-
-def _roomier(machine: Machine) -> str | None:
-    """How a card gets addresses, where it is not by the BIOS's usual settings."""
-    ends = _last_address(machine)
-    if ends is not None:
-        return (
-            f"this board's addresses end at {ends} GiB, and its memory has most of them: take"
-            " memory out, or put the card into a board with Above 4G Decoding"
-        )
-    if "pci=realloc" in (machine.read("/proc/cmdline") or ""):
-        if "Apple" in (machine.read("/sys/class/dmi/id/sys_vendor") or ""):
-            return _APPLE
-        return "update the BIOS; Above 4G Decoding and Resizable BAR there"
-    return None
-
-
-def _last_address(machine: Machine) -> int | None:
-    """Where the addresses of an old board end, in GiB; None where they reach far enough."""
-    text = "\n".join(log.lines(machine) or [])
-    found = re.findall(r"root bus resource \[mem 0x\w+-0x(\w+) window\]", text)
-    last = max((int(end, 16) for end in found), default=0) + 1
-    return last >> 30 if 1 << 32 < last <= 1 << 36 else None

@@ -17,7 +17,7 @@ from torch import nn
 from torchvision.models import resnet18
 
 from doctor import bridge, checks, disks, finding, network
-from doctor.inside import collectives, datasheet, devices, speed, verify
+from doctor.inside import collectives, cuda_errors, datasheet, devices, speed, verify
 from host import machine as host_machine
 from host import pci
 from host.machine import Machine
@@ -341,7 +341,7 @@ UNEXPECTED = "Unexpected error from cudaGetDeviceCount(). Did you run some cuda 
     ],
 )  # fmt: skip
 def test_what_cuda_says_when_it_does_not_start_is_told_apart(said, number, fix) -> None:
-    found = devices.judge(said)
+    found = cuda_errors.judge(said)
     assert found.status == "fail"
     assert found.seen.startswith(f"error {number}: " if number else said.removeprefix(UNEXPECTED))
     assert "Did you run" not in found.seen

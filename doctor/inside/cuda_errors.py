@@ -1,0 +1,108 @@
+"""What CUDA's errors mean, as torch prints them, and what helps."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, fail
+
+# CUDA's error numbers as torch prints them, what each means, and what helps.
+# https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
+_ERRORS = {
+    "2": (
+        "a GPU's memory is full before anything was computed: other programs hold it",
+        "nvidia-smi   # who is there; GPUS=free takes another one",
+    ),
+    "3": (
+        "CUDA does not start, though the driver answers: mostly the module for its memory",
+        (
+            "ls -l /dev/nvidia-uvm   # in a container: --gpus all; else sudo modprobe -r nvidia_uvm"
+            " && sudo modprobe nvidia_uvm; if it stays, with open modules: options nvidia_uvm"
+            " uvm_disable_hmm=1 in /etc/modprobe.d, and reboot"
+        ),
+    ),
+    "36": (
+        "this torch asks the driver for what only a newer one does",
+        "CUDA=auto make train, or upgrade the driver",
+    ),
+    "209": (
+        "this torch has no kernels for this GPU",
+        "CUDA=auto make train, or hide it with CUDA_VISIBLE_DEVICES",
+    ),
+    "214": (
+        "an error in the GPU's memory that could not be corrected",
+        "sudo nvidia-smi --gpu-reset; if it comes back, have the GPU replaced",
+    ),
+    "304": (
+        "the system does not let CUDA open its devices",
+        "sudo modprobe nvidia_uvm; ls -l /dev/nvidia*; in a container: --gpus all",
+    ),
+    "500": (
+        "libcuda is not of the driver's version; under WSL, the toolkit is too old for the driver",
+        "update nvidia-container-toolkit, Docker Desktop, WSL (wsl --update); else sudo ldconfig",
+    ),
+    "805": (
+        "CUDA is told to go through MPS, whose daemon does not answer",
+        "nvidia-cuda-mps-control -d   # or unset CUDA_MPS_PIPE_DIRECTORY",
+    ),
+    "802": (
+        "the switch between the GPUs is not up: no fabric manager, or one of another version",
+        "sudo systemctl enable --now nvidia-fabricmanager; then nvidia-smi -q | grep -A2 Fabric",
+    ),
+    "803": (
+        "libcuda is not of the driver's version: it was upgraded, or another one is found first",
+        "sudo reboot; or unset LD_LIBRARY_PATH, and remove cuda-compat-* from host or image",
+    ),
+    "804": (
+        "a forward-compatibility libcuda hides the driver's own; it works on data centre GPUs only",
+        "sudo apt-get remove 'cuda-compat-*'; in an image: rm -rf /usr/local/cuda*/compat",
+    ),
+    "100": (
+        "no GPU is left for this process",
+        "unset CUDA_VISIBLE_DEVICES; in a container: docker run --gpus all, or make train",
+    ),
+    "101": (
+        "CUDA_VISIBLE_DEVICES names a GPU that is not there, or one twice",
+        "nvidia-smi -L; unset CUDA_VISIBLE_DEVICES",
+    ),
+    "46": (
+        "a GPU is set aside for one process, waits for a reset, has no MIG instance, or no licence",
+        "nvidia-smi -q -d COMPUTE; sudo nvidia-smi -c DEFAULT; make doctor says of a reset",
+    ),
+    "999": (
+        "the module for CUDA's memory lost its devices, as after suspend",
+        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm, or reboot",
+    ),
+}
+# Before what CUDA says torch puts a question of its own.
+_PREAMBLE = re.compile(r"^.*already set an error\? *")
+_WORDS = {
+    "too old": ("35", "this torch needs a newer driver", "CUDA=auto make train, or upgrade it"),
+    "driver initialization failed": ("3", *_ERRORS["3"]),
+    "unknown error": ("999", *_ERRORS["999"]),
+    "busy or unavailable": ("46", *_ERRORS["46"]),
+    "uncorrectable ECC": ("214", *_ERRORS["214"]),
+    "no kernel image": ("209", *_ERRORS["209"]),
+    "out of memory": ("2", *_ERRORS["2"]),
+    "No CUDA GPUs are available": ("100", *_ERRORS["100"]),
+    "Found no NVIDIA driver": (
+        "35",
+        "this container or environment does not reach the driver's libcuda",
+        "docker run --gpus all, or make train; on the host: nvidia-smi, and make doctor",
+    ),
+}
+
+
+def judge(said: str) -> Finding:
+    """A failure of CUDA's first call, by its number or its words."""
+    said = _PREAMBLE.sub("", said)
+    found = re.search(r"Error (\d+): ([^(]*)", said)
+    if found and found.group(1) in _ERRORS:
+        why, fix = _ERRORS[found.group(1)]
+        return fail("CUDA", f"error {found.group(1)}: {found.group(2).strip()}", why, fix)
+    for words, (number, why, fix) in _WORDS.items():
+        if words in said:
+            return fail("CUDA", f"error {number}: {said[:120]}", why, fix)
+    return fail(
+        "CUDA", said[:160], "nothing can be computed on the GPUs", "nvidia-smi; sudo dmesg | tail"
+    )
