@@ -327,6 +327,7 @@ UNEXPECTED = "Unexpected error from cudaGetDeviceCount(). Did you run some cuda 
         (f"{UNEXPECTED}Error 101: invalid device ordinal", "101", "unset CUDA_VISIBLE_DEVICES"),
         ("CUDA unknown error - this may be due to an incorrectly set up environment", "999", "nvidia_uvm"),
         ("The NVIDIA driver on your system is too old (found version 12080).", "35", "CUDA=auto"),
+        ("CUDA driver initialization failed, you might not have a CUDA gpu.", "3", "uvm_disable_hmm"),
         ("No CUDA GPUs are available", "100", "--gpus all"),
         ("CUDA error: all CUDA-capable devices are busy or unavailable", "46", "-c DEFAULT"),
         ("CUDA error: uncorrectable ECC error encountered", "214", "gpu-reset"),
