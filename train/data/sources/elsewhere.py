@@ -28,11 +28,9 @@ def classes(root: Path, names: Iterable[str] = ()) -> str:
         names: of pictures in no class folder.
     """
     listed = beside(root)
-    return (
-        listed
-        if "--data.root" in listed or "first line" in listed
-        else _boxed(root) or _named(names) or listed
-    )
+    if "--data.root" in listed or "first line" in listed:
+        return listed
+    return _boxed(root) or _named(names) or listed
 
 
 def _named(names: Iterable[str]) -> str:
@@ -91,6 +89,8 @@ def beside(root: Path) -> str:
 
 def _headless(path: Path) -> bool:
     """Whether a list begins with a picture, and not with names of columns."""
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        return False
     with suppress(OSError), regular.opened(path) as file:
         first = file.read(_HEAD).decode(errors="replace").split("\n", 1)[0]
         return any(has_suffix(cell.strip(' "\r')) for cell in re.split(r"[,;\t]", first))
