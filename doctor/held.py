@@ -12,7 +12,7 @@ from host.machine import Machine
 
 _CPU = "or train on the CPU: CPUS=1"
 _OWN_DEV = r"(?m)^tmpfs /dev tmpfs"  # where the system's is a devtmpfs
-MOUNTED = "/usr/local/nvidia"
+_MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
 _CONTROL = "/dev/nvidiactl"
 
 
@@ -105,7 +105,7 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
     if apart is not None:
         return unwell(
             "driver",
-            f"{on_bus}, and its libraries lie in {MOUNTED}, where nobody looks for them",
+            f"{on_bus}, and its libraries lie in {_MOUNTED}, where nobody looks for them",
             "CUDA does not start: it trains on the CPU",
             apart,
         )
@@ -129,9 +129,9 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
 
 def mounted(machine: Machine) -> str | None:
     """What has the driver's libraries found that Kubernetes' nodes mount into pods; None: none."""
-    if not machine.exists(f"{MOUNTED}/lib64"):
+    if not machine.exists(f"{_MOUNTED}/lib64"):
         return None
-    paths = f"{MOUNTED}/lib64${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}} PATH=$PATH:{MOUNTED}/bin"
+    paths = f"{_MOUNTED}/lib64${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}} PATH=$PATH:{_MOUNTED}/bin"
     return f"export LD_LIBRARY_PATH={paths}"
 
 

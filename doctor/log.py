@@ -91,7 +91,8 @@ def last(machine: Machine, sign: str) -> str | None:
     return found[-1] if found else None
 
 
-_STOPPED, _MANY = 61, 3
+# Of one GPU after the other it came where AMD's IOMMU stood between them.
+_STOPPED, _MANY = 61, 3  # the Xid, and GPUs
 
 
 def errors(machine: Machine) -> Finding:

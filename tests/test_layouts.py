@@ -344,7 +344,9 @@ def test_a_list_without_a_head_beside_pictures(tmp_path) -> None:
     (tmp_path / "labels.csv").write_text("images/0.png,cat\nimages/1.png,dog\n")
     with pytest.raises(DataError) as error:
         read(tmp_path)
-    assert error.value.fix.endswith("labels.csv has them, write file_name,label as its first line")
+    assert error.value.fix.endswith(
+        "labels.csv has the classes, write file_name,label as its first line"
+    )
 
 
 def test_addresses_in_a_list_without_a_head(tmp_path) -> None:

@@ -27,10 +27,8 @@ def classes(root: Path, names: Iterable[str] = ()) -> str:
     Args:
         names: of pictures in no class folder.
     """
-    listed = beside(root)
-    if "--data.root" in listed or "first line" in listed:
-        return listed
-    return _boxed(root) or _named(names) or listed
+    text, is_list = _beside(root)
+    return text if is_list else _boxed(root) or _named(names) or text
 
 
 def _named(names: Iterable[str]) -> str:
@@ -65,6 +63,11 @@ def _boxed(root: Path) -> str:
 
 def beside(root: Path) -> str:
     """Where else the classes may stand: in a list in the folder, or beside it; for a line's end."""
+    return _beside(root)[0]
+
+
+def _beside(root: Path) -> tuple[str, bool]:
+    """That, and whether it is a list that can be read."""
     for folder in (root, root.parent):
         files: list[str] = []
         with suppress(DataError, OSError):
@@ -72,19 +75,21 @@ def beside(root: Path) -> str:
         files = sorted(filter(_SAYS.search, files), key=lambda n: (not _OF_CLASSES.search(n), n))
         lists = [name for name in files if name.lower().endswith(LISTS)]
         if lists and _headless(folder / lists[0]):
-            return f"; or, if {folder / lists[0]} has them, write file_name,label as its first line"
+            path = folder / lists[0]
+            text = f"; or, if {path} has the classes, write file_name,label as its first line"
+            return text, True
         if lists:
             return (
                 f"; or, if {lists[0]} has the classes: --data.root {folder / lists[0]}"
                 " --data.image_column COLUMN --data.label_column COLUMN"
-            )
+            ), True
         others = [name for name in files if name.lower().endswith(OTHER_LISTS)]
         if others and folder == root:
             return (
                 f"; or, if {others[0]} has the classes, write a labels.csv from it, with the"
                 " columns file_name and label"
-            )
-    return ""
+            ), False
+    return "", False
 
 
 def _headless(path: Path) -> bool:
