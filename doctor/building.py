@@ -156,21 +156,37 @@ def without_headers(machine: Machine) -> str | None:
     """What builds NVIDIA's module here once the kernel that runs has the files for it, which it has
     not; None: it has them, or nothing is to be built.
     """
-    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
-    whole = re.fullmatch(r"[\w.+~-]+", running, re.ASCII)  # what was read may be cut or damaged
-    there = machine.names(f"/lib/modules/{running}") if whole else []
-    if not there or "build" in there:
+    running = _running(machine)
+    there = machine.names(f"/lib/modules/{running}") if running else []
+    if not there or has_headers(machine):
         return None
     sources = machine.names("/usr/src")
-    ours = machine.has("dkms") and any(_SOURCES.match(name) for name in sources)
-    if ours and not _headers(sources, running):
+    if machine.has("dkms") and any(_SOURCES.match(name) for name in sources):
         return "sudo dkms autoinstall"
     kmods = machine.names("/usr/src/akmods")
     return "sudo akmods --force" if any(n.startswith("nvidia-kmod") for n in kmods) else None
 
 
-def _headers(sources: list[str], running: str) -> bool:
-    return any(name in sources for name in (f"linux-headers-{running}", f"kernel-devel-{running}"))
+def has_headers(machine: Machine) -> bool:
+    """Whether what modules are built against is here for the kernel that runs."""
+    running = _running(machine)
+    if not running:
+        return False
+    if "build" in machine.names(f"/lib/modules/{running}"):
+        return True
+    sources = machine.names("/usr/src")
+    names = (f"linux-headers-{running}", f"kernel-devel-{running}")
+    return any(name in sources for name in names)
+
+
+def _running(machine: Machine) -> str:
+    """The kernel that runs; empty where that was cut or damaged."""
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    return running if re.fullmatch(r"[\w.+~-]+", running, re.ASCII) else ""
+
+
+def _version(kernel: str) -> list[int]:
+    return [int(number) for number in re.findall("[0-9]{1,9}", kernel)]
 
 
 def by_dkms(machine: Machine) -> str | None:
@@ -180,7 +196,7 @@ def by_dkms(machine: Machine) -> str | None:
     built = re.findall(
         r"^nvidia[^,:]*[,/] ?[^,:]+, ([^,:]+), [^,:]+: installed", said, re.MULTILINE
     )
-    return None if running in built or not built or not running else max(built)
+    return None if running in built or not built or not running else max(built, key=_version)
 
 
 def elsewhere(machine: Machine) -> str | None:

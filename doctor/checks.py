@@ -7,6 +7,7 @@ from typing import Callable
 from doctor import (
     acs,
     boots,
+    clock,
     cuda_line,
     disks,
     driver,
@@ -47,7 +48,7 @@ _QUICK = (
     link.freezes,
     wsl.wsl,
     disks.disk,
-    system.clock,
+    clock.clock,
     disks.owner,
 )
 _ALL = (
@@ -84,8 +85,8 @@ _ALL = (
     ulimits.examine,
     variables.examine,
     disks.disk,
-    system.clock,
-    system.synchronised,
+    clock.clock,
+    clock.synchronised,
     disks.owner,
     boots.last,
 )

@@ -229,7 +229,7 @@ def neighbours(machine: Machine) -> Finding:
             "; ".join(used[:_MOST]),
             "on such a machine the kernel may keep what it read of files in a GPU's memory",
             "echo 3 | sudo tee /proc/sys/vm/drop_caches; what stays is a program's: sudo fuser -v"
-            " /dev/nvidia*",
+            " /dev/nvidia*; drivers from 570 on give it back by themselves",
         )
     return warn(
         "busy GPUs",

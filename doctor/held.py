@@ -163,6 +163,15 @@ def _kept_from(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) ->
 def _not_given(machine: Machine, unwell: Callable[..., Finding]) -> Finding:
     """A container without GPUs, on a machine that has some: it may be meant so."""
     seen = "the host's GPUs are not given to this container"
+    job = limits.job_gpus(machine.environ)
+    if job is not None:
+        return unwell(
+            "driver",
+            f"{seen}, and its Slurm job has some ({job})",
+            "it trains on the CPU",
+            "where enroot starts it (Pyxis): export NVIDIA_VISIBLE_DEVICES=all"
+            " NVIDIA_DRIVER_CAPABILITIES=compute,utility before srun; docker or podman: --gpus all",
+        )
     asks = machine.environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("void", "none", "")
     if not asks or "KUBERNETES_SERVICE_HOST" not in machine.environ:
         return skip("driver", seen)

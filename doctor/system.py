@@ -1,21 +1,16 @@
-"""What the system leaves a training: processors, memory, shared memory, limits, clock."""
+"""What the system leaves a training: processors, memory, shared memory, limits."""
 
 from __future__ import annotations
 
 import re
 
-from doctor import kind, offline, ram, wsl
+from doctor import kind, offline, ram
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, visible
 from host.machine import Machine
-from host.text import whole
 
-# The lock's oldest package is younger: a clock before this fails every certificate.
-_YOUNGEST = 1767225600  # 2026-01-01
-_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 # The first microcode with which Intel's 13th and 14th generation is not driven to death.
 _STEADY = 0x129
-_ASTRAY = 300  # seconds
 _LITTLE = 2 << 30  # bytes: torch and a small model
 _SHARED = "/dev/shm"  # noqa: S108  (a mount, and no file that somebody else may have put there)
 _MORE_SHARED = (
@@ -23,25 +18,16 @@ _MORE_SHARED = (
     " at /dev/shm; or --data.workers 0"
 )
 _LEAST_SHARED = 512 << 20  # bytes of /dev/shm: a few batches on their way
+# Of x86-64-v2, for which NumPy 2.4's binaries are built; this is how the kernel calls them.
+_BASELINE = {"popcnt", "sse4_1", "sse4_2", "ssse3"}
 _EACH = 2  # CPUs that a GPU needs at the least: for the trainer, and for what loads its data
 
 
 def processors(machine: Machine) -> Finding:
     """They have what torch's binaries use, and no cgroup holds them back."""
-    flags = re.search(r"^flags\s*:(.*)", machine.read("/proc/cpuinfo") or "", re.MULTILINE)
-    known = flags.group(1).split() if flags else []
-    if {"fpu", "sse2"} <= {*known} and "avx2" not in known:
-        lacks = "AVX2" if "avx" in known else "AVX"
-        unwell = warn if "avx" in known else fail
-        return unwell(
-            "CPUs",
-            f"without {lacks}",
-            "numerics: portable needs AVX2"
-            if "avx" in known
-            else "torch's binaries use such instructions: they end with `Illegal instruction`",
-            "in a virtual machine: give it the host's processor (-cpu host, host-passthrough)"
-            + ("; else --numerics native" if "avx" in known else "; else another machine"),
-        )
+    old = _instructions(machine)
+    if old is not None:
+        return old
     weak = _ageing(machine)
     if weak is not None:
         return warn(
@@ -89,6 +75,30 @@ def _ageing(machine: Machine) -> str | None:
     if not name or not code or int(code.group(1), 16) >= _STEADY or kind.is_guest(machine):
         return None
     return name.group(1).strip()
+
+
+def _instructions(machine: Machine) -> Finding | None:
+    """What its binaries use and the processor, or the one that a virtual machine shows, has not."""
+    flags = re.search(r"^flags\s*:(.*)", machine.read("/proc/cpuinfo") or "", re.MULTILINE)
+    known = {*flags.group(1).split()} if flags else set()
+    if not {"fpu", "sse2"} <= known or "avx2" in known:
+        return None
+    host = "in a virtual machine: give it the host's processor (-cpu host, host-passthrough)"
+    if not known >= _BASELINE:
+        return fail(
+            "CPUs",
+            f"without {', '.join(sorted(_BASELINE - known))} (x86-64-v2)",
+            "NumPy and torch's libraries use such instructions: they end with an error, or with"
+            " `Illegal instruction`",
+            f"{host}; else another machine",
+        )
+    # torch 2.15 trains without AVX, as an emulated Nehalem (qemu-user) shows.
+    return warn(
+        "CPUs",
+        f"without {'AVX2' if 'avx' in known else 'AVX'}",
+        "numerics: portable needs AVX2",
+        f"{host}; else --numerics native",
+    )
 
 
 def _bound(machine: Machine) -> str | None:
@@ -191,57 +201,4 @@ def shared_memory(machine: Machine) -> Finding:
         seen,
         "loader processes die (Bus error) or hang, NCCL does not start",
         fix,
-    )
-
-
-def clock(machine: Machine) -> Finding:
-    """The clock is not years behind."""
-    said = machine.run("date", "-u", "+%s").out.strip()
-    now = whole(said)
-    if now is None:
-        return skip("clock", "not known on this system")
-    if now < _YOUNGEST:
-        return fail(
-            "clock",
-            "it is years behind",
-            "certificates look as if they were not valid yet",
-            "sudo timedatectl set-ntp true; where it stays so, systemctl status systemd-timesyncd"
-            " says why; until then sudo date -s 'YEAR-MONTH-DAY HOUR:MINUTE'",
-        )
-    hardware = whole(machine.read("/sys/class/rtc/rtc0/since_epoch"))
-    # Elsewhere the hardware's may be kept in local time.
-    if wsl.is_windows(machine) and hardware is not None and abs(now - hardware) > _ASTRAY:
-        side = "behind" if now < hardware else "before"
-        return warn(
-            "clock",
-            f"{abs(now - hardware) / 3600:.1f} hours {side} Windows'",
-            "it stands while Windows sleeps: certificates and signatures are refused, times are"
-            " wrong",
-            "sudo hwclock -s; or in Windows wsl --shutdown, and wsl --update",
-        )
-    source = (machine.read(_SOURCE) or "").strip()
-    if source in ("acpi_pm", "hpet", "jiffies"):
-        return warn(
-            "clock",
-            f"the kernel reads it from {source}, since the processor's own is not steady (TSC)",
-            "each look at the clock takes a microsecond or more: CUDA and loaders look often",
-            "a virtual machine: on another host, or with an invariant TSC (cpu host-passthrough,"
-            " +invtsc); else the newest BIOS, and tsc=reliable if it stays",
-        )
-    return ok("clock", "right")
-
-
-def synchronised(machine: Machine) -> Finding:
-    """The clock follows a time server, where it is for this system to see to it."""
-    release = (machine.read("/proc/sys/kernel/osrelease") or "").lower()
-    said = machine.run("timedatectl", "show", "-p", "NTPSynchronized", "--value").out.strip()
-    if "microsoft" in release or said not in ("yes", "no"):
-        return skip("clock's server", "another system sets the clock")
-    if said == "yes":
-        return ok("clock's server", "followed")
-    return warn(
-        "clock's server",
-        "not followed",
-        "a clock that is wrong makes certificates invalid, and machines' figures do not compare",
-        "sudo timedatectl set-ntp true",
     )

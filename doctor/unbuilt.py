@@ -56,6 +56,12 @@ def examine(machine: Machine, on_bus: str) -> Finding:
 def _for_another(machine: Machine) -> tuple[str, str, str] | None:
     """The module is there for another kernel than the one that runs: seen, why, fix."""
     old = building.by_dkms(machine)
+    if old is not None and building.has_headers(machine):
+        return (
+            f"DKMS has built its module for kernel {old}, not for this one, whose headers are here",
+            "nobody had it built, or it cannot be: a driver may be too old for a new kernel",
+            f"sudo dkms autoinstall && sudo modprobe nvidia; else a newer driver, or boot {old}",
+        )
     if old is not None:
         headers = distribution.headers(machine)
         return (

@@ -10,8 +10,6 @@ from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
 
-# What Slurm tells a job that was given GPUs.
-_ASKED = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS")
 _OPEN = ("nouveau", "NovaCore", "nova_core", "nova", "nvidiafb", "rivafb")
 _NOUVEAU = distribution.KEPT_AWAY + "; {install} && sudo reboot{note}"
 _OLD = "   # a card before Turing: its closed modules of branch 580 at the most, no open ones"
@@ -77,7 +75,7 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
     given = limits.in_container(machine.root) and not nvidia.devices(machine)
     job = limits.in_job(machine.environ, machine.root)
     if cards and "SLURM_JOB_ID" in machine.environ and not machine.environ.get("CPUS"):
-        job = not any(machine.environ.get(name) for name in _ASKED)
+        job = limits.job_gpus(machine.environ) is None
         if job and not given:
             unwell = fail if machine.environ.get("GPUS") else warn
             return held.not_asked(_on_bus(cards), unwell)
@@ -199,8 +197,9 @@ def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
             "until then no pod gets a GPU",
             (
                 "read that pod's log (kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset):"
-                " mostly this kernel's headers are not to be had: another node image, a newer"
-                " operator, or its precompiled drivers; then delete the pod"
+                " mostly its driver is too old for this kernel (a newer driver.version), or the"
+                " kernel's headers are not to be had (another node image, a newer operator, or"
+                " precompiled drivers); then delete the pod"
             ),
         )
     if log.last(machine, unbuilt.UNSIGNED) and unbuilt.secure_boot(machine):

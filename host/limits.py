@@ -140,6 +140,12 @@ def in_job(environ: Mapping[str, str], root: Path = ROOT) -> bool:
     return False
 
 
+def job_gpus(environ: Mapping[str, str]) -> str | None:
+    """The GPUs that Slurm says it has given to this job, or their number; None: none."""
+    told = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS")
+    return next((environ[name] for name in told if environ.get(name)), None)
+
+
 def memory_total(root: Path = ROOT) -> int | None:
     """Bytes of the machine's memory."""
     return _meminfo(root, "MemTotal")

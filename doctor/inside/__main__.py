@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from doctor import disks, finding, system, ulimits
+from doctor import clock, disks, finding, system, ulimits
 from doctor.finding import Finding
 from doctor.inside import collectives, devices, elsewhere, like, speed, stress
 from doctor.inside.verify import examine
@@ -40,7 +40,7 @@ _GIVEN = (
     system.shared_memory,
     ulimits.examine,
     disks.disk,
-    system.clock,
+    clock.clock,
     disks.owner,
 )
 

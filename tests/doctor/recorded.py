@@ -26,6 +26,7 @@ from typing import Any
 import nvidia_smi
 import yaml
 
+from host import machine
 from host.machine import Machine
 
 HERE = Path(__file__).parent
@@ -93,8 +94,25 @@ def build(recorded: dict[str, Any], folder: Path) -> Machine:
     smi = known.get("smi")
     if smi:
         nvidia_smi.write(programs, **smi)
-    environ = {**known["environ"], "PATH": str(programs)}
+    environ = _Environ(known["environ"], PATH=str(programs))
     return Machine(root, environ, known["home"])
+
+
+class _Environ(dict[str, str]):
+    """Variables, of which no other is asked for than a record would hold."""
+
+    def get(self, name: str, otherwise: Any = None) -> Any:
+        return dict.get(self, self._held(name), otherwise)
+
+    def __getitem__(self, name: str) -> str:
+        return dict.__getitem__(self, self._held(name))
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, self._held(name))
+
+    def _held(self, name: Any) -> Any:
+        assert name in machine.FOLLOWED or name == "PATH", f"{name} is missing in FOLLOWED"
+        return name
 
 
 def _make(folder: Path, made: set[Path]) -> None:
