@@ -29,6 +29,12 @@ from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 from host.text import prepare_output
 
+# Options, and those that would not be looked at with them.
+_ALONE = {
+    "--quick": ("--verify", "--like", "--stress", "--markdown", "--on"),
+    "--on": ("--like", "--stress", "--record"),
+    "--markdown": ("--json",),
+}
 _LONGEST = 10_080  # minutes: a week
 
 
@@ -100,10 +106,11 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("this is Windows itself", "use WSL 2: wsl --install, and make there")
     if options.on is not None and options.verify is None:
         raise UsageError("--on asks of an experiment", "name one: --verify configs/cifar10.yaml")
-    if options.markdown and (options.json or options.quick):
-        raise UsageError("--markdown goes with neither --json nor --quick", "take one away")
-    if options.stress is not None and (options.quick or options.on):
-        raise UsageError("--stress goes with neither --quick nor --on", "take one away")
+    given = {f"--{name}" for name, value in vars(options).items() if value not in (None, False)}
+    for option, others in _ALONE.items():
+        idle = [other for other in others if {option, other} <= given]
+        if idle:
+            raise UsageError(f"{idle[0]} does nothing with {option}", "take one of them away")
     _minutes(options.stress)
     for given, what in ((options.verify, "experiment"), (options.like, "run")):
         if given is not None and not Path(given).exists():

@@ -98,10 +98,17 @@ def test_numbers_that_change_are_found(all_of_them: bool, said: str) -> None:
         (["--stress", "many"], "--stress many is no number of minutes up to 10080"),
         (["--stress", "-1"], "--stress -1 is no number of minutes"),
         (["--stress", "nan"], "--stress nan is no number of minutes"),
-        (["--stress", "1", "--quick"], "--stress goes with neither --quick nor --on"),
+        (["--stress", "1", "--quick"], "--stress does nothing with --quick"),
+        (["--quick", "--verify", "configs/digits.yaml"], "--verify does nothing with --quick"),
+        (["--quick", "--like", "tests"], "--like does nothing with --quick"),
+        (["--verify", "configs/digits.yaml", "--on", "8GB", "--quick"], "nothing with --quick"),
+        (["--verify", "configs/digits.yaml", "--on", "8GB", "--stress", "1"], "--stress does no"),
+        (["--verify", "configs/digits.yaml", "--on", "8GB", "--record", "f"], "--record does no"),
+        (["--verify", "configs/digits.yaml", "--on", "8GB", "--like", "tests"], "--like does no"),
+        (["--markdown", "--json"], "--json does nothing with --markdown"),
     ],
 )
-def test_what_is_no_time_is_refused(words: list[str], said: str) -> None:
+def test_what_does_not_go_together_is_refused(words: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "doctor", *words],
         cwd=ROOT,
