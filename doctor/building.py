@@ -14,11 +14,12 @@ _AKMODS = "/var/cache/akmods/nvidia"
 _ERRORS = (r"^.*\berror: .*$", r"^.*\berror\b.*$")
 
 
-def by_akmods(machine: Machine, taken: bool) -> tuple[str, str, str] | None:
+def by_akmods(machine: Machine, taken: bool, headers: str) -> tuple[str, str, str] | None:
     """Why Fedora's builder has made no module for the kernel that runs: seen, why, fix.
 
     Args:
         taken: whether an open driver has the card in its place.
+        headers: how the files are installed that modules are built with.
     """
     failed = _failed(machine)
     log = machine.read(f"{_AKMODS}/{failed[-1]}") or "" if failed else ""
@@ -44,8 +45,19 @@ def by_akmods(machine: Machine, taken: bool) -> tuple[str, str, str] | None:
     here = any(name.startswith("nvidia-kmod") for name in kmods)
     if not taken or not here or nvidia.on_disk(machine):
         return None
+    seen = "NVIDIA's package is installed, and its module not built: an open driver has the card"
+    other = _having(machine)
+    if other is not None and not has_headers(machine):
+        return (
+            seen,
+            "this kernel's headers are not installed, and nothing is built without them",
+            (
+                f"{headers}; sudo akmods --force && sudo reboot; where it does not build: boot"
+                f" {other}, or a driver packaged for this kernel"
+            ),
+        )
     return (
-        "NVIDIA's package is installed, and its module not built: an open driver has the card",
+        seen,
         "the machine was started before akmods had built it",
         "sudo akmods --force && sudo reboot, once it is done",
     )
@@ -174,8 +186,8 @@ def has_headers(machine: Machine) -> bool:
         return False
     if "build" in machine.names(f"/lib/modules/{running}"):
         return True
-    sources = machine.names("/usr/src")
-    names = (f"linux-headers-{running}", f"kernel-devel-{running}")
+    sources = machine.names("/usr/src") + machine.names("/usr/src/kernels")
+    names = (running, f"linux-headers-{running}", f"kernel-devel-{running}")
     return any(name in sources for name in names)
 
 
@@ -235,4 +247,4 @@ def _having(machine: Machine) -> str | None:
             for n in machine.names(f"/lib/modules/{name}/{place}")
         )
     ]
-    return None if running in having or not having else max(having)
+    return None if running in having or not having else max(having, key=_version)

@@ -32,7 +32,7 @@ _ROOM = (
 )
 _SWITCH = (
     (
-        re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), Fatal, (.{0,80})"),
+        re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), (?:Fatal,|Severity 1) (.{0,80})"),
         "SXid {1} of the NVSwitch {0}: {2}",
         "a switch between the GPUs, or a link of it, has failed: all of them may hang",
         "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",

@@ -9,7 +9,8 @@ from host.machine import Machine
 # What firmware calls itself that a hypervisor made; no machine of metal at Amazon is one.
 _GUEST = re.compile(
     "QEMU|KVM|Cloud Hypervisor|VMware|VirtualBox|Xen|Virtual Machine|Google Compute Engine"
-    r"|OpenStack|Amazon EC2 (?!.*metal)"
+    r"|OpenStack|KubeVirt|oVirt|RHEV|AHV|BHYVE|Parallels|Alibaba Cloud ECS"
+    r"|Amazon EC2 (?!.*metal)"
 )
 # Of SMBIOS: portable, laptop, notebook, sub-notebook, convertible, detachable.
 _LAPTOPS = ("8", "9", "10", "14", "31", "32")

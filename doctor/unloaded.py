@@ -23,7 +23,10 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     unwell = fail if machine.environ.get("GPUS") else warn
     by = {card.driver for card in cards}
     open_one = next((name for name in _OPEN if name in by), None)
-    unbuilt_yet = None if "nvidia" in by else building.by_akmods(machine, open_one is not None)
+    headers = distribution.headers(machine)
+    unbuilt_yet = (
+        None if "nvidia" in by else building.by_akmods(machine, open_one is not None, headers)
+    )
     if unbuilt_yet is not None:
         seen, why, fix = unbuilt_yet
         return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unbuilt.CPU}")

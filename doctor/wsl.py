@@ -193,6 +193,15 @@ def _device(machine: Machine) -> Finding:
     """Windows hands a GPU over, of whichever maker; without CUDA here nobody may want one."""
     if machine.exists(_DEVICE):
         return ok("WSL", "version 2: the driver is Windows'; install none inside")
+    if machine.exists(f"{_WSL}/nvidia-smi") and not limits.in_container(machine.root):
+        return warn(
+            "WSL",
+            f"Windows has NVIDIA's driver, and hands over no GPU ({_DEVICE} is missing)",
+            "a card in TCC mode is not handed over (Teslas start in it), nor any with"
+            " gpuSupport=false in .wslconfig, nor with Windows 10 before 21H2",
+            "in Windows: nvidia-smi shows TCC or WDDM, and nvidia-smi -i N -dm 0 changes it (some"
+            " Teslas need a Quadro driver for that); then wsl --update, wsl --shutdown",
+        )
     wanted = any(name.startswith("cuda") for name in machine.names("/usr/local"))
     if not wanted or limits.in_container(machine.root) or plan.on_cpu(machine.environ):
         return ok("WSL", f"version 2, without a GPU ({_DEVICE})")

@@ -42,6 +42,7 @@ def load(path: Path) -> Any:
 
 _GPUS = load(HERE / "gpus.yaml")
 _HOME = "/home/ada/lockstep"
+_SINCE_535 = "clocks_event_reasons.active"
 _LIMITS = """Limit                     Soft Limit           Hard Limit           Units
 Max stack size            8388608              unlimited            bytes
 Max open files            1048576              1048576              files
@@ -77,7 +78,7 @@ def build(recorded: dict[str, Any], folder: Path) -> Machine:
     answers: dict[str, list[str]] = {name: [] for name in known["programs"]}
     for line, answer in known["commands"].items():
         program, *words = shlex.split(line)
-        if answer["code"] == 127:  # what was not there
+        if answer["code"] == 127 or ("/" in program and program[0] != "/"):  # nobody asks
             continue
         out, err = (_printed(answer[stream]) for stream in ("out", "err"))
         sign = "*" if program.startswith("/") else shlex.quote(" ".join(words))
@@ -183,6 +184,8 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
             "after": around.get("after", ""), "complaint": around.get("err", ""),
             "code": around.get("code", 0), "others": others,
         }  # fmt: skip
+    if any("Laptop GPU" in row.get("name", "") for row in rows):
+        known["files"].setdefault("/sys/class/dmi/id/chassis_type", "10\n")
     for card in recorded.get("cards", [{"at": r["pci.bus_id"], "model": r["model"]} for r in rows]):
         _card(known, card)
     _says(known, "dmesg", recorded.get("dmesg", "[    0.000000] Linux version 6.8.0-87-generic\n"))
@@ -238,8 +241,15 @@ def _rows(recorded: dict[str, Any]) -> list[dict[str, str]]:
                 **own,
                 **(changes[0] if changes else {}),
             }
+            if _SINCE_535 not in row and _float(str(row["driver_version"])) >= 535:
+                row[_SINCE_535] = row["clocks_throttle_reasons.active"]  # the same
             rows.append({"model": model, **{key: str(value) for key, value in row.items()}})
     return rows
+
+
+def _float(version: str) -> float:
+    """The first two numbers of a driver's version."""
+    return float((re.match(r"\d+\.\d+", version) or ["0"])[0])
 
 
 def _card(known: dict[str, Any], card: dict[str, Any]) -> None:

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT
 
 from doctor import finding
-from doctor.inside import slowing
+from doctor.inside import devices, slowing
 
 _CODE = "from doctor import finding; from doctor.inside import stress; \
 print(finding.to_json([stress.stress(0.15)]))"
@@ -133,3 +134,10 @@ def test_what_makes_a_gpu_slow_is_told_apart() -> None:
     assert hot is not None
     assert hot.fix.startswith("check fans")
     assert slowing.slowed(slowing.Seen(others=8), [400.0] * 80, "GPU 0") is None
+
+
+def test_a_copy_is_compared_with_what_was_sent() -> None:
+    here = torch.device("cpu")
+    assert devices.arrives(here, here)
+    with pytest.raises(NotImplementedError):  # no memory at all
+        devices.arrives(here, torch.device("meta"))
