@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Iterable
 
 _SHOWN = 80
+_ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 # A path made of an address has one slash left.
@@ -36,6 +38,15 @@ def printable(text: str) -> str:
 def without_secrets(text: str) -> str:
     """The same without what stands before the @ of an address, and behind its ?."""
     return _QUERY.sub(r"\1?…", _USER.sub(r"\1…@", text))
+
+
+def json_line(value: object) -> str:
+    """A line of JSON that people can read.
+
+    Names are bytes to the system: what ends a line or commands a terminal is written out.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return json.dumps(value) if _ODD.search(text) else text
 
 
 def short(text: str) -> str:

@@ -109,6 +109,7 @@ def test_what_lies_beside_class_folders_is_told(tmp_path) -> None:
     (root / "horse.zip").write_bytes(b"PK")
     found = read(root).doubts
     assert any("metadata.csv names these pictures, and is not read" in d for d in found)
+    assert any(" --data.image_column image_id --data.label_column" in d for d in found)
     assert any("archives are not looked into: horse.zip" in d for d in found)
 
 

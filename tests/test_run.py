@@ -16,7 +16,7 @@ from train import journal
 from train.config import Config
 from train.doubts import larger_lanes
 from train.learn import models
-from train.record import rundir
+from train.record import manifest, rundir
 from train.record.checkpoint import read
 from train.record.writer import write
 
@@ -195,7 +195,8 @@ def test_knobs_that_do_not_decide_the_result_may_change_on_resume(finished, cli)
     assert "was started with optim.lr 0.1, and not 0.2" in other.err
     assert "go on with --optim.lr 0.1, or start a new run" in one_line(other.err)
     other = cli("fit", "--config", "configs/cifar10.yaml", "--run", finished, "--resume")
-    assert f"go on with --config {config} (with make: CONFIG=)" in one_line(other.err)
+    assert "go on with RUN= and --resume alone, which take its own knobs" in one_line(other.err)
+    assert cli("fit", "--run", finished, "--resume").code == 0
 
 
 @pytest.mark.parametrize("edited", ["config.yaml", "run.json", "both"])
@@ -465,10 +466,10 @@ def test_a_warm_up_that_takes_the_whole_run_is_warned_of(cli, tmp_path) -> None:
         done = cli("fit", *DIGITS, *words)
         assert done.code == 0
         assert ("warning: the warm-up takes 6 steps, and the run has 5" in done.out) is warned
-        assert ("set --optim.warmup lower" in done.out) is warned
+        assert ("set --optim.warmup 0, a tenth of them" in done.out) is warned
     words = ["--optim.warmup", 0, "--optim.warmup_epochs", 1, "--max_steps", 5]
     done = cli("fit", *DIGITS, *words, "--run", tmp_path / "epochs")
-    assert "set --optim.warmup_epochs lower" in done.out
+    assert "set --optim.warmup 0 and --optim.warmup_epochs 0, a tenth" in done.out
 
 
 @pytest.mark.slow
@@ -498,3 +499,13 @@ def test_steps_that_the_epochs_do_not_reach_are_warned_of(cli, tmp_path) -> None
 )
 def test_larger_lanes_are_named_for_a_gpu(batch, lanes, world, wanted) -> None:
     assert larger_lanes(Config(batch_size=batch, lanes=lanes), world) == wanted
+
+
+def test_code_that_changed_between_earlier_starts_is_told_at_each_later_one(tmp_path) -> None:
+    told = []
+    for digest in ("1", "2", "2", "2"):
+        of = {"command": ["fit"], "world_size": 1, "code": {"train.loop": digest}}
+        told.append(manifest.start(Config(), of, tmp_path, 0))
+    said = ["code train.loop: 1 recorded, 2 now"]
+    assert [one.changed for one in told] == [[], said, [], []]
+    assert [one.mixed for one in told] == [[], [], said, said]

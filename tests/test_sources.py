@@ -175,9 +175,25 @@ def test_a_third_split_is_named(root) -> None:
     found = read(root)
     assert found.left_out == {
         "test/": "validation is validation",
-        "extra/": "in no split",
+        "extra/": "in no split, with class folders as training has",
         "notes.txt.png": "in no split",
     }
+    assert any("no picture is taken from extra/" in doubt for doubt in found.doubts)
+
+
+def test_a_split_whose_name_is_not_known_is_no_share_of_training(root) -> None:
+    (root / "validation").rename(root / "validaton")
+    with pytest.raises(DataError, match="none to validate with: validaton has the same") as raised:
+        read(root)
+    assert raised.value.fix.startswith("rename validaton to validation; or take it away")
+
+
+def test_classes_one_level_too_deep_in_both_splits(tmp_path) -> None:
+    names = [f"{split}/all/{name}/0.png" for split in ("train", "val") for name in "ab"]
+    with pytest.raises(DataError, match="has one class, all; deeper down are a, b") as raised:
+        read(lay(tmp_path, dict.fromkeys(names, 7)))
+    both = f"out of {tmp_path / 'train/all'} and of {tmp_path / 'val/all'}"
+    assert raised.value.fix == f"move the class folders one level up: {both}"
 
 
 def test_folders_without_splits_are_classes(tmp_path) -> None:

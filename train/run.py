@@ -175,6 +175,9 @@ def _recorded(parts: Parts, state: State, path: Path, kept: ExitStack) -> Iterat
                 f"not as when this run was last started: {factor}; bring that back, or start a new"
                 " run",
             )
+        for factor in comparison.few(run.mixed):
+            said = f"not one code has trained this run: at an earlier start, {factor}"
+            recorder.warn(state.step, said)
         for doubt in doubts.doubts(parts):
             recorder.warn(state.step, doubt)
         if config.log.report and state.step == 0:

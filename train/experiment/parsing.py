@@ -14,6 +14,14 @@ from train.experiment.comparing import changed, value
 from train.experiment.reading import read_yaml
 from train.knobs import idle_with
 
+_PIXELS = "pixels run from 0 to 1: divide means and deviations of 0 to 255 by 255"
+_UNITS = {
+    "data.mean": _PIXELS,
+    "data.std": _PIXELS,
+    "data.size": "give one number, the pixels of the shorter side, such as 32",
+}
+"""What a value of a knob is, where its type does not tell."""
+
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """Defaults < file < overrides (nested mappings), checked.
@@ -176,5 +184,5 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
         return UsageError(f"{where}: {name} has two values, and not {one}{more}", "give both")
     return UsageError(
         f"{where}: {name} = {short(repr(first['input']))}: {text}{more}",
-        f"give {name} such a value",
+        _UNITS.get(name, f"give {name} such a value"),
     )

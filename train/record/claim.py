@@ -90,7 +90,7 @@ def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
     if other:
         words = shlex.join(word for name, was, _ in other for word in (f"--{name}", typed(was)))
         if len(other) > _FEW:
-            words = f"--config {run / 'config.yaml'} (with make: CONFIG=)"
+            words = "RUN= and --resume alone, which take its own knobs"
         weights = run / "checkpoints" / "latest" / "model.safetensors"
         averaged = verification.average_of(weights)
         own = f", from its weights if you like: --model.weights {weights}" * weights.exists()

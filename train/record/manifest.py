@@ -21,10 +21,12 @@ class Started:
     Attributes:
         id: its own, which it keeps when it goes on.
         changed: what is not as it was when the run was last started, for one that goes on.
+        mixed: files of the code that have changed between earlier starts of it.
     """
 
     id: str
     changed: list[str]
+    mixed: list[str]
 
 
 def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) -> Started:
@@ -53,7 +55,9 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
     }
     documents.write_json(path / "run.json", whole)
     documents.write(path / "config.yaml", dump(config))
-    return Started(str(whole["id"]), changed)
+    earlier = {factor for one in attempts for factor in one.get("changed", [])}
+    mixed = sorted(factor for factor in earlier if factor.startswith("code "))
+    return Started(str(whole["id"]), changed, mixed)
 
 
 def _other_bits(

@@ -1,14 +1,13 @@
 """say what differs between runs: knobs, code, data, packages, machine, first step"""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from host.errors import UsageError
-from host.text import printable
+from host.text import json_line, printable
 
 if TYPE_CHECKING:
     from train.runs.compared import Compared
@@ -56,7 +55,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         lines = [f"{first} and {other}", *_results(found), *_lines(found)]
         drawn += lines
         if options.json:
-            said = json.dumps({"runs": [str(first), str(other)], **vars(found)})
+            said = json_line({"runs": [str(first), str(other)], **vars(found)})
         else:
             said = "\n".join(map(printable, lines))
         print(said)
@@ -64,7 +63,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     lines = list(_seeds(groups))
     if lines:
         drawn += lines
-        said = json.dumps(_seeds_written(groups)) if options.json else "\n".join(lines)
+        said = json_line(_seeds_written(groups)) if options.json else "\n".join(lines)
         print(printable(said))
     if options.html:
         _draw(options.html, options.run, drawn)

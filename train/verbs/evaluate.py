@@ -1,13 +1,13 @@
 """measure a run's final weights, or one checkpoint, on the validation set"""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from host import dotted
 from host.errors import DataError, UsageError
+from host.text import json_line
 from train import trained
 from train.config import Config, Data
 from train.config.data import root_flag
@@ -81,7 +81,8 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
             file=sys.stderr,
         )
         # Each in one piece, its end included: Docker brings both streams into one.
-        print(f"{json.dumps({'checkpoint': str(path), 'step': step, **metrics.full()})}\n", end="")
+        said = {"checkpoint": str(path), "step": step, **metrics.full()}
+        print(f"{json_line(said)}\n", end="")
 
 
 def _check_others(root: str | None, before: str | None) -> None:

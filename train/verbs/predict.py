@@ -2,16 +2,14 @@
 
 import argparse
 import errno
-import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from host import INSIDE, dotted
 from host.errors import DataError, UsageError
-from host.text import printable
+from host.text import json_line, printable
 from train import trained
 from train.config import Config
 
@@ -23,7 +21,6 @@ LAUNCHED = True
 KNOBS = False
 
 _DRAWN = 48
-_ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _DRAWS = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -149,9 +146,7 @@ class _Told:
 
     def _line(self, row: "Row") -> str:
         if not self._table:
-            text = json.dumps(row, ensure_ascii=False)
-            # Names are bytes to the system; what ends a line or commands a terminal is written out.
-            return (json.dumps(row) if _ODD.search(text) else text) + "\n"
+            return f"{json_line(row)}\n"
         cells = [each[what] for each in row.get("top", []) for what in ("class", "probability")]
         cells += [""] * (2 * self._top - len(cells))
         return self._cells([row["file"], *cells, row.get("error", ""), row.get("doubt", "")])

@@ -1,11 +1,10 @@
 """list the runs in runs/: status, accuracy, time, processes, weights, age"""
 
 import argparse
-import json
 from typing import Any
 
 from host.errors import UsageError, nearest
-from host.text import printable
+from host.text import json_line, printable
 from train.record.rundir import RUNS
 from train.runs import listed
 
@@ -55,5 +54,5 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
             f"there is no such run{words} in {RUNS}{others}", "train one, or ask for others"
         )
     runs.sort(key=lambda run: (getattr(run, column) is not None, getattr(run, column)))
-    lines = [json.dumps(run.written()) for run in runs] if options.json else listed.table(runs)
+    lines = [json_line(run.written()) for run in runs] if options.json else listed.table(runs)
     print("\n".join(map(printable, lines)))

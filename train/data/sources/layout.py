@@ -1,9 +1,11 @@
 """What a layout of class folders says that whoever made it may not have meant."""
 
+import csv
 import os
 import re
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -129,11 +131,12 @@ def _unread(root: Path, split: str, found: Classes, left_out: Mapping[str, str])
     ]
     if packed:
         yield f"archives are not looked into: {some(packed)}; unpack what belongs to the data"
-    listed = "" if split else _listing(root, found)
+    listed, column = ("", "") if split else _listing(root, found)
     if listed:
+        image = f" --data.image_column {shlex.quote(column)}" if column else ""
         yield (
             f"{listed} names these pictures, and is not read: their folders are the classes. If it"
-            f" has the classes: --data.root {root / listed} --data.label_column COLUMN"
+            f" has the classes: --data.root {root / listed}{image} --data.label_column COLUMN"
         )
 
 
@@ -155,17 +158,32 @@ def is_split(path: str, held: bool) -> bool:
     return any(map((_HELD if held else _TRAIN).search, Path(path).parts[:-1]))
 
 
-def _listing(root: Path, found: Classes) -> str:
-    """The list in the folder that names most of these pictures; empty where none names any."""
+def _listing(root: Path, found: Classes) -> tuple[str, str]:
+    """The list in the folder that names most of these pictures, and its column that does; empty
+    where none names any, or where it has no columns.
+    """
     names = {Path(name).name for each in found.values() for name in list(each)[:_LOOKED_FOR]}
     # A number is no name of a picture alone.
     names |= {Path(name).stem for name in names if not Path(name).stem.isdecimal()}
-    best, most = "", 0
+    best, most, column = "", 0, ""
     for entry in entries(root):
         if not entry.name.lower().endswith(LISTS):
             continue
         with suppress(OSError), Path(entry.path).open(encoding="utf-8", errors="replace") as file:
-            count = len(names & {*re.split(r"[,;\t\n\"/\\]", file.read(_HEAD))})
+            text = file.read(_HEAD)
+            count = len(names & {*re.split(r"[,;\t\n\"/\\]", text)})
             if count > most:
-                best, most = entry.name, count
-    return best
+                best, most, column = entry.name, count, _naming(text, names)
+    return best, column
+
+
+def _naming(text: str, names: Set[str]) -> str:
+    """The column of a table that has these names in its cells; empty where none has."""
+    lines = text.removeprefix("\ufeff").splitlines()[:_LOOKED_FOR]
+    for mark in ",;\t|":
+        with suppress(csv.Error):
+            for row in csv.DictReader(lines, delimiter=mark):
+                for name, cell in row.items():
+                    if isinstance(cell, str) and {cell, Path(cell).name} & names:
+                        return name
+    return ""

@@ -25,6 +25,7 @@ TRAINING = ("train", "training")
 HELD_OUT = ("validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation")
 _FOLD = re.compile(r"(fold|split|part|cv|k)[ _-]?\d+", re.IGNORECASE)
 _LISTS = (".csv", ".tsv", ".jsonl", ".json", ".txt")
+_ASIDE = "in no split, with class folders as training has"
 _LAYOUT = "lay pictures out as DIR/train/CLASS/* and DIR/validation/CLASS/*, or as DIR/CLASS/*"
 
 
@@ -49,9 +50,13 @@ def splits(config: Data, root: Path) -> Found:
         if len(inside) > 1:
             above = {Path(name).parent.parent for name in found["train"][classes[0]]}
             which = f"name it: --data.root {root / above.pop()}" if len(above) == 1 else _LAYOUT
+            fix = f"{which}; data.root is the DIR of the class folders, or of train and validation"
+            if "validation" in tops:  # which would be lost with a deeper root
+                fix = "move the class folders one level up: out of " + " and of ".join(
+                    str(root / tops[split] / classes[0]) for split in ("train", "validation")
+                )
             raise DataError(
-                f"{root} has one class, {classes[0]}; deeper down are {some(inside)}",
-                f"{which}; data.root is the DIR of the class folders, or of train and validation",
+                f"{root} has one class, {classes[0]}; deeper down are {some(inside)}", fix
             )
         raise DataError(
             f"{root} has one class, {classes[0]}, and a model learns to tell two or more apart",
@@ -68,6 +73,9 @@ def splits(config: Data, root: Path) -> Found:
         )
     kept = {name: found["train"][name] for name in classes}
     doubts = layout.look(root, tops["train"], kept, walk.left_out)
+    aside = [name for name, why in walk.left_out.items() if why == _ASIDE]
+    if aside:
+        doubts.append(f"no picture is taken from {some(aside)}: {_ASIDE}; rename what is a split")
     train, held = two_splits(
         [
             _labelled(root, tops[split], found[split], classes, split)
@@ -111,21 +119,36 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
         if len(several) > 1:
             raise DataError(f"{root} has several such splits: {some(several)}", "keep one of them")
     chosen = {"train": training[0], **({"validation": held[0]} if held else {})}
+    alike = _alike(root, tops, training[0], held)
+    if alike and not held:
+        raise DataError(
+            f"{root} has a split {training[0]}, and none to validate with: {some(alike)} has the"
+            " same class folders",
+            f"rename {alike[0]} to validation; or take it away, and a share of {training[0]} is"
+            " held out (data.holdout)",
+        )
     for entry in entries(root):
         if set_aside(entry.name):
             walk.left_out[entry.name] = set_aside(entry.name)
         elif entry.name not in chosen.values():
             folder = is_folder(entry)
             why = f"validation is {held[0]}" if entry.name in held else "in no split"
+            if entry.name in alike:
+                why = _ASIDE
             walk.left_out[entry.name + "/" * folder] = why
     return chosen
 
 
+def _alike(root: Path, tops: list[str], split: str, known: list[str]) -> list[str]:
+    """Folders that are no known split, and hold class folders of one that is."""
+    inside = {name: {e.name for e in entries(root / name) if is_folder(e)} for name in tops}
+    return [n for n in tops if n not in (split, *known) and inside[n] & inside[split]]
+
+
 def _check_misspelt(root: Path, tops: list[str], held: list[str]) -> None:
     """Refuse a split of another name beside one that is known: it holds the same class folders."""
-    inside = {name: {e.name for e in entries(root / name) if is_folder(e)} for name in tops}
     for split in held:
-        alike = [n for n in tops if n not in held and inside[n] & inside[split]]
+        alike = _alike(root, tops, split, held)
         if alike:
             raise DataError(
                 f"{root} has a split {split}, and none named train: {some(alike)} has the same"
