@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Sequence, Tuple
 
 from host.machine import Answer, Machine
@@ -164,6 +165,7 @@ class App:
     memory: str
 
 
+@lru_cache(maxsize=1)  # many checks ask, each of the same machine
 def ask(machine: Machine) -> tuple[Answer, list[Gpu]]:
     """The last answer, and the GPUs in it; none where the driver does not work.
 
@@ -173,6 +175,7 @@ def ask(machine: Machine) -> tuple[Answer, list[Gpu]]:
     return _asked(machine, _FIELDS)
 
 
+@lru_cache(maxsize=1)
 def health(machine: Machine) -> list[Gpu]:
     """The GPUs, by what else the driver knows of how they are; no uuid in these rows."""
     found = _asked(machine, _HEALTH)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from host.machine import Machine
 from host.text import number
@@ -88,6 +89,7 @@ class Card:
         return Link(speed, self.width)
 
 
+@lru_cache(maxsize=1)  # many checks ask, each of the same machine
 def cards(machine: Machine) -> list[Card]:
     """All of NVIDIA's GPUs (class 0300 and 0302) on the bus."""
     found = []
