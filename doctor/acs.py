@@ -21,7 +21,7 @@ def redirected(machine: Machine) -> Finding:
     if len(cards) < 2 or limits.in_container(machine.root) or kind.is_guest(machine):
         return skip(_NAME, "fewer than two GPUs" if len(cards) < 2 else "the host's to say")
     said = machine.run("lspci", "-vvv").out
-    translated = _translated(machine)
+    translated = _translated(machine, cards)
     if "ACSCtl" not in said:
         return translated or skip(_NAME, "not known: this user may not read it (sudo lspci -vvv)")
     above = {_short(part) for card in cards for part in card.path.split("/")[:-1] if ":" in part}
@@ -42,18 +42,57 @@ def redirected(machine: Machine) -> Finding:
     )
 
 
-def _translated(machine: Machine) -> Finding | None:
-    """The IOMMU is on, and not told to let through what drivers have mapped themselves."""
+def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
+    """The IOMMU is on, and not told to let through what drivers have mapped themselves.
+
+    CUDA does not support copies from GPU to GPU over PCIe then, but for virtual machines:
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (IOMMU on Linux).
+    """
     line = (machine.read("/proc/cmdline") or "").split()
-    if "intel_iommu=on" not in line or "iommu=pt" in line:
+    if "iommu=pt" in line:
+        return None
+    if "intel_iommu=on" in line:
+        return warn(
+            _NAME,
+            "the IOMMU translates what they read of each other (intel_iommu=on)",
+            "copies from GPU to GPU hang, or give zeros",
+            "take intel_iommu=on off the kernel's command line, or add iommu=pt, and reboot; until"
+            " then NCCL_P2P_DISABLE=1",
+        )
+    places = [f"/sys/bus/pci/devices/{card.address}/iommu_group/type" for card in cards]
+    through = [place for place in places if (machine.read(place) or "").startswith("DMA")]
+    if not through or "CPU implementer" in (
+        machine.read("/proc/cpuinfo") or ""
+    ):  # Arm's is made so
+        return None
+    if not _straight(machine):
         return None
     return warn(
         _NAME,
-        "the IOMMU translates what they read of each other (intel_iommu=on)",
-        "copies from GPU to GPU hang, or give zeros",
-        "take intel_iommu=on off the kernel's command line, or add iommu=pt, and reboot; until"
-        " then NCCL_P2P_DISABLE=1",
+        "they reach each other over PCIe, and the IOMMU translates that",
+        "CUDA does not support it: copies from GPU to GPU hang, or give other numbers",
+        "boot with iommu=pt, or BIOS: IOMMU off (AMD: Advanced, AMD CBS, NBIO); until then"
+        " NCCL_P2P_DISABLE=1",
     )
+
+
+def _straight(machine: Machine) -> bool:
+    """Whether there are two GPUs that the driver lets read each other, and no NVLink joins them."""
+    linked, allowed = (_matrix(machine, *words) for words in (("-m",), ("-p2p", "r")))
+    return any(
+        word == "OK" and not re.match("NV|X", linked.get(pair, "X"))
+        for pair, word in allowed.items()
+    )
+
+
+def _matrix(machine: Machine, *words: str) -> dict[tuple[int, int], str]:
+    """What `nvidia-smi topo` has in the cells of its GPUs' rows and columns."""
+    said = machine.run("nvidia-smi", "topo", *words).out
+    rows = [row.split() for row in said.splitlines() if re.match(r"\s*GPU\d+\s+\S", row)]
+    rows = [row for row in rows if not row[1].startswith("GPU")]  # the head
+    return {
+        (a, b): word for a, row in enumerate(rows) for b, word in enumerate(row[1 : len(rows) + 1])
+    }
 
 
 def _short(place: str) -> str:

@@ -57,7 +57,7 @@ def build(recorded: dict[str, Any], folder: Path) -> Machine:
     programs.mkdir()
     known = _unfold(recorded)
     made: set[Path] = set()
-    for name, target in known["links"].items():
+    for name, target in sorted(known["links"].items(), key=lambda link: len(link[0])):
         _inside(root, target).mkdir(parents=True, exist_ok=True)
         link = _inside(root, name)
         _make(link.parent, made)
