@@ -14,6 +14,8 @@ _NO_ROOM = (
     r"|{card}: BAR \d+.*(no space|failed to assign|can't assign).*\[mem"
     r"|{card}: BAR \d+ \[mem.*(no space|failed to assign|can't assign)"
 )
+_FIRMWARE = r"(_kgspBootGspRm|GSP.*(fail|timeout|halt)|Xid.*: 1(19|20),)"
+_VERSION = "/proc/driver/nvidia/version"
 _LEGACY = r"supported through the NVIDIA (\d+)\S* Legacy"
 # A guest whose memory its host cannot read, by its devices.
 _SEALED = {"sev-guest", "tdx_guest"}
@@ -102,7 +104,7 @@ _LOG = (
         ),
     ),
     (
-        r"(_kgspBootGspRm|GSP.*(fail|timeout|halt)|Xid.*: 1(19|20),)",
+        _FIRMWARE,
         "its firmware (GSP) does not start or does not answer",
         "a fault of driver or card; the next boot may do",
         (
@@ -200,13 +202,17 @@ def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | No
 
 def _placed(machine: Machine, sign: str) -> str | None:
     """What helps on a machine of this kind; None where it is what helps elsewhere."""
-    if kind.is_guest(machine):
-        if sign == _NO_ROOM:
-            return room.of_guest(machine)
-        if "RmInitAdapter" in sign or "fallen off" in sign:
-            return "restart this virtual machine; then ask who runs its host to look at the card"
+    guest = kind.is_guest(machine)
     if sign == _NO_ROOM:
-        return room.of_board(machine)
+        return room.of_guest(machine) if guest else room.of_board(machine)
+    if guest and ("RmInitAdapter" in sign or "fallen off" in sign):
+        return "restart this virtual machine; then ask who runs its host to look at the card"
+    new = any(card.is_blackwell for card in pci.cards(machine))
+    if sign == _FIRMWARE and not new and "Open" in (machine.read(_VERSION) or ""):
+        return (
+            "power the machine off, half a minute without current, and on; where it stays so, the"
+            " closed modules (the driver's package without -open), or another version of it"
+        )
     if "fallen off" in sign and pci.gpu_boxes(machine):
         return (
             "switch the box off and on with the cable in it, and reboot; then look at the card's"

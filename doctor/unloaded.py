@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import away, building, distribution, held, log, reasons, refused, unbuilt
+from doctor import away, building, distribution, held, kind, log, reasons, refused, unbuilt
 from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -91,7 +91,25 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
     if known is not None:
         seen, why, fix = known
         return fail("driver", f"No devices were found; {seen}", why, f"{fix}; {unbuilt.CPU}")
-    return _silent(machine)
+    return _unbound(machine, cards) or _silent(machine)
+
+
+def _unbound(machine: Machine, cards: list[pci.Card]) -> Finding | None:
+    """The driver is loaded, and has lost its cards, which are on the bus."""
+    inside = limits.in_container(machine.root) or kind.is_lxc(machine)
+    if not cards or any(card.driver for card in cards) or inside or nvidia.devices(machine):
+        return None
+    off = away.switched_off(machine)
+    again = f"echo {cards[0].address} | sudo tee /sys/bus/pci/drivers/nvidia/bind; else sudo reboot"
+    if off is not None:
+        again = f"{off[1]}; where supergfxctl hangs: mode Hybrid in /etc/supergfxd.conf, and reboot"
+    return fail(
+        "driver",
+        f"{_on_bus(cards)}; the driver is loaded, and no card is bound to it"
+        + (f": {off[0]}" if off else ""),
+        "a tool that switches laptops' GPUs off, or somebody, took the card from its driver",
+        f"{again}; {unbuilt.CPU}",
+    )
 
 
 def _silent(machine: Machine) -> Finding:

@@ -40,8 +40,10 @@ def is_windows(machine: Machine) -> bool:
 
 def blocked(machine: Machine, answer: Answer) -> Finding | None:
     """Why nvidia-smi lists nothing under WSL 2; None elsewhere, and where Windows has no driver."""
-    if not machine.exists(_DEVICE) or answer.code == 127:
+    if answer.code == 127:
         return None
+    if not machine.exists(_DEVICE):
+        return _without_dxgkrnl(machine)
     rows = [row for row in answer.said.splitlines() if row.strip()]
     seen = (rows or [f"code {answer.code}"])[0][:120]
     own = next((name for name in machine.names(_LIBRARIES) if _OWN.fullmatch(name)), None)
@@ -69,6 +71,20 @@ def blocked(machine: Machine, answer: Answer) -> Finding | None:
     if "device handle" in answer.said:
         why = "one card in TCC mode, or one that does not answer, takes all of them away from WSL"
     return fail("driver", f"WSL 2: nvidia-smi says: {seen}", why, f"{_UPDATE}; or CPUS=1")
+
+
+def _without_dxgkrnl(machine: Machine) -> Finding | None:
+    """A guest of Hyper-V with a part of a GPU, under a kernel that does not know such a part."""
+    if is_windows(machine) or not machine.exists(f"{_WSL}/nvidia-smi"):
+        return None
+    other = next((name for name in machine.names("/lib/modules") if "dxg" in name), None)
+    return fail(
+        "driver",
+        f"a guest of Hyper-V with Windows' libraries, and without {_DEVICE}",
+        "that is the way to Windows' driver, and a kernel with dxgkrnl makes it: this one has none",
+        (f"boot {other}" if other else "sudo modprobe dxgkrnl; else build it for this kernel")
+        + "; or CPUS=1",
+    )
 
 
 def hidden(machine: Machine) -> Finding | None:

@@ -8,8 +8,8 @@ import warnings
 import pynvml
 import torch
 
+from doctor import cuda_errors
 from doctor.finding import Finding, fail, ok, skip
-from doctor.inside import cuda_errors
 from host import nvidia, visible
 from host.machine import Machine
 

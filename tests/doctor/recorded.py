@@ -209,6 +209,8 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
             continue
         code, out, err = answer if isinstance(answer, list) else (0, answer, "")
         _says(known, line, out, err, code)
+        if line.startswith("python -c "):
+            _says(known, line.replace("python", "python3", 1), out, err, code)
         if line.startswith("df -k /"):
             _says(known, line.replace("-k", "-kP"), out, err, code)
     return known

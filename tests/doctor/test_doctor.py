@@ -16,8 +16,8 @@ from recorded import build, load
 from torch import nn
 from torchvision.models import resnet18
 
-from doctor import bridge, checks, disks, finding, network
-from doctor.inside import collectives, cuda_errors, datasheet, devices, speed, verify
+from doctor import bridge, checks, cuda_errors, disks, finding, network
+from doctor.inside import collectives, datasheet, devices, speed, verify
 from host import machine as host_machine
 from host import pci
 from host.machine import Machine

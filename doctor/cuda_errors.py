@@ -1,14 +1,19 @@
-"""What CUDA's errors mean, as torch prints them, and what helps."""
+"""Whether CUDA starts, what its errors mean, and what helps."""
 
 from __future__ import annotations
 
 import re
 
-from doctor.finding import Finding, fail
+from doctor.finding import Finding, fail, ok, skip
+from host import visible
+from host.machine import NO_ANSWER, Machine
+from host.text import whole
+
+_FIRST = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"
 
 # CUDA's error numbers as torch prints them, what each means, and what helps.
 # https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
-_ERRORS = {
+ERRORS = {
     "2": (
         "a GPU's memory is full before anything was computed: other programs hold it",
         "nvidia-smi   # who is there; GPUS=free takes another one",
@@ -78,13 +83,13 @@ _ERRORS = {
 _PREAMBLE = re.compile(r"^.*already set an error\? *")
 _WORDS = {
     "too old": ("35", "this torch needs a newer driver", "CUDA=auto make train, or upgrade it"),
-    "driver initialization failed": ("3", *_ERRORS["3"]),
-    "unknown error": ("999", *_ERRORS["999"]),
-    "busy or unavailable": ("46", *_ERRORS["46"]),
-    "uncorrectable ECC": ("214", *_ERRORS["214"]),
-    "no kernel image": ("209", *_ERRORS["209"]),
-    "out of memory": ("2", *_ERRORS["2"]),
-    "No CUDA GPUs are available": ("100", *_ERRORS["100"]),
+    "driver initialization failed": ("3", *ERRORS["3"]),
+    "unknown error": ("999", *ERRORS["999"]),
+    "busy or unavailable": ("46", *ERRORS["46"]),
+    "uncorrectable ECC": ("214", *ERRORS["214"]),
+    "no kernel image": ("209", *ERRORS["209"]),
+    "out of memory": ("2", *ERRORS["2"]),
+    "No CUDA GPUs are available": ("100", *ERRORS["100"]),
     "Found no NVIDIA driver": (
         "35",
         "this container or environment does not reach the driver's libcuda",
@@ -93,12 +98,33 @@ _WORDS = {
 }
 
 
+def starts(machine: Machine) -> Finding:
+    """The driver's own CUDA starts, of which nvidia-smi says nothing."""
+    if not visible.seen(machine):
+        return skip("CUDA starts", "no GPU")
+    answer = machine.run("python3", "-c", _FIRST, seconds=60)
+    if answer.code == NO_ANSWER:
+        return fail(
+            "CUDA starts",
+            "it does not come back within a minute",
+            "what computes on a GPU would wait for ever",
+            "sudo dmesg | grep -iE 'nvrm|xid'; then sudo reboot",
+        )
+    number = whole(answer.out.strip())
+    if number is None:
+        return skip("CUDA starts", "not known: python3 finds no libcuda.so.1")
+    if number == 0:
+        return ok("CUDA starts", "yes")
+    usual = ("nothing can be computed on the GPUs", "nvidia-smi; sudo dmesg | tail")
+    return fail("CUDA starts", f"no: error {number}", *ERRORS.get(str(number), usual))
+
+
 def judge(said: str) -> Finding:
     """A failure of CUDA's first call, by its number or its words."""
     said = _PREAMBLE.sub("", said)
     found = re.search(r"Error (\d+): ([^(]*)", said)
-    if found and found.group(1) in _ERRORS:
-        why, fix = _ERRORS[found.group(1)]
+    if found and found.group(1) in ERRORS:
+        why, fix = ERRORS[found.group(1)]
         return fail("CUDA", f"error {found.group(1)}: {found.group(2).strip()}", why, fix)
     for words, (number, why, fix) in _WORDS.items():
         if words in said:
