@@ -105,7 +105,10 @@ def _check(options: argparse.Namespace) -> None:
     if os.name != "posix":
         raise UsageError("this is Windows itself", "use WSL 2: wsl --install, and make there")
     if options.on is not None and options.verify is None:
-        raise UsageError("--on asks of an experiment", "name one: --verify configs/cifar10.yaml")
+        raise UsageError(
+            "--on asks of an experiment",
+            "name one: make doctor CONFIG=configs/cifar10.yaml, or --verify configs/cifar10.yaml",
+        )
     given = {f"--{name}" for name, value in vars(options).items() if value not in (None, False)}
     for option, others in _ALONE.items():
         idle = [other for other in others if {option, other} <= given]

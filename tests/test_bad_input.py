@@ -38,6 +38,7 @@ TABLE = {
     "colours of grey": ([*FIT, "--augment.hue", "0.1"], 2, "augment.hue does nothing with grey pictures"),
     "nesterov": ([*FIT, "--optim.nesterov", "true", "--optim.momentum", "0"], 2, "nesterov does nothing with optim.momentum: 0"),
     "two warm-ups": ([*FIT, "--optim.warmup_epochs", "1"], 2, "are both set → set one of them"),
+    "a run that is not there": ([*FIT, "--model.weights", "runs/no-such"], 2, "there is no runs/no-such → name the weights of a run"),
     "means of bytes": ([*FIT, "--data.mean", "[128]", "--data.std", "[60]"], 2, "divide means and deviations of 0 to 255"),
     "two sides": ([*FIT, "--data.size", "32x32"], 2, "→ give one number, the pixels of the shorter side"),
     "no directory": ([*FIT, "--data.source", "folder", "--data.root", "{tmp}/no"], 3, "no directory"),

@@ -256,9 +256,9 @@ def test_pictures_of_both_splits_and_of_two_classes_are_told(root) -> None:
     (root / "train" / "light" / "3.png").write_bytes(same)
     one, two = read(root).doubts
     assert one == (
-        "1 of 4 validation pictures are training pictures as well: validation/light/0.png"
+        "1 of 4 validation pictures is a training picture as well: validation/light/0.png"
     )
-    assert two == "1 training pictures are in another class as well: train/light/3.png"
+    assert two == "1 training picture is in another class as well: train/light/3.png"
     assert read(root, on_bad="skip").sha256 == read(root).sha256
 
 
@@ -321,6 +321,17 @@ def test_an_error_of_the_disk_is_not_remembered_as_a_damaged_picture(root, monke
 def test_names_of_columns_where_there_are_none(root) -> None:
     with pytest.raises(UsageError, match=r"data.label_column is set, and class folders have no"):
         read(root, label_column="x")
+
+
+@pytest.mark.parametrize("count", range(6, 14))
+def test_each_class_has_a_picture_to_train_on(tmp_path, count) -> None:
+    """Whichever are drawn: those of one picture each are some of them."""
+    often = [f"{name}/{n}.png" for name in "ab" for n in range(count)]
+    once = [f"once-{n}/0.png" for n in range(count)]
+    found = read(lay(tmp_path, dict.fromkeys(often + once, 7)), holdout=0.5)
+    assert {*found.train.labels.tolist()} == {*range(2 + count)}
+    assert len(found.train) + len(found.validation) == 3 * count
+    assert {*found.validation.labels.tolist()} <= {0, 1}
 
 
 @pytest.mark.parametrize("form", ["folders", "list", "tables", "idx"])

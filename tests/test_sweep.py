@@ -122,6 +122,7 @@ def test_what_makes_no_sense_is_refused(words, trials, seeds, says) -> None:
         (["--seeds", "0"], "0 is no number from 1"),
         (["--over", "augment.sizes=[4,null"], "augment.sizes=[4 is no list"),
         (["--over", "optim.lr=1,2", "--prune", "--seeds", "2"], "--seeds with --prune"),
+        (["--over", "optim.lr=1,2", "--prune"], "--prune does nothing: it waits for 4 finished"),
         (["--seeds", "2", "--epochs", "-1"], "epochs = '-1'"),
         (["--over", "optim.lr=1,2", "--optim.lr", "3"], "--optim.lr 3 does nothing beside --over"),
         (["--over", "seed=1,2", "--seed", "3"], "--seed 3 does nothing beside --over seed=…"),

@@ -54,6 +54,10 @@ class Parser(argparse.ArgumentParser):
             near = nearest(verb[1], re.findall(r"\w+", verb[2]))
             raise UsageError(f"there is no verb {verb[1]}{near}", f"one of {verb[2]}")
         name = self.prog.rpartition(" ")[2]
+        lacking = re.match(r"the following arguments are required: ([A-Z]+)$", message)
+        if lacking and name != "train":
+            words = f"make {_target(name)} ARGS={lacking[1]}"
+            raise UsageError(f"no {lacking[1]} is named", f"name it: {words}; {_help_of(name)}")
         fix = "see `make help`" if name == "train" else _help_of(name)
         raise UsageError(message, fix)
 
@@ -111,8 +115,11 @@ def _check_group(flag: str) -> None:
 
 
 def _help_of(verb: str) -> str:
-    target = {"evaluate": "eval", "fit": "train"}.get(verb, verb)
-    return f"`make {target} ARGS=--help` says what it takes"
+    return f"`make {_target(verb)} ARGS=--help` says what it takes"
+
+
+def _target(verb: str) -> str:
+    return {"evaluate": "eval", "fit": "train"}.get(verb, verb)
 
 
 def _unknown(words: list[str], flags: list[str], verb: verbs.Verb) -> UsageError:

@@ -23,6 +23,15 @@ def before(run: Path, manifest: dict[str, Any], config: Config, count: int) -> l
         LockstepError: what is needed to train is not here.
     """
     found: list[LockstepError] = []
+    mixed = comparison.few(comparison.mixed(manifest))
+    if mixed:
+        found.append(
+            UsageError(
+                f"{run} was trained by more than one code, and none of them alone gives its bits:"
+                f" when it went on, {'; '.join(mixed)}",
+                "--anyway trains with what is here, and compares all the same",
+            )
+        )
     recorded, now = manifest["code"], provenance.code()
     changed = [name for name in sorted({*recorded, *now}) if recorded.get(name) != now.get(name)]
     if changed:

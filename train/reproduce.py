@@ -118,7 +118,7 @@ def _compare(run: Path, again: Path, contradictions: list[str]) -> None:
     (before, was), (after, is_) = _record(run), _record(again)
     factors = comparison.differences(before, after)
     for attempt in before["attempts"][1:]:
-        factors += [f"while it was trained, {change}" for change in attempt["changed"]]
+        factors += [f"when {run} went on, {change}" for change in attempt["changed"]]
     for factor in comparison.few(factors):
         print(printable(f"not as recorded: {factor}"))
     traced, traced_again = trace.read(run), trace.read(again)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from host.errors import DataError, UsageError
@@ -121,7 +122,8 @@ def halves(labelled: Labelled, holdout: float) -> tuple[Labelled, Labelled]:
     """Those to train on, and the share of them that is held out for validation, each in order.
 
     The rule does not follow the experiment's seed: another seed is another run on the same split,
-    and its accuracy is comparable. Of a holdout of ALL, both are all of them.
+    and its accuracy is comparable. Of a class that would be held out whole, the first stays in
+    training: nobody learns it otherwise. Of a holdout of ALL, both are all of them.
 
     Raises:
         DataError: one of them is empty.
@@ -137,6 +139,16 @@ def halves(labelled: Labelled, holdout: float) -> tuple[Labelled, Labelled]:
             "choose another data.holdout",
         )
     kept, out = shuffled[held:].sort().values, shuffled[:held].sort().values
+    lost = {*labelled.labels[out].tolist()} - {*labelled.labels[kept].tolist()}
+    if lost:
+        firsts = torch.stack([out[labelled.labels[out] == name][0] for name in sorted(lost)])
+        kept, out = torch.cat([kept, firsts]).sort().values, out[~torch.isin(out, firsts)]
+        if not len(out):
+            raise DataError(
+                f"a holdout of {holdout} leaves 0 of {count} samples for validation: the classes"
+                " have so few",
+                "choose another data.holdout, or take more pictures",
+            )
     return choose(labelled, kept), choose(labelled, out)
 
 

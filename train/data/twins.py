@@ -19,7 +19,8 @@ def doubts(splits: list[Labelled], scans: list[Scan | None]) -> Iterator[str]:
     both = np.flatnonzero(np.isin(held_keys, keys))
     if len(both):
         yield (
-            f"{len(both):,} of {len(held_keys):,} validation pictures are training pictures as"
+            f"{len(both):,} of {len(held_keys):,} validation pictures"
+            f" {'are training pictures' if len(both) > 1 else 'is a training picture'} as"
             f" well: {some(held.pictures.name(int(n)) for n in both)}"
         )
     order = np.argsort(keys, kind="stable")
@@ -28,7 +29,8 @@ def doubts(splits: list[Labelled], scans: list[Scan | None]) -> Iterator[str]:
     torn = again[labels[order][again] != labels[order][again + 1]]
     if len(torn):
         names = (train.pictures.name(int(order[n + 1])) for n in torn)
-        yield f"{len(torn):,} training pictures are in another class as well: {some(names)}"
+        said = "pictures are" if len(torn) > 1 else "picture is"
+        yield f"{len(torn):,} training {said} in another class as well: {some(names)}"
 
 
 def _keys(scan: Scan) -> np.ndarray[Any, Any]:

@@ -55,9 +55,7 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
     }
     documents.write_json(path / "run.json", whole)
     documents.write(path / "config.yaml", dump(config))
-    earlier = {factor for one in attempts for factor in one.get("changed", [])}
-    mixed = sorted(factor for factor in earlier if factor.startswith("code "))
-    return Started(str(whole["id"]), changed, mixed)
+    return Started(str(whole["id"]), changed, comparison.mixed(before))
 
 
 def _other_bits(

@@ -28,6 +28,8 @@ _FLAGS = {
     "given": "experiment: --config, or that file has changed",
 }
 
+BEFORE_PRUNING = 4  # trials, of which a middle one is taken
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -98,6 +100,12 @@ class Spec:
         Raises:
             UsageError: naming one that has none.
         """
+        if self.prune and planned.total <= BEFORE_PRUNING:
+            raise UsageError(
+                f"--prune does nothing: it waits for {BEFORE_PRUNING} finished trials, of"
+                f" {planned.total} here",
+                "take it away, or more trials",
+            )
         if not planned.learns:
             for number in range(0, planned.total, planned.seeds):
                 self.experiment(planned.values(number))

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from host.errors import CheckpointError, LockstepError, of
 from train.sweeps import journal, proposing
 from train.sweeps.points import Points
+from train.sweeps.spec import BEFORE_PRUNING
 
 Status = Literal["finished", "pruned", "failed", "unfinished"]
 _STATUS: dict[TrialState, Status] = {
@@ -20,8 +21,7 @@ _STATUS: dict[TrialState, Status] = {
     TrialState.FAIL: "failed",
 }
 _PROBLEM, _FIX, _CODE = "problem", "fix", "code"
-# Trials that are finished, and per cent of a training, before one may be ended early.
-_BEFORE, _BEGUN = 4, 25
+_BEGUN = 25  # per cent of a training, before it may be ended early
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Study:
                 self._study = optuna.create_study(
                     storage=journal.opened(self._path),
                     study_name="sweep",
-                    pruner=optuna.pruners.MedianPruner(_BEFORE, _BEGUN),
+                    pruner=optuna.pruners.MedianPruner(BEFORE_PRUNING, _BEGUN),
                     direction="maximize",
                     load_if_exists=True,
                 )

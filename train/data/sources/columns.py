@@ -76,7 +76,9 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
             f"{path} has pixels in its columns, and no names of pictures",
             "they come from a function: --data.source my_package.data:tables (docs/EXTENDING.md)",
         )
-    picture = _column(path, known, config.image_column, PICTURE, "image_column", split=split)
+    neither = config.label_column is None and not any(name.lower() in LABEL for name in known)
+    knob = "image_column" + " and --data.label_column" * neither
+    picture = _column(path, known, config.image_column, PICTURE, knob, split=split)
     if config.label_column is None:
         _check_hot(path, rows, [name for name in known if name != picture])
     label = _column(path, known, config.label_column, LABEL, "label_column", split=split)
@@ -120,7 +122,10 @@ def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:
     nobody = {str(row.get(read.label)) for row in rows} - {""}
     odd = sorted(name for name in nobody if name.strip().lower() in NOBODY)
     if odd:
-        yield f"classes of pictures that nobody has labelled, by their names: {some(odd)}"
+        yield (
+            f"classes of pictures that nobody has labelled, by their names: {some(odd)}; take their"
+            " rows out of the list"
+        )
 
 
 def grouping(row: Mapping[str, Any], read: Columns) -> list[str]:
@@ -164,7 +169,8 @@ def _column(
         found = [name for word in usual for name in known if name.lower() == word][:1]
     if found:
         return found[0]
-    fix = f"name one with --data.{knob}{', or take the list away' * (wanted is None)}"
+    fix = f"name {'them' if ' ' in knob else 'one'} with --data.{knob}"
+    fix += ", or take the list away" * (wanted is None)
     if split in HELD_OUT:
         fix += f"; where the {split} split has no labels, name the other list: --data.root LIST"
     more = f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""

@@ -110,7 +110,10 @@ def _doubts(found: Classes, inner: Mapping[str, Counter[str]]) -> Iterator[str]:
         yield f"class folders that are no classes by their names: {some(odd)}; else take them away"
     nobody = [name for name in classes if name.lower() in NOBODY]
     if nobody:
-        yield f"classes of pictures that nobody has labelled, by their names: {some(nobody)}"
+        yield (
+            f"classes of pictures that nobody has labelled, by their names: {some(nobody)}; take"
+            " their folders away"
+        )
     names = {name.rpartition(".")[0] for each in found.values() for name in each}
     bases = Counter(re.split("[_-](?=[^_-]*$)", name)[0] for name in names)
     marked = ((name, seen.group(1)) for name in names if (seen := _MASK.fullmatch(name)))
