@@ -150,11 +150,14 @@ class Machine:
             if words[0] in self._silent:  # it would not answer this either
                 answer = Answer(NO_ANSWER, "", f"{words[0]}: no answer")
             else:
-                answer = _run(self.place(words[0]), words, self.environ, seconds)
+                answer = self._started(words, seconds)
             if answer.code == NO_ANSWER and words[:2] != ("docker", "run"):
                 self._silent.add(words[0])
             self._answers[line] = answer
         return self._answers[line]
+
+    def _started(self, words: tuple[str, ...], seconds: float) -> Answer:
+        return _run(self.place(words[0]), words, self.environ, seconds)
 
     def has(self, program: str) -> bool:
         """Whether there is such a program."""

@@ -197,6 +197,7 @@ def test_a_model_without_blocks_is_refused() -> None:
         compute_again(Bare(), [])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_what_the_trainer_watches_is_left_alone(cli, tmp_path, monkeypatch) -> None:

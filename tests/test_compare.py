@@ -62,6 +62,7 @@ def test_one_knob(finished, cli, tmp_path) -> None:
     assert "  step 2 is the first that differs: loss " in text
 
 
+@pytest.mark.slow
 def test_another_seed_or_other_numerics_are_no_other_machine(finished, cli, tmp_path) -> None:
     for name, words in (("seed", ["--seed", 3]), ("native", ["--numerics", "native"])):
         run = tmp_path / name

@@ -63,6 +63,7 @@ def test_a_small_terminal_shows_the_bar_alone(tmp_path, rows, columns) -> None:
     assert "24/24" in said
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_lines_alone(cli, tmp_path) -> None:
     done = cli("fit", *WORDS, "--run", tmp_path / "run")
     assert done.code == 0

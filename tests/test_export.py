@@ -125,6 +125,7 @@ def test_the_card_tells_of_the_run(finished, exported) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_earlier_checkpoint_is_not_told_the_figures_of_the_last(finished, cli, tmp_path) -> None:
     path = finished / "checkpoints" / "step-00000005"
     words = ["--checkpoint", path, "--to", tmp_path / "out", "--formats", "safetensors"]
@@ -340,6 +341,7 @@ def test_what_gives_something_else_is_not_written(models) -> None:
     assert not list((run / "export").iterdir())
 
 
+@pytest.mark.slow
 def test_other_pictures_will_do_where_the_data_is_gone(folder, cli, tmp_path) -> None:
     data = shutil.copytree(folder, tmp_path / "data")
     words = ["--data.source", "folder", "--data.root", data, "--data.size", 12, "--batch_size", 8]

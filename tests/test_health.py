@@ -249,6 +249,7 @@ def test_what_the_compiler_cannot_do_is_told_from_what_the_model_does() -> None:
         raise ValueError("its own")
 
 
+@pytest.mark.slow
 def test_a_run_that_lacks_memory_ends_with_what_to_change(cli, tmp_path, monkeypatch) -> None:
     """The allocator's own error, of a tensor that no machine has room for."""
     from train import loop

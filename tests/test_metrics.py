@@ -107,6 +107,7 @@ def test_json_has_no_infinity(tmp_path) -> None:
     assert lines(tmp_path)[0]["grad_norm"] is None
 
 
+@pytest.mark.slow
 def test_wandb_offline_needs_neither_key_nor_network(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     run = tmp_path / "20261121-000000-abcdef01"

@@ -104,6 +104,7 @@ def test_the_average_pool_is_the_adaptive_one(size, shape) -> None:
     assert torch.allclose(AveragePool(size)(x), nn.AdaptiveAvgPool2d(size)(x), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_model_keeps_a_pool_without_a_deterministic_backward_pass() -> None:
     for name in ("alexnet", "vgg11", "resnet18"):
         pools = [

@@ -177,6 +177,7 @@ def test_what_a_run_records(cli, tmp_path) -> None:
     assert comparison.differences(record, other) == []
 
 
+@pytest.mark.slow
 def test_another_make_of_cpu_is_no_difference_where_it_makes_none(cli, tmp_path) -> None:
     for numerics, count in (("portable", 0), ("native", 1)):
         run = tmp_path / numerics
@@ -407,6 +408,7 @@ def test_what_builds_a_model_counts_as_well(cli, tmp_path, monkeypatch) -> None:
     assert "the model calls sqrt, " in one_line(done.err)
 
 
+@pytest.mark.slow
 def test_adamw_s_fused_form_moves_each_weight_by_its_own_gradient(cli, tmp_path) -> None:
     """It goes through memory as it lies: channels last would mix them up."""
     words = ["fit", *DIGITS, *KNOBS, "--optim.name", "adamw", "--model.channels_last", "true"]
@@ -424,6 +426,7 @@ def test_adamw_s_fused_form_moves_each_weight_by_its_own_gradient(cli, tmp_path)
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_portable_run_goes_on_where_the_bits_are_the_same(cli, tmp_path) -> None:
     run = tmp_path / "r"
     assert cli("fit", *DIGITS, *KNOBS, "--run", run).code == 0

@@ -112,6 +112,7 @@ def test_it_is_written_again_when_asked(copied, cli) -> None:
     assert Page(copied / page.FILE).figures
 
 
+@pytest.mark.slow
 def test_without_its_data_it_has_no_pictures_and_says_so(folder, cli, tmp_path) -> None:
     data = shutil.copytree(folder, tmp_path / "data")
     words = ["--data.source", "folder", "--data.root", data, "--data.size", 12, "--batch_size", 8]

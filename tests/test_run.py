@@ -398,6 +398,7 @@ def test_data_of_other_classes_or_sizes_cannot_be_evaluated_on(cli, folder, tmp_
     assert "started on: it has no dark and has dim as well" in one_line(done.err)
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_the_run_s_last_ones_are_told(finished, cli, tmp_path) -> None:
     run = tmp_path / "r"
     shutil.copytree(finished, run)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT
 
 # Its trainer ends between asking for a tensor and taking it: it connects and says nothing.
@@ -24,6 +25,7 @@ raise RuntimeError('mine')
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_gone_is_not_told_and_an_error_of_its_own_is() -> None:
     """Its trainer tells why it is gone."""
     done = subprocess.run(

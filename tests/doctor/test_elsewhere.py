@@ -79,6 +79,7 @@ def test_a_batch_that_is_larger_than_the_data_is_told(tmp_path, pictures, card) 
     assert found["time on it"].status == "skip"
 
 
+@pytest.mark.slow
 def test_the_time_is_of_the_operations(tmp_path, pictures) -> None:
     """ResNet-50 takes 4.1 10⁹ multiplications with additions for an image of 224²: He et al. 2015."""
     path = _experiment(tmp_path, pictures, "resnet50", 224, 16)

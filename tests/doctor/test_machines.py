@@ -18,7 +18,7 @@ _PRIVATE = re.compile(
 def test_a_machine_gives_just_these_findings(path: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv(git.VARIABLE, "3f5a9c0d1e2b")  # or git is asked for each of the machines
     recorded = load(path)
-    machine = build(recorded, tmp_path)
+    machine = build(recorded, tmp_path, told=True)
     found = checks.examine(machine)
     said = {f.name: (f.status, f"{f.seen} {f.why} {f.fix}") for f in found}
     unwell = {name: pair for name, pair in said.items() if pair[0] not in ("ok", "skip")}
