@@ -45,7 +45,7 @@ strange := $(firstword $(filter-out $(targets),$(MAKECMDGOALS)))
 ifneq ($(strange),)
 near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \
   print(nearest(sys.argv[1], sys.argv[2:]))' '$(subst ','\'',$(strange))' $(targets) 2>/dev/null)
-$(error make has no target $(strange)$(if $(findstring /,$(strange)),,$(near)) → $(if $(wildcard $(strange)),what is no target goes into ARGS: ARGS="$(strange)"; or )$(if $(filter command,$(origin ARGS)),quote what has spaces: ARGS="…"; or )see `make help`)
+$(error make has no target $(strange)$(if $(findstring /,$(strange)),,$(near)) → $(if $(wildcard $(strange)),name it with $(if $(filter %.yaml %.yml,$(strange)),CONFIG=$(strange),$(if $(wildcard $(strange)/run.json),RUN=$(strange),ARGS="$(strange)")); or )$(if $(filter command,$(origin ARGS)),quote what has spaces: ARGS="…"; or )see `make help`)
 endif
 
 # Values are text: neither make nor the shell is to run what stands in one. So each is taken as it

@@ -35,6 +35,7 @@ _ALONE = {
     "--on": ("--like", "--stress", "--record"),
     "--markdown": ("--json",),
 }
+_OF_MAKE = {"--verify": " (make: CONFIG=)", "--like": " (make: RUN=)"}
 _LONGEST = 10_080  # minutes: a week
 
 
@@ -109,11 +110,12 @@ def _check(options: argparse.Namespace) -> None:
             "--on asks of an experiment",
             "name one: make doctor CONFIG=configs/cifar10.yaml, or --verify configs/cifar10.yaml",
         )
-    given = {f"--{name}" for name, value in vars(options).items() if value not in (None, False)}
+    set_ = {f"--{name}" for name, value in vars(options).items() if value not in (None, False)}
     for option, others in _ALONE.items():
-        idle = [other for other in others if {option, other} <= given]
+        idle = [other for other in others if {option, other} <= set_]
         if idle:
-            raise UsageError(f"{idle[0]} does nothing with {option}", "take one of them away")
+            said = idle[0] + _OF_MAKE.get(idle[0], "")
+            raise UsageError(f"{said} does nothing with {option}", "take one of them away")
     _minutes(options.stress)
     for given, what in ((options.verify, "experiment"), (options.like, "run")):
         if given is not None and not Path(given).exists():

@@ -49,18 +49,19 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (IOMMU on Linux).
     """
     line = (machine.read("/proc/cmdline") or "").split()
-    if "iommu=pt" in line:
+    places = [f"/sys/bus/pci/devices/{card.address}/iommu_group/type" for card in cards]
+    kinds = [kind for kind in map(machine.read, places) if kind]
+    through = [kind for kind in kinds if kind.startswith("DMA")]
+    if {"iommu=pt", "iommu.passthrough=1"} & {*line} or (kinds and not through):
         return None
     if "intel_iommu=on" in line:
         return warn(
             _NAME,
             "the IOMMU translates what they read of each other (intel_iommu=on)",
-            "copies from GPU to GPU hang, or give zeros",
+            "copies from GPU to GPU may hang, or give zeros",
             "take intel_iommu=on off the kernel's command line, or add iommu=pt, and reboot; until"
             " then NCCL_P2P_DISABLE=1",
         )
-    places = [f"/sys/bus/pci/devices/{card.address}/iommu_group/type" for card in cards]
-    through = [place for place in places if (machine.read(place) or "").startswith("DMA")]
     if not through or "CPU implementer" in (
         machine.read("/proc/cpuinfo") or ""
     ):  # Arm's is made so
@@ -70,7 +71,8 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
     return warn(
         _NAME,
         "they reach each other over PCIe, and the IOMMU translates that",
-        "CUDA does not support it: copies from GPU to GPU hang, or give other numbers",
+        "CUDA does not support it: copies from GPU to GPU may hang, or give other numbers; peer"
+        " access, below, compares them",
         "boot with iommu=pt, or BIOS: IOMMU off (AMD: Advanced, AMD CBS, NBIO); until then"
         " NCCL_P2P_DISABLE=1",
     )

@@ -184,7 +184,7 @@ def has_headers(machine: Machine) -> bool:
     running = _running(machine)
     if not running:
         return False
-    if "build" in machine.names(f"/lib/modules/{running}"):
+    if machine.exists(f"/lib/modules/{running}/build"):  # not a link to what is not installed
         return True
     sources = machine.names("/usr/src") + machine.names("/usr/src/kernels")
     names = (running, f"linux-headers-{running}", f"kernel-devel-{running}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor.finding import Finding, fail, ok, skip
+from doctor.finding import Finding, fail, ok, skip, warn
 from host import visible
 from host.machine import NO_ANSWER, Machine
 from host.text import whole
@@ -25,6 +25,10 @@ ERRORS = {
             " && sudo modprobe nvidia_uvm; if it stays, with open modules: options nvidia_uvm"
             " uvm_disable_hmm=1 in /etc/modprobe.d, and reboot"
         ),
+    ),
+    "34": (
+        "a CUDA toolkit's stub is found in the place of the driver's libcuda",
+        "take that folder (stubs) out of LD_LIBRARY_PATH",
     ),
     "36": (
         "this torch asks the driver for what only a newer one does",
@@ -110,13 +114,17 @@ def starts(machine: Machine) -> Finding:
             "what computes on a GPU would wait for ever",
             "sudo dmesg | grep -iE 'nvrm|xid'; then sudo reboot",
         )
+    usual = ("nothing can be computed on the GPUs", "nvidia-smi; sudo dmesg | tail")
     number = whole(answer.out.strip())
+    if answer.code < 0:
+        return fail("CUDA starts", f"no: its library ends what starts it ({-answer.code})", *usual)
     if number is None:
-        return skip("CUDA starts", "not known: python3 finds no libcuda.so.1")
+        return skip("CUDA starts", "not known: there is no python3 that finds libcuda.so.1")
     if number == 0:
         return ok("CUDA starts", "yes")
-    usual = ("nothing can be computed on the GPUs", "nvidia-smi; sudo dmesg | tail")
-    return fail("CUDA starts", f"no: error {number}", *ERRORS.get(str(number), usual))
+    # Another library than the driver's own may be found first; a container has its own.
+    unwell = warn if machine.environ.get("LD_LIBRARY_PATH") else fail
+    return unwell("CUDA starts", f"no: error {number}", *ERRORS.get(str(number), usual))
 
 
 def judge(said: str) -> Finding:

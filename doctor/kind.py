@@ -9,7 +9,7 @@ from host.machine import Machine
 # What firmware calls itself that a hypervisor made; no machine of metal at Amazon is one.
 _GUEST = re.compile(
     "QEMU|KVM|Cloud Hypervisor|VMware|VirtualBox|Xen|Virtual Machine|Google Compute Engine"
-    r"|OpenStack|KubeVirt|oVirt|RHEV|AHV|BHYVE|Parallels|Alibaba Cloud ECS"
+    r"|OpenStack|KubeVirt|oVirt|\bRHEV\b|\bAHV\b|\bBHYVE\b|Parallels"
     r"|Amazon EC2 (?!.*metal)"
 )
 # Of SMBIOS: portable, laptop, notebook, sub-notebook, convertible, detachable.

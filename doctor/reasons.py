@@ -15,6 +15,7 @@ _NO_ROOM = (
     r"|{card}: BAR \d+ \[mem.*(no space|failed to assign|can't assign)"
 )
 _FIRMWARE = r"(_kgspBootGspRm|GSP.*(fail|timeout|halt)|Xid.*: 1(19|20),)"
+_HOPPER = range(0x2340, 0x2350)  # with a Grace beside it: the open modules alone drive it
 _VERSION = "/proc/driver/nvidia/version"
 _LEGACY = r"supported through the NVIDIA (\d+)\S* Legacy"
 # A guest whose memory its host cannot read, by its devices.
@@ -205,13 +206,14 @@ def _placed(machine: Machine, sign: str) -> str | None:
     guest = kind.is_guest(machine)
     if sign == _NO_ROOM:
         return room.of_guest(machine) if guest else room.of_board(machine)
-    if guest and ("RmInitAdapter" in sign or "fallen off" in sign):
+    if guest and (sign == _FIRMWARE or "RmInitAdapter" in sign or "fallen off" in sign):
         return "restart this virtual machine; then ask who runs its host to look at the card"
-    new = any(card.is_blackwell for card in pci.cards(machine))
+    new = any(card.is_blackwell or card.device in _HOPPER for card in pci.cards(machine))
     if sign == _FIRMWARE and not new and "Open" in (machine.read(_VERSION) or ""):
         return (
-            "power the machine off, half a minute without current, and on; where it stays so, the"
-            " closed modules (the driver's package without -open), or another version of it"
+            "power the machine off, half a minute without current, and on; where it stays so,"
+            " another version of the driver, or its closed modules (the package without -open) with"
+            " options nvidia NVreg_EnableGpuFirmware=0 in /etc/modprobe.d"
         )
     if "fallen off" in sign and pci.gpu_boxes(machine):
         return (

@@ -12,6 +12,7 @@ from host.machine import Machine
 
 _OPEN = ("nouveau", "NovaCore", "nova_core", "nova", "nvidiafb", "rivafb")
 _NOUVEAU = distribution.KEPT_AWAY + "; {install} && sudo reboot{note}"
+_BIND = "/sys/bus/pci/drivers/nvidia/bind"
 _OLD = "   # a card before Turing: its closed modules of branch 580 at the most, no open ones"
 _DENIED = r"avc:\s+denied\s+\{ module_load \}.*nvidia"
 
@@ -100,10 +101,11 @@ def _unbound(machine: Machine, cards: list[pci.Card]) -> Finding | None:
     if not cards or any(card.driver for card in cards) or inside or nvidia.devices(machine):
         return None
     off = away.switched_off(machine)
-    again = f"echo {cards[0].address} | sudo tee /sys/bus/pci/drivers/nvidia/bind; else sudo reboot"
+    again = f"for each: echo {cards[0].address} | sudo tee {_BIND}; else sudo reboot"
     if off is not None:
         again = f"{off[1]}; where supergfxctl hangs: mode Hybrid in /etc/supergfxd.conf, and reboot"
-    return fail(
+    unwell = fail if machine.environ.get("GPUS") else warn
+    return unwell(
         "driver",
         f"{_on_bus(cards)}; the driver is loaded, and no card is bound to it"
         + (f": {off[0]}" if off else ""),

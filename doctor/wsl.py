@@ -77,7 +77,9 @@ def _without_dxgkrnl(machine: Machine) -> Finding | None:
     """A guest of Hyper-V with a part of a GPU, under a kernel that does not know such a part."""
     if is_windows(machine) or not machine.exists(f"{_WSL}/nvidia-smi"):
         return None
-    other = next((name for name in machine.names("/lib/modules") if "dxg" in name), None)
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    names = (name for name in machine.names("/lib/modules") if "dxg" in name and name != running)
+    other = next(names, None)
     return fail(
         "driver",
         f"a guest of Hyper-V with Windows' libraries, and without {_DEVICE}",
@@ -209,7 +211,9 @@ def _device(machine: Machine) -> Finding:
     """Windows hands a GPU over, of whichever maker; without CUDA here nobody may want one."""
     if machine.exists(_DEVICE):
         return ok("WSL", "version 2: the driver is Windows'; install none inside")
-    if machine.exists(f"{_WSL}/nvidia-smi") and not limits.in_container(machine.root):
+    if limits.in_container(machine.root) or plan.on_cpu(machine.environ):
+        return ok("WSL", f"version 2, without a GPU ({_DEVICE})")
+    if machine.exists(f"{_WSL}/nvidia-smi"):
         return warn(
             "WSL",
             f"Windows has NVIDIA's driver, and hands over no GPU ({_DEVICE} is missing)",
@@ -219,7 +223,7 @@ def _device(machine: Machine) -> Finding:
             " Teslas need a Quadro driver for that); then wsl --update, wsl --shutdown",
         )
     wanted = any(name.startswith("cuda") for name in machine.names("/usr/local"))
-    if not wanted or limits.in_container(machine.root) or plan.on_cpu(machine.environ):
+    if not wanted:
         return ok("WSL", f"version 2, without a GPU ({_DEVICE})")
     return warn(
         "WSL",

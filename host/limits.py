@@ -142,8 +142,9 @@ def in_job(environ: Mapping[str, str], root: Path = ROOT) -> bool:
 
 def job_gpus(environ: Mapping[str, str]) -> str | None:
     """The GPUs that Slurm says it has given to this job, or their number; None: none."""
-    told = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS")
-    return next((environ[name] for name in told if environ.get(name)), None)
+    named = [environ.get(name) for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")]
+    counted = [environ.get(name) for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS")]
+    return next((said for said in [*named, *(n for n in counted if n != "0")] if said), None)
 
 
 def memory_total(root: Path = ROOT) -> int | None:

@@ -16,30 +16,9 @@ from pathlib import Path
 from typing import Mapping
 
 from host import HOME, limits
-from host.text import whole
+from host.followed import FOLLOWED
+from host.text import whole, without_secrets
 
-# Variables that checks follow; a record holds no others, which may be secret.
-FOLLOWED = (
-    *(
-        "ENGINE",
-        "CUDA",
-        "CUDA_VISIBLE_DEVICES",
-        "GPUS",
-        "CPUS",
-        "SHARES",
-        "PRECISION",
-        "ACCELERATE",
-    ),
-    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE"),
-    *("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-    *("CUDA_LAUNCH_BLOCKING", "CUDA_FORCE_PTX_JIT", "NVIDIA_TF32_OVERRIDE"),
-    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
-    *("OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY"),
-    *("SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS"),
-    *("LSB_JOBID", "PBS_JOBID", "FLUX_JOB_ID", "KUBERNETES_SERVICE_HOST", "container"),
-    *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_MPS_PIPE_DIRECTORY"),
-    *("NODES", "NCCL_GRAPH_FILE", "DOCKER_HOST", "LD_LIBRARY_PATH", "TMPDIR", "HOME"),
-)
 # Kubernetes' plugins, WSL, Gentoo and driver containers put nvidia-smi there, which is not on
 # everybody's PATH.
 _NVIDIA = (
@@ -206,7 +185,9 @@ class Machine:
         for path in limits.sources(self.root):
             look = self.names if self._place(path).is_dir() else self.read
             look(path)
-        told = {name: self.environ[name] for name in FOLLOWED if name in self.environ}
+        told = {
+            name: without_secrets(self.environ[name]) for name in FOLLOWED if name in self.environ
+        }
         seen = {
             "home": self.home,
             "environ": told,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Iterable
 
 _SHOWN = 80
-_ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 # A path made of an address has one slash left.
@@ -43,10 +42,15 @@ def without_secrets(text: str) -> str:
 def json_line(value: object) -> str:
     """A line of JSON that people can read.
 
-    Names are bytes to the system: what ends a line or commands a terminal is written out.
+    Names are bytes to the system: what ends a line, commands a terminal or cannot be shown there
+    is written out as JSON does.
     """
     text = json.dumps(value, ensure_ascii=False)
-    return json.dumps(value) if _ODD.search(text) else text
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeError:
+        return json.dumps(value)
+    return text if text.isprintable() else json.dumps(value)
 
 
 def short(text: str) -> str:

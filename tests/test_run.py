@@ -504,9 +504,16 @@ def test_larger_lanes_are_named_for_a_gpu(batch, lanes, world, wanted) -> None:
 
 def test_code_that_changed_between_earlier_starts_is_told_at_each_later_one(tmp_path) -> None:
     told = []
-    for digest in ("1", "2", "2", "2"):
+    for step, digest in enumerate(("1", "2", "2", "2")):
         of = {"command": ["fit"], "world_size": 1, "code": {"train.loop": digest}}
-        told.append(manifest.start(Config(), of, tmp_path, 0))
-    said = ["code train.loop: 1 recorded, 2 now"]
-    assert [one.changed for one in told] == [[], said, [], []]
+        told.append(manifest.start(Config(), of, tmp_path, step))
+    assert [one.changed for one in told] == [[], ["code train.loop: 1 recorded, 2 now"], [], []]
+    said = ["code train.loop was 1, and 2 later"]
     assert [one.mixed for one in told] == [[], [], said, said]
+
+
+def test_code_that_trained_no_step_is_none_of_a_run_s(tmp_path) -> None:
+    for step, digest in ((0, "1"), (5, "2"), (5, "1"), (9, "1")):
+        of = {"command": ["fit"], "world_size": 1, "code": {"train.loop": digest}}
+        found = manifest.start(Config(), of, tmp_path, step)
+    assert found.mixed == []

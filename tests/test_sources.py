@@ -185,7 +185,9 @@ def test_a_split_whose_name_is_not_known_is_no_share_of_training(root) -> None:
     (root / "validation").rename(root / "validaton")
     with pytest.raises(DataError, match="none to validate with: validaton has the same") as raised:
         read(root)
-    assert raised.value.fix.startswith("rename validaton to validation; or take it away")
+    assert raised.value.fix.startswith("rename it to validation; or take it away")
+    (root / "validaton").rename(root / "masks")
+    assert any("no picture is taken from masks/" in doubt for doubt in read(root).doubts)
 
 
 def test_classes_one_level_too_deep_in_both_splits(tmp_path) -> None:

@@ -77,7 +77,7 @@ def doubts(parts: Parts) -> Iterator[str]:
     if warmup > steps:
         yield (
             f"the warm-up takes {warmup} steps, and the run has {steps}: the learning"
-            f" rate does not reach {config.optim.lr:g}; set --optim.warmup {steps // 10}"
+            f" rate does not reach {config.optim.lr:g}; set --optim.warmup {max(1, steps // 10)}"
             f"{' and --optim.warmup_epochs 0' * (config.optim.warmup_epochs > 0)}, a tenth of them"
         )
     every = config.eval.every or order.steps(len(images.train), config.batch_size)

@@ -11,7 +11,7 @@ from train.data import ImageData
 from train.data import load as load_data
 from train.experiment import differences, parse, read_yaml, settled
 from train.learn import pretrained
-from train.record import checkpoint, comparison, provenance, rundir
+from train.record import checkpoint, codes, comparison, provenance, rundir
 
 ANYWAY = "restore it, or add --anyway to train and compare all the same"
 
@@ -23,12 +23,12 @@ def before(run: Path, manifest: dict[str, Any], config: Config, count: int) -> l
         LockstepError: what is needed to train is not here.
     """
     found: list[LockstepError] = []
-    mixed = comparison.few(comparison.mixed(manifest))
+    mixed = comparison.few(codes.mixed(manifest))
     if mixed:
         found.append(
             UsageError(
                 f"{run} was trained by more than one code, and none of them alone gives its bits:"
-                f" when it went on, {'; '.join(mixed)}",
+                f" {'; '.join(mixed)}",
                 "--anyway trains with what is here, and compares all the same",
             )
         )

@@ -176,7 +176,7 @@ def _recorded(parts: Parts, state: State, path: Path, kept: ExitStack) -> Iterat
                 " run",
             )
         for factor in comparison.few(run.mixed):
-            said = f"not one code has trained this run: at an earlier start, {factor}"
+            said = f"more than one code has trained this run: {factor}"
             recorder.warn(state.step, said)
         for doubt in doubts.doubts(parts):
             recorder.warn(state.step, doubt)

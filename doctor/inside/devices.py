@@ -10,11 +10,9 @@ import torch
 
 from doctor import cuda_errors
 from doctor.finding import Finding, fail, ok, skip
+from doctor.inside import copies
 from host import nvidia, visible
 from host.machine import Machine
-
-_NUMBERS = 1 << 20  # that are copied from GPU to GPU
-_MOST = 4  # ways that are named
 
 
 def count() -> int:
@@ -123,30 +121,18 @@ def peers(_machine: Machine) -> Finding:
     if usable < 2:
         return skip("peer access", "fewer than two GPUs" if usable else "no GPU")
     pairs = [(a, b) for a in range(usable) for b in range(a + 1, usable)]
-    both_ways = [way for a, b in pairs for way in ((a, b), (b, a))]
-    changed = [way for way in both_ways if not arrives(*(torch.device("cuda", n) for n in way))]
-    if changed:
-        ways = ", ".join(f"{a} to {b}" for a, b in changed[:_MOST])
+    wrong = copies.wrong(usable)
+    if wrong is not None:
         return fail(
             "peer access",
-            f"{len(changed)} of {len(both_ways)} ways: what is copied from GPU {ways} arrives"
-            " changed",
-            "several GPUs compute with wrong numbers, and there is no error",
+            wrong,
+            "several GPUs compute with wrong numbers, or wait for each other for ever",
             "BIOS: IOMMU and ACS off, or boot with iommu=pt; until then NCCL_P2P_DISABLE=1 (NCCL"
             " goes through the machine's memory), or train on one: GPUS=1",
         )
     direct = [pair for pair in pairs if torch.cuda.can_device_access_peer(*pair)]
     how = _paths(pairs)
     return ok("peer access", f"{len(direct)} of {len(pairs)} pairs{': ' * bool(how)}{how}")
-
-
-def arrives(source: torch.device, target: torch.device) -> bool:
-    """Whether a copy from device to device holds what was copied.
-
-    https://github.com/pytorch/pytorch/issues/84803: zeros, with an IOMMU between them.
-    """
-    sent = torch.arange(1, _NUMBERS + 1, dtype=torch.int32, device=source)
-    return torch.equal(sent.to(target).cpu(), sent.cpu())
 
 
 def _paths(pairs: list[tuple[int, int]]) -> str:

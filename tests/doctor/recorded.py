@@ -26,7 +26,7 @@ from typing import Any
 import nvidia_smi
 import yaml
 
-from host import machine as asked
+from host.followed import FOLLOWED
 from host.machine import Answer, Machine
 
 HERE = Path(__file__).parent
@@ -120,6 +120,7 @@ def build(recorded: dict[str, Any], folder: Path, *, told: bool = False) -> Mach
     machine.answers = {
         shlex.join(shlex.split(line)): Answer(**answer)
         for line, answer in known["commands"].items()
+        if answer["code"] != 127
     }
     return machine
 
@@ -137,7 +138,7 @@ class _Environ(dict[str, str]):
         return dict.__contains__(self, self._held(name))
 
     def _held(self, name: Any) -> Any:
-        assert name in asked.FOLLOWED or name == "PATH", f"{name} is missing in FOLLOWED"
+        assert name in FOLLOWED or name == "PATH", f"{name} is missing in FOLLOWED"
         return name
 
 

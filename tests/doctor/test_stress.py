@@ -12,7 +12,7 @@ import torch
 from conftest import ROOT
 
 from doctor import finding
-from doctor.inside import devices, slowing
+from doctor.inside import copies, slowing
 
 _CODE = "from doctor import finding; from doctor.inside import stress; \
 print(finding.to_json([stress.stress(0.15)]))"
@@ -100,12 +100,18 @@ def test_numbers_that_change_are_found(all_of_them: bool, said: str) -> None:
         (["--stress", "-1"], "--stress -1 is no number of minutes"),
         (["--stress", "nan"], "--stress nan is no number of minutes"),
         (["--stress", "1", "--quick"], "--stress does nothing with --quick"),
-        (["--quick", "--verify", "configs/digits.yaml"], "--verify does nothing with --quick"),
-        (["--quick", "--like", "tests"], "--like does nothing with --quick"),
+        (
+            ["--quick", "--verify", "configs/digits.yaml"],
+            "--verify (make: CONFIG=) does nothing with --quick",
+        ),
+        (["--quick", "--like", "tests"], "--like (make: RUN=) does nothing"),
         (["--verify", "configs/digits.yaml", "--on", "8GB", "--quick"], "nothing with --quick"),
         (["--verify", "configs/digits.yaml", "--on", "8GB", "--stress", "1"], "--stress does no"),
         (["--verify", "configs/digits.yaml", "--on", "8GB", "--record", "f"], "--record does no"),
-        (["--verify", "configs/digits.yaml", "--on", "8GB", "--like", "tests"], "--like does no"),
+        (
+            ["--verify", "configs/digits.yaml", "--on", "8GB", "--like", "tests"],
+            "--like (make: RUN=) does no",
+        ),
         (["--markdown", "--json"], "--json does nothing with --markdown"),
     ],
 )
@@ -138,6 +144,7 @@ def test_what_makes_a_gpu_slow_is_told_apart() -> None:
 
 def test_a_copy_is_compared_with_what_was_sent() -> None:
     here = torch.device("cpu")
-    assert devices.arrives(here, here)
+    assert copies.arrives(here, here)
     with pytest.raises(NotImplementedError):  # no memory at all
-        devices.arrives(here, torch.device("meta"))
+        copies.arrives(here, torch.device("meta"))
+    assert copies.wrong(2) is None  # without a GPU it ends with an error, which is told elsewhere

@@ -50,13 +50,6 @@ class Model(Section):
                 " file",
                 "take it away",
             )
-        lost = said is not None and said.startswith("runs/") and not Path(said).exists()
-        if lost and not str(said).endswith(_UNSAFE):
-            raise UsageError(
-                f"model.weights: there is no {said}",
-                "name the weights of a run: runs/…/checkpoints/latest/model.safetensors (make runs"
-                " lists the runs)",
-            )
         if said is None or self.file is not None or self.hub_id is not None:
             return self
         if said.endswith(_UNSAFE) and (not _HUB_ID.fullmatch(said) or Path(said).exists()):

@@ -147,7 +147,7 @@ def halves(labelled: Labelled, holdout: float) -> tuple[Labelled, Labelled]:
             raise DataError(
                 f"a holdout of {holdout} leaves 0 of {count} samples for validation: the classes"
                 " have so few",
-                "choose another data.holdout, or take more pictures",
+                "take more pictures of each, or a validation split of your own",
             )
     return choose(labelled, kept), choose(labelled, out)
 

@@ -182,7 +182,8 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
     if first["type"] == "missing":  # no knob has to be set, and of lists only a pair can lack one
         one = short(repr(given if given != {} else first["input"]))
         return UsageError(f"{where}: {name} has two values, and not {one}{more}", "give both")
+    usual, too_large = f"give {name} such a value", first["type"] == "less_than_equal"
     return UsageError(
         f"{where}: {name} = {short(repr(first['input']))}: {text}{more}",
-        _UNITS.get(name, f"give {name} such a value"),
+        _UNITS.get(name, usual) if too_large or name == "data.size" else usual,
     )

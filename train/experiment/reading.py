@@ -13,6 +13,7 @@ from host.text import short
 _MERGED = "tag:yaml.org,2002:merge"
 _MOST = 1 << 16  # bytes of a file
 _DEEP = 20
+_THOUSANDS = r"[-+]?[1-9]\d{0,2}(_\d{3})+"  # 10_000
 _VALUES = 10_000  # aliases counted as often as they stand
 
 
@@ -36,9 +37,11 @@ class _Loader(yaml.SafeLoader):
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
     """A number as it is written: YAML 1.1 reads 010 as eight, 1:30 as ninety and 1_0 as ten."""
-    if re.search(r"[_:xb]|^[-+]?0\d", node.value):
+    text = str(loader.construct_scalar(node))
+    if not re.fullmatch(_THOUSANDS, text) and re.search(r"[_:xb]|^[-+]?0\d", text):
         raise yaml.MarkedYAMLError(
-            problem=f"{node.value} is no plain number to YAML", problem_mark=node.start_mark
+            problem=f"{text} is no plain number to YAML: write it in tens, or a word in quotes",
+            problem_mark=node.start_mark,
         )
     whole = node.tag.endswith("int")
     return loader.construct_yaml_int(node) if whole else loader.construct_yaml_float(node)

@@ -167,6 +167,12 @@ def _fetched(named: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     name, _, revision = named.partition("@")
+    if name.startswith("runs/") and Path("runs").is_dir():
+        raise UsageError(
+            f"model.weights: there is no {name}",
+            "name the weights of a run: runs/…/checkpoints/latest/model.safetensors (make runs"
+            " lists the runs)",
+        )
     fix = "check the name (owner/name, or owner/name@revision) and the network, or name a file"
     with hub.asked(f"{_FILE} of {named}", fix):
         return Path(hf_hub_download(name, _FILE, revision=revision or None))

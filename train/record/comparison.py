@@ -191,13 +191,6 @@ def unlike(one: Manifest, other: Manifest) -> list[tuple[str, str, str]]:
     return [(name, _short(a), _short(b)) for name, a, b in pairs if a != b]
 
 
-def mixed(manifest: Manifest) -> list[str]:
-    """Files of the code that were others at a later start of a run than at the one before."""
-    attempts = manifest.get("attempts", [])
-    changed = {factor for attempt in attempts for factor in attempt.get("changed", [])}
-    return sorted(factor for factor in changed if factor.startswith("code "))
-
-
 def few(factors: Sequence[str]) -> list[str]:
     """The same for people: of many files of the code, the first ones and how many more."""
     code = [factor for factor in factors if factor.startswith("code ")]

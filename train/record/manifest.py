@@ -11,7 +11,7 @@ from typing import Any
 from host.errors import HostError, LockstepError, Stopped
 from train.config import Config
 from train.experiment import dump
-from train.record import comparison, documents, rundir
+from train.record import codes, comparison, documents, rundir
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def start(config: Config, manifest: Mapping[str, Any], path: Path, step: int) ->
     }
     documents.write_json(path / "run.json", whole)
     documents.write(path / "config.yaml", dump(config))
-    return Started(str(whole["id"]), changed, comparison.mixed(before))
+    return Started(str(whole["id"]), changed, codes.mixed(before, step))
 
 
 def _other_bits(

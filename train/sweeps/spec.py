@@ -93,12 +93,11 @@ class Spec:
             problem = error.problem.removeprefix("the command line: ")
             raise UsageError(f"with {said}: {problem}", error.fix) from error
 
-    def check(self, planned: Points) -> None:
-        """See that each trial has an experiment; where values are proposed on the way, that the
-        ends of each range and each value have, with the first of the others.
+    def check_pruning(self, planned: Points) -> None:
+        """See that a new sweep has trials that can be ended early.
 
         Raises:
-            UsageError: naming one that has none.
+            UsageError: it has not.
         """
         if self.prune and planned.total <= BEFORE_PRUNING:
             raise UsageError(
@@ -106,6 +105,14 @@ class Spec:
                 f" {planned.total} here",
                 "take it away, or more trials",
             )
+
+    def check(self, planned: Points) -> None:
+        """See that each trial has an experiment; where values are proposed on the way, that the
+        ends of each range and each value have, with the first of the others.
+
+        Raises:
+            UsageError: naming one that has none.
+        """
         if not planned.learns:
             for number in range(0, planned.total, planned.seeds):
                 self.experiment(planned.values(number))

@@ -96,6 +96,8 @@ def main(options: argparse.Namespace, knobs: dict[str, Any]) -> None:
             spec = specs.going_on(before, _given(options, knobs), folder)
         planned = spec.points()
         spec.check(planned)
+        if before is None:
+            spec.check_pruning(planned)
         from train.sweeps.slots import slots
 
         config = spec.experiment({})

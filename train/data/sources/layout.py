@@ -156,6 +156,11 @@ def _inner(split: str, names: Sequence[str]) -> Counter[str]:
     return Counter(folder for name in names for folder in name.split(os.sep)[at:-1])
 
 
+def is_held_out(name: str) -> bool:
+    """Whether a folder is called as a split that is held out, in whichever words."""
+    return _HELD.search(name) is not None or "hold" in name.lower()
+
+
 def is_split(path: str, held: bool) -> bool:
     """Whether a folder of a picture's path is called as a training split, or one held out."""
     return any(map((_HELD if held else _TRAIN).search, Path(path).parts[:-1]))
@@ -188,5 +193,5 @@ def _naming(text: str, names: Set[str]) -> str:
             for row in csv.DictReader(lines, delimiter=mark):
                 for name, cell in row.items():
                     if isinstance(cell, str) and {cell, Path(cell).name} & names:
-                        return name
+                        return "" if {name, Path(name).name} & names else name  # it has no head
     return ""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from host.errors import DataError
+from host.errors import DataError, nearest
 from host.text import some
 from train.config import Data
 from train.data.pictures import Found, Labelled, no_columns, two_splits
@@ -52,9 +52,9 @@ def splits(config: Data, root: Path) -> Found:
             which = f"name it: --data.root {root / above.pop()}" if len(above) == 1 else _LAYOUT
             fix = f"{which}; data.root is the DIR of the class folders, or of train and validation"
             if "validation" in tops:  # which would be lost with a deeper root
-                fix = "move the class folders one level up: out of " + " and of ".join(
-                    str(root / tops[split] / classes[0]) for split in ("train", "validation")
-                )
+                full = [(s, name) for s in tops for name, names in found[s].items() if names]
+                deep = [str(root / tops[split] / name) for split, name in full]
+                fix = f"move the class folders one level up: out of {' and of '.join(deep)}"
             raise DataError(
                 f"{root} has one class, {classes[0]}; deeper down are {some(inside)}", fix
             )
@@ -120,12 +120,13 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
             raise DataError(f"{root} has several such splits: {some(several)}", "keep one of them")
     chosen = {"train": training[0], **({"validation": held[0]} if held else {})}
     alike = _alike(root, tops, training[0], held)
-    if alike and not held:
+    meant = [name for name in alike if layout.is_held_out(name) or nearest(name.lower(), HELD_OUT)]
+    if meant and not held:
         raise DataError(
-            f"{root} has a split {training[0]}, and none to validate with: {some(alike)} has the"
+            f"{root} has a split {training[0]}, and none to validate with: {some(meant)} has the"
             " same class folders",
-            f"rename {alike[0]} to validation; or take it away, and a share of {training[0]} is"
-            " held out (data.holdout)",
+            f"rename it to validation; or take it away, and a share of {training[0]} is held out"
+            " (data.holdout)",
         )
     for entry in entries(root):
         if set_aside(entry.name):
