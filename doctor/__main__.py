@@ -25,7 +25,7 @@ from pathlib import Path
 
 from doctor import bridge, checks, finding, markdown
 from host import asked, docker, plan, selection, settings
-from host.errors import HostError, LockstepError, UsageError
+from host.errors import HostError, LockstepError, UsageError, nearest
 from host.machine import Machine
 from host.text import prepare_output
 
@@ -55,10 +55,7 @@ def main() -> int:
     options, unknown = parser.parse_known_args()
     prepare_output()
     if unknown:
-        knob = "an experiment's knobs go into its file (--verify FILE)"
-        fix = knob if unknown[0].startswith("--") else "take it away: it looks at everything"
-        fix += "; --help says what it takes"
-        return _refused(UsageError(f"unknown argument {unknown[0]}", fix))
+        return _refused(_unknown(unknown[0], parser.format_help()))
     wrong: list[finding.Finding] = []
     try:
         _check(options)
@@ -95,6 +92,13 @@ def main() -> int:
     if options.record:
         return _recorded(machine, options.record) or finding.code(found)
     return finding.code(found)
+
+
+def _unknown(word: str, help_text: str) -> UsageError:
+    knob = "an experiment's knobs go into its file (--verify FILE)"
+    fix = knob if word.startswith("--") else "take it away: it looks at everything"
+    near = nearest(word, help_text.split(), like=0.8)
+    return UsageError(f"unknown argument {word}{near}", f"{fix}; --help says what it takes")
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -100,7 +100,10 @@ def where(package: str) -> str:
         return f"mount it: docker compose run -v $PWD/{package}:/lockstep/{package}:ro …"
     if INSIDE.exists():
         return f"put {package} into the checkout, or name where it is: CODE=DIR/{package}"
-    return f"run it from the folder that holds {package}"
+    return (
+        f"put {package} into this folder, or a link to it: ln -s DIR/{package} .; or run python -m"
+        " train in the folder that holds it"
+    )
 
 
 def fix(error: BaseException) -> str:

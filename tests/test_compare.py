@@ -185,7 +185,7 @@ def test_several_are_compared_with_the_first(finished, cli) -> None:
 def test_what_is_no_run_is_refused(finished, cli, tmp_path) -> None:
     assert "there is no run in" in one_line(cli("compare", finished, tmp_path).err)
     assert "alone → name two runs" in one_line(cli("compare", finished).err)
-    assert "required: RUN" in one_line(cli("compare").err)
+    assert "no RUN is named → name it: make compare ARGS=RUN" in one_line(cli("compare").err)
 
 
 def group(*top1: float, first: int = 0) -> Group:

@@ -159,9 +159,9 @@ def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
     assert "warning: your own code changed since the training: mine.blocks" in measured.err
     elsewhere = run(mine / "mine", "reproduce", "../p1")
     assert elsewhere.code == 2
-    assert "not found: mine → run it from the folder that holds mine" in one_line(elsewhere.err)
+    assert "not found: mine → put mine into this folder, or a link to it" in one_line(elsewhere.err)
     elsewhere = run(mine / "mine", "evaluate", "--run", "../p1")
-    assert "not found: mine → run it from the folder that holds mine" in one_line(elsewhere.err)
+    assert "not found: mine → put mine into this folder, or a link to it" in one_line(elsewhere.err)
     (mine / "mine/blocks.py").unlink()
     assert "your own code changed since: mine.blocks" in run(mine, "reproduce", "p1").err
 
@@ -175,7 +175,7 @@ def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
         ("model.name", "mine.nets:borrowed", "add mmcls to requirements/common.in, then make lock"),
         ("model.name", "mine.nets:bild", "has no function bild; did you mean build?"),
         ("model.name", "mine.netz:build", "mend the name; did you mean mine.nets?"),
-        ("model.name", "nine.nets:build", "run it from the folder that holds nine"),
+        ("model.name", "nine.nets:build", "put nine into this folder, or a link to it"),
         ("optim.loss", "mine.losses:mean", "returned [] for 4 samples → return the loss of each"),
         ("optim.loss", "mine.losses:words", "returned str for 4 samples"),
         ("optim.loss", "mine.losses:both", "a tensor [B], and nothing beside it"),

@@ -206,7 +206,7 @@ def test_patterns_and_lists(finished, tmp_path) -> None:
         (["x.png", "--top", "2", "y.png"], "unknown argument y.png → name all of them in one"),
         ([""], "a name is empty"),
         (["{tmp}/two/*"], "there are no pictures in all that was named"),
-        ([], "required: FILE"),
+        ([], "no FILE is named → name it: make predict ARGS=FILE"),
     ],
 )
 def test_what_has_no_sense_is_refused(finished, cli, tmp_path, words, problem) -> None:

@@ -106,7 +106,7 @@ class Tries:
             if not logits.requires_grad:
                 raise UsageError(
                     "no parameter of the model has a gradient: there is nothing to train",
-                    "leave some of them unfrozen (requires_grad)",
+                    "leave some of them unfrozen (model.freeze, or requires_grad in your code)",
                 )
             self.loss(logits, self.samples.labels).sum().backward()
         found.result["logits"] = logits.detach()

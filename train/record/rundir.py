@@ -111,6 +111,15 @@ def forget_unused(run: Path) -> None:
             run.parent.rmdir()
 
 
+def name_one(run: Path) -> str:
+    """What to do about a path that is no run: one in it may be meant, or one called alike."""
+    inside = sorted(run.glob("*/run.json"), key=lambda file: file.stat().st_mtime)
+    if inside:
+        return f"name a run directory; the newest in it is {inside[-1].parent}"
+    beside = [str(file.parent) for file in run.parent.glob("*/run.json")]
+    return f"name a run directory; make runs lists them{nearest(str(run), beside, like=0.8)}"
+
+
 def newest() -> Path:
     """The run that was started last, of any name.
 
@@ -209,5 +218,5 @@ def final_checkpoint(run: Path) -> Path:
             f"name another run; make reproduce RUN={shlex.quote(str(run))} trains this one again",
         )
     if not found:
-        raise UsageError(f"there is no run with checkpoints in {run}", "name a run directory")
+        raise UsageError(f"there is no run with checkpoints in {run}", name_one(run))
     return found[0]

@@ -13,7 +13,7 @@ from host.errors import UsageError
 from train.predictions import judged, table
 from train.predictions.judged import Bin
 from train.predictions.table import Said
-from train.record import documents
+from train.record import documents, rundir
 from train.report import charts, course, matrix, templates
 from train.report.course import Course
 from train.runs import listed
@@ -60,7 +60,7 @@ def read(run: Path) -> Written:
     """
     record = documents.record(run)
     if record is None:
-        raise UsageError(f"there is no run in {run}", "name a run directory; make runs lists them")
+        raise UsageError(f"there is no run in {run}", rundir.name_one(run))
     result = documents.result(run) or {}
     # Another attempt is on its way: what the files say is of an earlier one.
     said = table.read(run) if result.get("status") == "finished" else None

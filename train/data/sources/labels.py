@@ -16,7 +16,7 @@ _WORD = 2
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 _WHOLE = re.compile(r"(-?[0-9]+)\.0*$")  # as a table's column of numbers has it that has gaps
 _SPACED = 3
-_FIX = "mend the labels, or name another column with --data.label_column"
+_FIX = "mend the labels; a list or a table may have them in another column: --data.label_column"
 
 
 @dataclass(frozen=True)

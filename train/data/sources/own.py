@@ -73,6 +73,11 @@ def _arrays(config: Data, pair: Any) -> Found:
     except (TypeError, ValueError) as error:
         raise DataError(f"{source} returned labels that are no list: {error}", _WANTED) from error
     shaped = [_pixels(source, each) for each in pixels]
+    if any(isinstance(label, list) for of_them in values for label in of_them[:1]):
+        raise DataError(
+            f"{source} returned labels of more than one dimension",
+            "return one number for each picture: labels.argmax(1), where they are one-hot",
+        )
     for images, of_them in zip(shaped, values, strict=True):
         if len(images) != len(of_them):
             raise DataError(
@@ -95,7 +100,7 @@ def _pixels(source: str, given: Any) -> torch.Tensor:
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
         raise DataError(
             f"{source} returned pixels of {array.dtype} with {array.ndim} dimensions",
-            "return uint8 [N, H, W] or [N, H, W, C]",
+            "return uint8 [N, H, W] or [N, H, W, C]; of 0 to 1: (255 * x).round().astype('uint8')",
         )
     if not array[:1].size and len(array):
         raise DataError(f"{source} returned pictures without pixels", _WANTED)
@@ -105,7 +110,8 @@ def _pixels(source: str, given: Any) -> torch.Tensor:
         raise DataError(
             f"{source} returned pixels of {'×'.join(map(str, array.shape))}: the last is to be"
             " one channel or three",
-            "return uint8 [N, H, W] or [N, H, W, C]",
+            "return uint8 [N, H, W, C], C 1 or 3; channels first: transpose(0, 2, 3, 1); of two,"
+            " make the third of zeros",
         )
     return torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
 
