@@ -10,9 +10,9 @@ import psutil
 import pytest
 from fault.harness import WORDS, Attempt, assert_same_run, finish, start
 
-STEPS = 600
+STEPS = 300
 LONG: list[Any] = [
-    *WORDS, "--epochs", 100, "--max_steps", STEPS, "--checkpoint.every", 50, "--eval.every", 300,
+    *WORDS, "--epochs", 100, "--max_steps", STEPS, "--checkpoint.every", 50, "--eval.every", 150,
     "--optim.clip", 0.5, "--optim.ema", 0.9,
 ]  # fmt: skip
 AUTO = {"SHARES": "auto"}
@@ -38,6 +38,7 @@ def slowed(attempt: Attempt, run: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # beside other tests
 def test_who_is_slow_is_given_fewer_lanes_and_the_bits_stay(tmp_path) -> None:
     one, run = finish(tmp_path / "one", LONG), tmp_path / "run"
     told = dict.fromkeys(range(2), AUTO)
