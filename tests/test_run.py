@@ -11,10 +11,11 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import DIGITS, one_line
 from torch import nn
+from torchvision.models import resnet18
 
 from train import journal
 from train.config import Config
-from train.doubts import larger_lanes
+from train.doubts import ends_in, larger_lanes
 from train.learn import models
 from train.record import manifest, rundir
 from train.record.checkpoint import read
@@ -517,3 +518,11 @@ def test_code_that_trained_no_step_is_none_of_a_run_s(tmp_path) -> None:
         of = {"command": ["fit"], "world_size": 1, "code": {"train.loop": digest}}
         found = manifest.start(Config(), of, tmp_path, step)
     assert found.mixed == []
+
+
+def test_what_a_model_ends_in() -> None:
+    inner = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(4, 2), nn.Softmax(1)))
+    assert isinstance(ends_in(inner), nn.Softmax)
+    assert isinstance(ends_in(nn.Sequential(inner, nn.Linear(2, 2))), nn.Linear)
+    assert isinstance(ends_in(resnet18()), nn.Linear)
+    assert ends_in(nn.Linear(2, 2)) is None

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from host import lanes, launcher
@@ -30,6 +31,12 @@ def doubts(parts: Parts) -> Iterator[str]:
     """A line for each."""
     config, runtime, images = parts.config, parts.runtime, parts.data
     yield from images.doubts
+    last = ends_in(parts.unwrapped)
+    if isinstance(last, (nn.Softmax, nn.Sigmoid)) and config.optim.loss in (None, "bce"):
+        yield (
+            f"the model ends in {type(last).__name__}, and the loss applies its own to what the model"
+            " returns: return the values before it (logits), or it learns slowly and badly"
+        )
     yield from _of_weights(parts)
     if images.skipped:
         count = len(images.train) + len(images.validation) + len(images.skipped)
@@ -99,6 +106,14 @@ def doubts(parts: Parts) -> Iterator[str]:
             f" {config.batch_size} samples, which costs accuracy: --lanes"
             f" {default(config.batch_size)}, or a larger --batch_size (other bits either way)"
         )
+
+
+def ends_in(model: nn.Module) -> nn.Module | None:
+    """A model's last module, where it is plain which one that is: its last, or a sequence's last."""
+    last = [*model.children()][-1:]
+    while last and isinstance(last[0], nn.Sequential):
+        last = [*last[0].children()][-1:]
+    return last[0] if last else None
 
 
 def _of_weights(parts: Parts) -> Iterator[str]:
