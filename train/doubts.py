@@ -34,8 +34,8 @@ def doubts(parts: Parts) -> Iterator[str]:
     last = ends_in(parts.unwrapped)
     if isinstance(last, (nn.Softmax, nn.Sigmoid)) and config.optim.loss in (None, "bce"):
         yield (
-            f"the model ends in {type(last).__name__}, and the loss applies its own to what the model"
-            " returns: return the values before it (logits), or it learns slowly and badly"
+            f"the model ends in {type(last).__name__}, and the loss applies one itself: return the"
+            " values before it (logits), or it learns slowly and badly"
         )
     yield from _of_weights(parts)
     if images.skipped:
@@ -109,7 +109,7 @@ def doubts(parts: Parts) -> Iterator[str]:
 
 
 def ends_in(model: nn.Module) -> nn.Module | None:
-    """A model's last module, where it is plain which one that is: its last, or a sequence's last."""
+    """A model's last module, as far as that is plain: the last of it, or of a sequence there."""
     last = [*model.children()][-1:]
     while last and isinstance(last[0], nn.Sequential):
         last = [*last[0].children()][-1:]
