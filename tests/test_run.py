@@ -514,10 +514,13 @@ def test_code_that_changed_between_earlier_starts_is_told_at_each_later_one(tmp_
 
 
 def test_code_that_trained_no_step_is_none_of_a_run_s(tmp_path) -> None:
-    for step, digest in ((0, "1"), (5, "2"), (5, "1"), (9, "1")):
-        of = {"command": ["fit"], "world_size": 1, "code": {"train.loop": digest}}
-        found = manifest.start(Config(), of, tmp_path, step)
-    assert found.mixed == []
+    between, first = ((0, "1"), (5, "2"), (5, "1"), (9, "1")), ((0, "1"), (0, "2"), (7, "2"))
+    for name, starts in (("between", between), ("first", first)):
+        (tmp_path / name).mkdir()
+        for step, digest in starts:
+            of = {"command": ["fit"], "world_size": 1, "code": {"train.loop": digest}}
+            found = manifest.start(Config(), of, tmp_path / name, step)
+        assert found.mixed == []
 
 
 def test_what_a_model_ends_in() -> None:

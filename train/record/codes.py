@@ -16,12 +16,14 @@ def mixed(manifest: Mapping[str, Any], step: int | None = None) -> list[str]:
         return []
     ends = [*(attempt.get("from_step") for attempt in attempts[1:]), step]
     now: dict[str, str] = {}
+    begun = False  # what began a run and trained no step of it is none of its codes
     seen: dict[str, list[str]] = {}
     for attempt, end in zip(attempts, ends, strict=True):
         for name, before, after in filter(None, map(_code_of, attempt.get("changed", []))):
-            seen.setdefault(name, [now.get(name, before)])
+            seen.setdefault(name, [before] if begun else [])
             now[name] = after
         if attempt.get("from_step") != end:
+            begun = True
             for name, digest in now.items():
                 seen[name].append(digest)
     return [
