@@ -62,11 +62,8 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
             "take intel_iommu=on off the kernel's command line, or add iommu=pt, and reboot; until"
             " then NCCL_P2P_DISABLE=1",
         )
-    if not through or "CPU implementer" in (
-        machine.read("/proc/cpuinfo") or ""
-    ):  # Arm's is made so
-        return None
-    if not _straight(machine):
+    arm = "CPU implementer" in (machine.read("/proc/cpuinfo") or "")  # whose IOMMU is made for it
+    if not through or arm or not _straight(machine):
         return None
     return warn(
         _NAME,

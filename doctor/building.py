@@ -203,7 +203,7 @@ def _version(kernel: str) -> list[int]:
 
 def by_dkms(machine: Machine) -> str | None:
     """Another kernel that DKMS has built the module for, where there is none for this one."""
-    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    running = _running(machine)
     said = machine.run("dkms", "status").out
     built = re.findall(
         r"^nvidia[^,:]*[,/] ?[^,:]+, ([^,:]+), [^,:]+: installed", said, re.MULTILINE
@@ -230,7 +230,7 @@ def _of_ubuntu(machine: Machine, kernel: str) -> list[str]:
 
 def _having(machine: Machine) -> str | None:
     """Another kernel that has NVIDIA's module, where this one has none."""
-    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    running = _running(machine)
     places = (
         *("kernel/drivers/video", "kernel/drivers/video/nvidia", "updates/dkms", "updates"),
         *("extra", "extra/nvidia", "extra/drivers/video/nvidia", "weak-updates/nvidia"),

@@ -40,7 +40,7 @@ def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
     text = str(loader.construct_scalar(node))
     if not re.fullmatch(_THOUSANDS, text) and re.search(r"[_:xb]|^[-+]?0\d", text):
         raise yaml.MarkedYAMLError(
-            problem=f"{text} is no plain number to YAML: write it in tens, or a word in quotes",
+            problem=f"{text} is no plain number to YAML: write it in decimal, or a word in quotes",
             problem_mark=node.start_mark,
         )
     whole = node.tag.endswith("int")

@@ -158,7 +158,7 @@ def _inner(split: str, names: Sequence[str]) -> Counter[str]:
 
 def is_held_out(name: str) -> bool:
     """Whether a folder is called as a split that is held out, in whichever words."""
-    return _HELD.search(name) is not None or "hold" in name.lower()
+    return _HELD.search(name) is not None or re.search("held|hold[_ -]?out", name, re.IGNORECASE) is not None
 
 
 def is_split(path: str, held: bool) -> bool:

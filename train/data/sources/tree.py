@@ -120,7 +120,8 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
             raise DataError(f"{root} has several such splits: {some(several)}", "keep one of them")
     chosen = {"train": training[0], **({"validation": held[0]} if held else {})}
     alike = _alike(root, tops, training[0], held)
-    meant = [name for name in alike if layout.is_held_out(name) or nearest(name.lower(), HELD_OUT)]
+    near = (name for name in alike if nearest(name.lower(), HELD_OUT, like=0.8))
+    meant = sorted({*near, *filter(layout.is_held_out, alike)})
     if meant and not held:
         raise DataError(
             f"{root} has a split {training[0]}, and none to validate with: {some(meant)} has the"
