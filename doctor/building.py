@@ -65,7 +65,7 @@ def by_akmods(machine: Machine, taken: bool, headers: str) -> tuple[str, str, st
 
 def _failed(machine: Machine) -> list[str]:
     """Logs of attempts to build the module for the kernel that runs."""
-    release = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    release = _running(machine)
     names = machine.names(_AKMODS)
     return [n for n in names if n.endswith("failed.log") and release and release in n]
 
@@ -92,7 +92,7 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
                 return found
     path = "/var/log/nvidia-installer.log"
     said = machine.read(path) or ""
-    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    running = _running(machine)
     release = re.search(r"^installer version: (\S+)", said, re.MULTILINE)
     # What it says of an older kernel says nothing of the one that runs.
     alone = f"/lib/modules/{running}/" in said and "was not created" in said

@@ -186,7 +186,14 @@ def test_a_split_whose_name_is_not_known_is_no_share_of_training(root) -> None:
     with pytest.raises(DataError, match="none to validate with: validaton has the same") as raised:
         read(root)
     assert raised.value.fix.startswith("rename it to validation; or take it away")
-    (root / "validaton").rename(root / "masks")
+    for name in ("masks", "household", "text"):
+        (root / "validaton").rename(root / name)
+        assert any(f"no picture is taken from {name}/" in doubt for doubt in read(root).doubts)
+        (root / name).rename(root / "validaton")
+    (root / "validaton").rename(root / "hold_out")
+    with pytest.raises(DataError, match="none to validate with: hold_out has"):
+        read(root)
+    (root / "hold_out").rename(root / "masks")
     assert any("no picture is taken from masks/" in doubt for doubt in read(root).doubts)
 
 

@@ -26,6 +26,7 @@ _MASK = re.compile(r"(.+)[_-](?:gt|\w*(?:mask|depth|segm|label)\w*)", re.IGNOREC
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar")
 _TRAIN = re.compile(r"(?<![^_-])train(ing)?(?![^\d_-])", re.IGNORECASE)
 _HELD = re.compile(r"(?<![^_-])(test(ing)?|val|valid|validation|eval)(?![^\d_-])", re.IGNORECASE)
+_OUT = re.compile("held|hold[_ -]?out", re.IGNORECASE)
 _HEAD = 1 << 16  # characters of a list that are looked through
 _MASKED = 0.1  # of all pictures
 _FEW = 2  # pictures
@@ -158,7 +159,7 @@ def _inner(split: str, names: Sequence[str]) -> Counter[str]:
 
 def is_held_out(name: str) -> bool:
     """Whether a folder is called as a split that is held out, in whichever words."""
-    return _HELD.search(name) is not None or re.search("held|hold[_ -]?out", name, re.IGNORECASE) is not None
+    return any(sign.search(name) for sign in (_HELD, _OUT))
 
 
 def is_split(path: str, held: bool) -> bool:
