@@ -197,6 +197,7 @@ def test_knobs_that_do_not_decide_the_result_may_change_on_resume(finished, cli)
     assert "go on with --optim.lr 0.1, or start a new run" in one_line(other.err)
     other = cli("fit", "--config", "configs/cifar10.yaml", "--run", finished, "--resume")
     assert "go on with RUN= and --resume alone, which take its own knobs" in one_line(other.err)
+    assert re.search(r"; and [1-9]\d* more → ", other.err)
     assert cli("fit", "--run", finished, "--resume").code == 0
 
 

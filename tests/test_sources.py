@@ -1013,7 +1013,13 @@ def test_what_was_seen_is_kept_and_seen_again_after_a_change(root, tmp_path, mon
 
 
 def test_a_cache_that_cannot_be_written_is_said(root, tmp_path, capsys) -> None:
-    (tmp_path / "file").write_text("")
-    found = read(root, cache_dir=str(tmp_path / "file"))
+    found = read(root, cache_dir="/proc/none")
     assert found.sha256 == read(root).sha256
     assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["file", "file/below"])
+def test_a_cache_that_is_a_file_is_refused(root, tmp_path, named) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="file is a file"):
+        read(root, cache_dir=str(tmp_path / named))

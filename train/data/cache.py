@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from host import launcher, regular
+from host.errors import DataError
 from host.text import printable
 from train.config import Data
 from train.record import files
@@ -26,9 +27,20 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def folder(config: Data) -> Path:
-    """Where it is kept."""
+    """Where it is kept.
+
+    Raises:
+        DataError: what was named is no folder.
+    """
     if config.cache_dir is not None:
-        return Path(config.cache_dir)
+        named = Path(config.cache_dir)
+        for path in (named, *named.parents):
+            if path.exists() and not path.is_dir():
+                raise DataError(
+                    f"data.cache_dir is {named}, but {path} is a file",
+                    "name a folder, or drop it: what is kept then lies below ~/.cache",
+                )
+        return named
     home = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(home) if home else Path.home() / ".cache") / "lockstep"

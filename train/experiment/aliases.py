@@ -4,7 +4,7 @@ The words are those of timm's train.py, torchvision's references, ultralytics, L
 Hugging Face Trainer and fastai, as their documentation lists them.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
 _CALLED = {
@@ -51,6 +51,8 @@ _CALLED = {
     "reprob": "augment.erasing",
     "random_erase": "augment.erasing",
     "aa": "augment.policy",
+    "augmentation": "augment.policy",
+    "backbone_lr": "optim.layer_decay",
     "auto_augment": "augment.policy",
     "rand_augment": "augment.policy",
     "ra_magnitude": "augment.policy_strength",
@@ -97,9 +99,20 @@ _CALLED = {
     "base_lr": "optim.lr",
     "lrf": "optim.final",
     "min_lr": "optim.final",
+    "iterations": "max_steps",
+    "iters": "max_steps",
+    "max_iters": "max_steps",
+    "num_train_steps": "max_steps",
+    "steps": "max_steps",
+    "total_steps": "max_steps",
+    "train_steps": "max_steps",
     "max_epochs": "epochs",
     "num_epochs": "epochs",
     "num_train_epochs": "epochs",
+    "drop_path_rate": "model.drop_path",
+    "freeze_layers": "model.freeze",
+    "load_checkpoint": "model.weights",
+    "model_path": "model.weights",
     "net": "model.name",
     "num_workers": "data.workers",
     "dataloader_num_workers": "data.workers",
@@ -122,6 +135,7 @@ _CALLED = {
     "ckpt_path": "resume",
     "resume_from_checkpoint": "resume",
     "logdir": "run",
+    "log_dir": "run",
     "out_dir": "run",
     "output": "run",
     "output_dir": "run",
@@ -168,11 +182,25 @@ _ELSEWHERE = {
     "world_size": "GPUS=",
 }
 
+# How like a name a misspelt one is, from 0 to 1: ours; and those of other trainers, of which
+# there are so many that at 0.75 `interpolation` is `iterations`.
+_LIKE, _LIKE_OTHERS = 0.75, 0.8
+
 _OTHERWISE = {word: f"did you mean make's {name}?" for word, name in _ELSEWHERE.items()}
 _OTHERWISE |= dict.fromkeys(
     ("test_only", "eval_only", "evaluate", "validate", "do_eval"),
     "a run's weights are measured by `make eval`",
 )
+_OTHERWISE |= dict.fromkeys(
+    ("deepspeed", "fsdp", "strategy"),
+    "did you mean make's ACCELERATE=, with a file of configs/accelerate?",
+)
+_OTHERWISE["num_nodes"] = _OTHERWISE["nnodes"] = "did you mean make's NODES=?"
+_OTHERWISE["num_classes"] = "the data says how many classes there are"
+_OTHERWISE["drop"] = _OTHERWISE["dropout"] = "dropout is a part of a model of your own"
+_OTHERWISE["shuffle"] = "pictures to train on are always shuffled"
+_OTHERWISE["tensorboard"] = "TensorBoard's files are always written"
+_OTHERWISE["sync_bn"] = "batch norm sees one lane, on any number of GPUs: did you mean --lanes?"
 _OTHERWISE["load_best_model_at_end"] = "the best weights of a run are in its checkpoints/best"
 
 
@@ -202,13 +230,19 @@ def meant(word: str, known: Collection[str]) -> str:
             return _asked(names[whole[0]])
     if ends:
         return _asked(*(names[name] for name in ends[:3]))
-    # A misspelt one, whole or by its end, ours or another trainer's.
-    near = {name.rsplit(".", 1)[-1]: name for name in names}
-    near |= {other: name for other, name in _CALLED.items() if name in names}
-    near |= {name: name for name in names}
-    close = get_close_matches(plain, near, n=1, cutoff=0.75)
-    close = close or get_close_matches(last, near, n=1, cutoff=0.75)
-    return _asked(names[near[close[0]]]) if close else ""
+    return _misspelt(plain, last, names)
+
+
+def _misspelt(plain: str, last: str, names: Mapping[str, str]) -> str:
+    # Whole or by its end, ours or another trainer's.
+    ours = {name.rsplit(".", 1)[-1]: name for name in names} | {name: name for name in names}
+    others = {other: name for other, name in _CALLED.items() if name in names}
+    for near, like in ((ours, _LIKE), (others, _LIKE_OTHERS)):
+        for each in (plain, last):
+            close = get_close_matches(each, near, n=1, cutoff=like)
+            if close:
+                return _asked(names[near[close[0]]])
+    return ""
 
 
 def _asked(*names: str) -> str:

@@ -11,6 +11,7 @@ from train.config import Config, knobs
 from train.knobs import is_free
 
 _EXACT = 1e15  # whole numbers below are floats exactly
+_SHOWN = 8  # knobs that are named in one message
 
 
 def dump(config: Config) -> str:
@@ -53,7 +54,10 @@ def told(other: Sequence[tuple[str, Any, Any]]) -> str:
     Args:
         other: name, what it was, and what it is now.
     """
-    return "; ".join(f"{name} {typed(was)}, and not {typed(now)}" for name, was, now in other)
+    said = [f"{name} {typed(was)}, and not {typed(now)}" for name, was, now in other]
+    if len(said) > _SHOWN:
+        said[_SHOWN:] = [f"and {len(said) - _SHOWN} more"]
+    return "; ".join(said)
 
 
 def changed(config: Config, name: str, now: Any) -> Config:
