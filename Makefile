@@ -31,8 +31,18 @@ known := CONFIG GPUS CPUS SHARES STAGES PRECISION ACCELERATE ENGINE CUDA BASE_IM
 stray := $(firstword $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v)))))
 ifneq ($(stray),)
 near  := $(shell $(PYTHON) -m host.strays '$(subst ','\'',$(stray))' $(known) 2>/dev/null)
-$(error make has no variable $(stray)$(near) → see `make help`; knobs go into ARGS (ARGS="--lanes 4"); what is for PyTorch and other libraries \
-  stands before make: $(stray)=… make)
+# Before make, any other word would be ignored in silence.
+others := NCCL_% GLOO_% TORCH% PYTORCH_% TRITON_% OMP_% MKL_% KMP_% CUDA_% CUBLAS_% CUDNN_% NVIDIA_% ACCELERATE_% HF_% WANDB_% \
+          PYTHON% LD_% LC_% XDG_% UV_% PIP_% DOCKER_% COMPOSE_% BUILDKIT_% SLURM_% %_PROXY %_proxy HOME LANG TMPDIR
+$(error make has no variable $(stray)$(near) → see `make help`; knobs go into ARGS (ARGS="--lanes 4")$(if $(filter $(others),$(stray)),; \
+  what is for PyTorch and other libraries stands before make: $(stray)=… make))
+endif
+
+# What stands before make may be for others, so it is no error.
+unread := $(foreach v,BATCH_SIZE CPU EPOCHS GPU LANES LR MAX_STEPS SEED,$(if $(filter environment,$(origin $(v))),$(v)))
+ifneq ($(and $(unread),$(filter train tune sweep seeds,$(MAKECMDGOALS))),)
+$(shell echo 'warning: nothing here reads $(strip $(unread)), which stands before make or is exported →' \
+  'see `make help`; knobs go into ARGS (ARGS="--lanes 4")' >&2)
 endif
 
 # A word that is no target would be "up to date" where a folder has that name.

@@ -91,5 +91,7 @@ def _by_description(machine: Machine) -> bool:
 def version(machine: Machine) -> tuple[int, ...]:
     """Of the toolkit; (0,) where it does not say."""
     said = machine.run("nvidia-ctk", "--version").out
-    found = re.search(r"version ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
+    if not said:  # there is none before 1.10; the library's version is the toolkit's from 1.6 on
+        said = machine.run("nvidia-container-cli", "-V").out
+    found = re.search(r"version:? ([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})", said)
     return tuple(int(part) for part in found.groups()) if found else (0,)

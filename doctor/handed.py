@@ -136,7 +136,17 @@ def _without_library(machine: Machine) -> tuple[str, str]:
         )
     if toolkit.is_snap(machine):
         return "Docker is a snap here, which does not see the driver's libraries", toolkit.NO_SNAP
-    return "the toolkit does not find the driver's libraries on the host", "sudo ldconfig"
+    look = "docker run --rm --gpus all ubuntu bash -c 'ldconfig; nvidia-smi -L'"
+    inside = f'ldconfig = "/sbin/ldconfig" in {CONFIG}, without the @'
+    if "libnvidia-ml.so" in machine.run("ldconfig", "-p").out:
+        return (
+            "the driver's libraries are on the host, and no container is told that it has them",
+            f"{look}   # where that finds the GPUs: {inside}",
+        )
+    return (
+        "the toolkit does not find the driver's libraries on the host",
+        f"sudo ldconfig; else {look}, and where that finds the GPUs: {inside}",
+    )
 
 
 def _is_ldconfig_inside(machine: Machine) -> bool:

@@ -80,29 +80,40 @@ def _without_runtime(machine: Machine) -> Finding | None:
 
 def _enroot(machine: Machine) -> Finding | None:
     """Containers of enroot get GPUs by a program of the toolkit's."""
-    hook = "98-nvidia.sh" in machine.names("/etc/enroot/hooks.d")
-    if not hook:
+    if "98-nvidia.sh" not in machine.names("/etc/enroot/hooks.d") and not machine.has("enroot"):
         return None
     if machine.has("nvidia-container-cli"):
-        said = machine.run("nvidia-container-cli", "info")
-        denied = said.code == 1 and "nvidia-fabricmanager/socket: permission denied" in said.said
-        return (
-            warn(
-                "toolkit",
-                "nvidia-container-cli may not look at the fabric manager's socket",
-                "containers of enroot with GPUs do not start for whoever is not root",
-                f"{distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)}"
-                "   # from 1.17.7 on it goes on without",
-            )
-            if denied
-            else None
-        )
+        return _enroot_trips(machine)
     return warn(
         "toolkit",
         "enroot is here, and nvidia-container-cli is not",
         "its containers with GPUs do not start (pyxis: container start failed)",
         f"{distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)}, on each node",
     )
+
+
+def _enroot_trips(machine: Machine) -> Finding | None:
+    """What keeps that program from starting a container."""
+    newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
+    said = machine.run("nvidia-container-cli", "info")
+    if said.code == 1 and "nvidia-fabricmanager/socket: permission denied" in said.said:
+        return warn(
+            "toolkit",
+            "nvidia-container-cli may not look at the fabric manager's socket",
+            "containers of enroot with GPUs do not start for whoever is not root",
+            f"{newer}   # from 1.17.7 on it goes on without",
+        )
+    # https://github.com/NVIDIA/libnvidia-container/issues/187
+    old = (0,) < configured.version(machine) < (1, 12)
+    if old and machine.exists("/run/nvidia-persistenced/socket"):
+        return warn(
+            "toolkit",
+            f"{'.'.join(map(str, configured.version(machine)))}, and enroot",
+            "its containers with GPUs may not start: before 1.12 the persistence daemon's socket"
+            " cannot be mounted (no such device or address)",
+            newer,
+        )
+    return None
 
 
 def _denied(machine: Machine) -> Finding | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from doctor import building, distribution, log
 from doctor.finding import Finding, fail
 from host.machine import Machine
@@ -48,9 +50,24 @@ def examine(machine: Machine, on_bus: str) -> Finding:
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {CPU}")
     else:
         seen = "installed, and not loaded"
+        failed = _loads_at_boot(machine)
+        if failed is not None:
+            return fail(
+                "driver",
+                f"{on_bus}; {seen}: {failed} has failed",
+                "it loads the driver's modules while the machine starts",
+                f"sudo systemctl restart {failed}; else journalctl -b -u {failed} says why; {CPU}",
+            )
         why = "after a kernel upgrade its module may not have been built; else the kernel says why"
         build = f"sudo modprobe nvidia; sudo dmesg | tail; {build}"
     return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {CPU}")
+
+
+def _loads_at_boot(machine: Machine) -> str | None:
+    """A service that loads NVIDIA's modules, as some clouds have one, and that has failed."""
+    said = machine.run("systemctl", "--failed", "--no-legend").out
+    units = re.findall(r"(\S*nvidia\S*\.service)", said)
+    return next((unit for unit in units if re.search("configure|driver|kmod|load", unit)), None)
 
 
 def _for_another(machine: Machine) -> tuple[str, str, str] | None:

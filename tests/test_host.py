@@ -132,6 +132,7 @@ def test_variables_without_sense_are_one_line_before_anything_runs(words, says, 
         ("GPU=2", "no variable GPU; did you mean GPUS?"),
         ("config=configs/cifar10.yaml", "no variable config; did you mean CONFIG?"),
         ("NCCL_DEBUG=INFO", "stands before make: NCCL_DEBUG=… make"),
+        ("LOGDIR=logs", 'LOGDIR → see `make help`; knobs go into ARGS (ARGS="--lanes 4").  Stop'),
         ("it's=1", "no variable it's → see `make help`"),
         ("EPOCHS=3", 'no variable EPOCHS; it is a knob: ARGS="--epochs …"'),
         ("lr=0.1", 'no variable lr; it is a knob: ARGS="--optim.lr …"'),
@@ -146,6 +147,12 @@ def test_a_variable_that_make_does_not_know_is_an_error(word, says, tmp_path) ->
         assert code == 2
         assert said.count("\n") == 0
         assert says in said
+
+
+def test_a_knob_that_stands_before_make_is_warned_of(tmp_path) -> None:
+    for goal, warned in (("train", True), ("runs", False)):
+        _, said = make_says(tmp_path, "env", "SEED=3", "EPOCHS=2", "make", "-n", goal)
+        assert ("warning: nothing here reads EPOCHS SEED, " in said) is warned
 
 
 def test_make_knows_what_compose_asks_the_user(tmp_path) -> None:

@@ -107,6 +107,21 @@ def test_a_class_in_validation_only_was_one_more(root) -> None:
     refused(root, "1 class of the validation split, and of no training picture: Light; .*dark")
 
 
+def test_a_class_that_differs_in_capitals_is_named(root) -> None:
+    lay(root, {"validation/Dark/0.png": 9})
+    refused(root, "picture: Dark; .*; did you mean dark\\? Capitals count → ")
+
+
+def test_a_list_beside_one_folder_of_pictures_comes_first_with_its_columns(tmp_path) -> None:
+    lay(tmp_path, {f"images/{n}.png": n for n in range(4)})
+    (tmp_path / "labels.csv").write_text("id_code;diagnosis\n0;1\n1;0\n")
+    refused(
+        tmp_path,
+        r"has one class, images, .* → if labels.csv has the classes"
+        r" \(its columns are diagnosis, id_code\): --data.root \S+/labels.csv .*; or put the",
+    )
+
+
 def test_empty_class_folders_vanished(root) -> None:
     (root / "train" / "grey").mkdir()
     refused(root, r"train/grey/ \(a class folder without pictures\)")

@@ -170,6 +170,12 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     if "source" not in recorded:  # as it was recorded
         return known
+    mounts = known["files"].get("/proc/self/mountinfo", "")
+    for line in mounts.splitlines() if "/proc/mounts" not in known["files"] else ():
+        place, _, rest = line.partition(" - ")
+        kind, source, *_ = [*rest.split(), "", ""]
+        text = f"{source} {place.split()[4]} {kind} rw 0 0\n"
+        known["files"]["/proc/mounts"] = known["files"].get("/proc/mounts", "") + text
     for folder in ("/usr/bin", "/usr/sbin", "/opt/bin"):
         known["programs"] += known["folders"].get(folder, [])
     for name, text in {

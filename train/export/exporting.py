@@ -30,10 +30,8 @@ _BATCH = 64
 _NEAR = 1e-3
 # What exporters say where a model was traced with a number in place of the batch's size.
 _FIXED = re.compile(r"Constraints violated \(batch|Got invalid dimensions for input: images")
-_ONE_SIZE = (
-    "it takes one number of pictures alone: in its code, say x.shape[0] where it says len(x) or"
-    " int(…)"
-)
+_ONE_SIZE = "it takes one number of pictures alone"
+_ANY_SIZE = "in its code, say x.shape[0] where it says len(x) or int(…)"
 
 
 @dataclass(frozen=True)
@@ -60,11 +58,12 @@ class Removed:
 
 @dataclass(frozen=True)
 class Failed:
-    """A format that this model does not go into."""
+    """A format that this model does not go into, why, and what mends that where it is known."""
 
     name: str
     why: str
     error: Exception | None = None
+    fix: str = ""
 
 
 def export(
@@ -133,7 +132,8 @@ def export(
                 ) from error
             except Exception as error:  # whatever an exporter raises
                 why = f"{type(error).__name__}: {first_line(error)}"
-                yield Failed(name, _ONE_SIZE if _FIXED.search(str(error)) else why, error)
+                fixed = _FIXED.search(str(error))
+                yield Failed(name, *((_ONE_SIZE, error, _ANY_SIZE) if fixed else (why, error)))
                 continue
             # What is no number is not near either.
             if not checked.difference <= _NEAR * max(1.0, float(known.abs().max())):

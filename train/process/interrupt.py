@@ -51,7 +51,7 @@ class StopFlag:
             yield
         except KeyboardInterrupt as error:
             raise Stopped(
-                "a signal came before the first step; there was nothing to save",
+                "a signal came before the first step; nothing is lost",
                 "start it again with the same command",
             ) from error
         finally:

@@ -158,7 +158,7 @@ def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool) -> int
 def too_early() -> Stopped:
     """A signal came while there was nothing to save."""
     return Stopped(
-        "a signal came before training began; there was nothing to save",
+        "a signal came before training began; nothing is lost",
         "start it again with the same command",
     )
 

@@ -139,8 +139,8 @@ def _span(word: str, name: str, span: re.Match[str], field: FieldInfo) -> Span:
 def _choice(word: str, name: str, text: str) -> Choice:
     values = tuple(part.strip() for part in re.split(r",(?![^\[]*\])", text))
     if "" in values or len(set(values)) < len(values):
-        what = "an empty value" if "" in values else "a value twice"
-        raise UsageError(f"--over {word}: {what}", _HOW)
+        what, fix = ("an empty value", _HOW) if "" in values else ("a value twice", "take one away")
+        raise UsageError(f"--over {word}: {what}", fix)
     if len(values) == 1:
         raise UsageError(
             f"--over {word}: one value varies nothing", f"say --{name} {text}, or name more values"

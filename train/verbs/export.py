@@ -89,8 +89,12 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         first, *_ = failed
         names = ", ".join(each.name for each in failed)
         left = [name for name in wanted if name not in {each.name for each in failed}]
-        fix = f"the others are written; --formats {','.join(left)}" if left else "use predict"
-        raise UsageError(f"this model does not go into {names}: {first.why}", fix) from first.error
+        ways = [first.fix, f"--formats {','.join(left)}" if left else "use predict"]
+        others = "; the others are written" if left else ""
+        raise UsageError(
+            f"this model does not go into {names}: {first.why}{others}",
+            "; or ".join(filter(None, ways)),
+        ) from first.error
     if options.push:
         files = [path.name for path in place.exported(folder)]
         where = pushing.push(folder, files, place.PATTERNS, options.push)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from host import regular
 from host.errors import DataError
+from host.text import some
 from train.data.sources.walk import LISTS, entries, has_suffix
 
 _NAMED = re.compile(r"(.*?[^\W\d_].*?)[ ._-]*\(?\d+\)?")  # cat.1, great_pyrenees_12, dog (3)
@@ -61,6 +62,12 @@ def _boxed(root: Path) -> str:
     return ""
 
 
+def listed(root: Path) -> str:
+    """The list in the folder, or beside it, that may have the classes; for a line's end."""
+    text, is_list = _beside(root)
+    return text.removeprefix("; or, ") if is_list else ""
+
+
 def beside(root: Path) -> str:
     """Where else the classes may stand: in a list in the folder, or beside it; for a line's end."""
     return _beside(root)[0]
@@ -79,8 +86,9 @@ def _beside(root: Path) -> tuple[str, bool]:
             text = f"; or, if {path} has the classes, write file_name,label as its first line"
             return text, True
         if lists:
+            named = _columns(folder / lists[0])
             return (
-                f"; or, if {lists[0]} has the classes: --data.root {folder / lists[0]}"
+                f"; or, if {lists[0]} has the classes{named}: --data.root {folder / lists[0]}"
                 " --data.image_column COLUMN --data.label_column COLUMN"
             ), True
         others = [name for name in files if name.lower().endswith(OTHER_LISTS)]
@@ -94,9 +102,20 @@ def _beside(root: Path) -> tuple[str, bool]:
 
 def _headless(path: Path) -> bool:
     """Whether a list begins with a picture, and not with names of columns."""
+    return any(map(has_suffix, _cells(path)))
+
+
+def _columns(path: Path) -> str:
+    """What a list calls its columns: (its columns are id, diagnosis)."""
+    cells = list(filter(None, _cells(path)))
+    return f" (its columns are {some(cells)})" if len(cells) > 1 else ""
+
+
+def _cells(path: Path) -> list[str]:
+    """What stands in the first line of a list."""
     if path.suffix.lower() not in (".csv", ".tsv"):
-        return False
+        return []
     with suppress(OSError), regular.opened(path) as file:
-        first = file.read(_HEAD).decode(errors="replace").split("\n", 1)[0]
-        return any(has_suffix(cell.strip(' "\r')) for cell in re.split(r"[,;\t]", first))
-    return False
+        first = file.read(_HEAD).decode("utf-8-sig", errors="replace").split("\n", 1)[0]
+        return [cell.strip(' "\r') for cell in re.split(r"[,;\t]", first)]
+    return []

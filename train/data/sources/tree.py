@@ -58,11 +58,15 @@ def splits(config: Data, root: Path) -> Found:
             raise DataError(
                 f"{root} has one class, {classes[0]}; deeper down are {some(inside)}", fix
             )
-        raise DataError(
-            f"{root} has one class, {classes[0]}, and a model learns to tell two or more apart",
+        another = (
             "put the pictures of another class into a folder beside it:"
             f" {root / tops['train'] / 'ANOTHER'}"
-            f"{elsewhere.classes(root, found['train'][classes[0]])}",
+        )
+        listed = elsewhere.listed(root)
+        more = elsewhere.classes(root, found["train"][classes[0]])
+        raise DataError(
+            f"{root} has one class, {classes[0]}, and a model learns to tell two or more apart",
+            f"{listed}; or {another}" if listed else f"{another}{more}",
         )
     inner = [{*(Path(n).parts[-2] for n in found["train"][name])} for name in classes]
     if all(map(_FOLD.fullmatch, classes)) and len(inner[0]) > 1 and inner.count(inner[0]) > 1:
@@ -209,9 +213,12 @@ def _labelled(
 ) -> Labelled:
     unknown = sorted(found.keys() - set(classes))
     if unknown:
+        same = [name for name in classes if name.casefold() == unknown[0].casefold()]
+        near = nearest(unknown[0], classes, like=0.7)
         raise DataError(
             f"{len(unknown)} class{'es' * (len(unknown) > 1)} of the {split} split, and of no"
-            f" training picture: {some(unknown)}; training has {some(classes)}",
+            f" training picture: {some(unknown)}; training has {some(classes)}"
+            f"{f'; did you mean {same[0]}? Capitals count' if same else near}",
             f"give all splits the same class folders{elsewhere.beside(root / folder)}",
         )
     pairs = sorted(
