@@ -118,8 +118,8 @@ def test_what_lies_beside_class_folders_is_told(tmp_path) -> None:
     [
         ({"images": PNG}, "labels.json", "if labels.json has the classes, write a labels.csv from"),
         ({"train": PNG, "test": ["t{n}.png"]}, "trainLabels.csv",
-         "if trainLabels.csv has the classes: --data.root"),
-        ({".": ["cat.{n}.png"]}, "who.tsv", "if who.tsv has the classes: --data.root"),
+         "if trainLabels.csv has the classes (its columns are what, who): --data.root"),
+        ({".": ["cat.{n}.png"]}, "who.tsv", "if who.tsv has the classes (its columns are"),
         ({"wrapped/data/cat": PNG, "wrapped/data/dog": PNG}, "notes.md",
          "name it: --data.root {root}/wrapped/data; data.root is the DIR"),
     ],
@@ -189,13 +189,14 @@ def test_words_of_several_classes_are_several_labels(tmp_path, several) -> None:
 
 def test_columns_that_mean_something_are_told(tmp_path) -> None:
     lay(tmp_path, {"img": PNG}, each=20)
-    head = "file_name,label,patient_id,exclude,xmin"
-    rows = [f"img/{n}.png,{'ab'[n // 2 % 2]},p{n // 4},{n % 3 == 0},4" for n in range(20)]
+    head = "file_name,label,patient_id,exclude,xmin,weight"
+    rows = [f"img/{n}.png,{'ab'[n // 2 % 2]},p{n // 4},{n % 3 == 0},4,{n}" for n in range(20)]
     (tmp_path / "labels.csv").write_text("\n".join([head, *rows]) + "\n")
     found = read(tmp_path).doubts
     for said in (
         "labels.csv has a column patient_id: pictures of the same one may be in training and in",
         "labels.csv has a column exclude, which is not read: all rows are trained on",
+        "labels.csv has a column weight, which is not read: each row counts once",
         "labels.csv has boxes, which are not read",
     ):
         assert any(said in doubt for doubt in found), (said, found)
@@ -345,8 +346,8 @@ def test_a_list_without_a_head_beside_pictures(tmp_path) -> None:
     (tmp_path / "labels.csv").write_text("images/0.png,cat\nimages/1.png,dog\n")
     with pytest.raises(DataError) as error:
         read(tmp_path)
-    assert error.value.fix.endswith(
-        "labels.csv has the classes, write file_name,label as its first line"
+    assert "labels.csv has the classes, write file_name,label as its first line; or put" in (
+        error.value.fix
     )
 
 
