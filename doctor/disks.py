@@ -6,7 +6,7 @@ import re
 
 from doctor import kind
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import INSIDE, limits
+from host import INSIDE, limits, nvidia
 from host.machine import Machine
 from host.text import whole
 
@@ -39,6 +39,15 @@ def disk(machine: Machine) -> Finding:
             f"{seen}; {place} is mounted noexec",
             "what --model.compile true builds there cannot be loaded (failed to map segment)",
             f"sudo mount -o remount,exec {place}; or TMPDIR= a folder on another file system",
+        )
+    turning = _rotating(machine)
+    if turning is not None:
+        where, device = turning
+        return warn(
+            "disk",
+            f"{seen}; {where} is on {device}, which rotates",
+            "pictures are read in a new order each epoch, a hundred or two a second: GPUs wait",
+            "put the data on an SSD; what fits into memory is read slowly once",
         )
     if least < 5e9:
         return warn("disk", seen, "a few checkpoints or a data set fill it", _ROOM)
@@ -123,6 +132,20 @@ def _allowed(machine: Machine, path: str) -> int | None:
         used, soft, hard = (whole(word.rstrip("*")) for word in words[1:4])
         if used is not None and (hard or soft):
             return 1024 * ((hard or soft or 0) - used)
+    return None
+
+
+def _rotating(machine: Machine) -> tuple[str, str] | None:
+    """The folder of the data, and the disk that it is on, where that disk turns."""
+    places = [machine.environ.get("DATA"), f"{machine.home}/data"]
+    if kind.is_guest(machine) or not nvidia.ask(machine)[1]:  # whose disks say so of themselves
+        return None
+    for place in places:
+        device = _mount(machine, place)[0] if place and machine.exists(place) else ""
+        disk = re.fullmatch(r"/dev/(sd[a-z]+)\d*|/dev/(md\d+|dm-\d+)", device)
+        names = [name for name in disk.groups() if name] if disk else []
+        if names and (machine.read(f"/sys/block/{names[0]}/queue/rotational") or "").strip() == "1":
+            return str(place), device
     return None
 
 

@@ -192,6 +192,13 @@ def _called(app: nvidia.App) -> str:
     return f"{name} (PID {app.pid})" if name else f"PID {app.pid}"
 
 
+_STOP = "stop them: sudo fuser -v /dev/nvidia*"
+_OF_OTHERS = (
+    "on the host, sudo fuser -v /dev/nvidia* says who; other pods, where time slicing shares it,"
+    " which parts no memory: ask for a GPU of your own"
+)
+
+
 def neighbours(machine: Machine) -> Finding:
     """Nobody else computes on the GPUs."""
     gpus = visible.seen(machine)
@@ -222,8 +229,9 @@ def neighbours(machine: Machine) -> Finding:
     if not used:
         shared = ", ".join(gpu.label for gpu in served)
         return ok("busy GPUs", f"an MPS server shares {shared}" if served else "none")
+    hidden = all("not shown" in row for row in used)
     coherent = [gpu for gpu in gpus if re.search(r"\bG[BH][12]00\b", gpu.name)]
-    if coherent and all("not shown" in row for row in used):
+    if coherent and hidden:
         return warn(
             "busy GPUs",
             "; ".join(used[:_MOST]),
@@ -236,5 +244,5 @@ def neighbours(machine: Machine) -> Finding:
         "; ".join(used[:_MOST]) + (f"; and {len(used) - _MOST} more" if used[_MOST:] else ""),
         "they share memory and time with this training",
         ("train on the others: GPUS=free; or " if len(gpus) > 1 else "")
-        + "stop them: sudo fuser -v /dev/nvidia*",
+        + (_OF_OTHERS if hidden and limits.in_container(machine.root) else _STOP),
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from doctor import log
+from doctor import log, peermem
 from doctor.finding import Finding, ok, skip, warn
-from host import limits, nvidia
+from host import limits
 from host.machine import Machine
 from host.text import number, whole
 
@@ -70,6 +70,7 @@ def fabric(machine: Machine) -> Finding:
         or _slower(machine, up)
         or _worn(machine, up)
         or _hungry(machine)
+        or _ignored(machine)
         or _trouble(machine, kind)
     )
     if trouble is None:
@@ -184,25 +185,16 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
                 " host; in Kubernetes the device plugin of the fabric (EFA, RDMA)"
             ),
         )
-    several = machine.environ.get("NODES", "1") not in ("", "1")
+    several = _is_one_of_several(machine)
     if kind == "EFA" and several:
         return (
             "",
             "NCCL takes it only by a plugin of Amazon's; else TCP",
             "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
         )
-    refused = _refused_peermem(machine)
-    if kind == "InfiniBand" and refused is not None:
-        return refused
-    if kind == "InfiniBand" and _without_peermem(machine):
-        return (
-            "; nvidia_peermem is not loaded",
-            "NCCL goes through the host's memory instead of from GPU to GPU",
-            (
-                "sudo modprobe nvidia-peermem; echo nvidia-peermem | sudo tee"
-                " /etc/modules-load.d/nvidia-peermem.conf"
-            ),
-        )
+    apart = peermem.missing(machine) if kind == "InfiniBand" else None
+    if apart is not None:
+        return apart
     # One machine alone has no use of it, and the image has it.
     asked = several or limits.in_container(machine.root)
     inside = machine.has("docker") and machine.environ.get("ENGINE") != "local"
@@ -219,30 +211,18 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     return None
 
 
-def _refused_peermem(machine: Machine) -> tuple[str, str, str] | None:
-    """The kernel would not load the module by which ports read GPUs' memory."""
-    row = log.last(machine, r"nvidia_peermem: (disagrees about version of|Unknown) symbol")
-    if row is None or _has_peermem(machine):
+def _ignored(machine: Machine) -> tuple[str, str, str] | None:
+    """Several machines train, and a variable has NCCL pass it over."""
+    if machine.environ.get("NCCL_IB_DISABLE") != "1" or not _is_one_of_several(machine):
         return None
     return (
-        "; nvidia_peermem was built for other InfiniBand drivers than the ones that run",
-        "NCCL goes through the host's memory, where it cannot do with DMA-BUF (the open modules)",
-        (
-            "build the driver again beside them: sudo dkms install --force"
-            f" nvidia/{nvidia.loaded(machine) or 'VERSION'}; with the GPU operator:"
-            " driver.rdma.useHostMofed=true, and delete the driver's pod of this node"
-        ),
+        "; NCCL_IB_DISABLE=1",
+        "between machines NCCL goes over TCP, many times slower: that turns RoCE off, too",
+        "unset NCCL_IB_DISABLE",
     )
 
 
-def _has_peermem(machine: Machine) -> bool:
-    modules = machine.read("/proc/modules") or ""
-    return "nvidia_peermem" in modules or "nv_peer_mem" in modules
-
-
-def _without_peermem(machine: Machine) -> bool:
-    """Whether ports cannot read GPUs' memory: the open kernel modules do without that module."""
-    modules = machine.read("/proc/modules") or ""
-    version = machine.read("/proc/driver/nvidia/version") or ""
-    closed = "NVRM" in version and "Open" not in version
-    return "nvidia_uvm" in modules and closed and not _has_peermem(machine)
+def _is_one_of_several(machine: Machine) -> bool:
+    """Whether several machines train together here, as make or Slurm was told."""
+    told = (machine.environ.get(name, "") for name in ("NODES", "SLURM_JOB_NUM_NODES"))
+    return any(count not in ("", "1") for count in told)

@@ -88,12 +88,13 @@ def strict(machine: Machine, seen: str) -> Finding | None:
 
 def ended_within(machine: Machine, seen: str) -> Finding | None:
     """Processes that the kernel ended because the limit of this container or job was reached."""
-    count = limits.oom_kills(machine.root) or 0
-    if limits.memory(machine.root) is None or not count:
+    count, limit = limits.oom_kills(machine.root) or 0, limits.memory(machine.root)
+    if limit is None or not count:
         return None
-    fix = "docker run --memory 16g, or resources.limits.memory"
+    more = max(16, limit * 2 >> 30)  # GiB
+    fix = f"docker run --memory {more}g, or resources.limits.memory"
     if limits.in_job(machine.environ, machine.root):
-        fix = "--mem=64G (or --mem-per-cpu) to sbatch and srun, or the like of your scheduler"
+        fix = f"--mem={more}G (or --mem-per-cpu) to sbatch and srun, or the like of your scheduler"
     return warn(
         "memory",
         f"{seen}, and the kernel has ended {count} process{'es' * (count > 1)} here that wanted"

@@ -116,7 +116,9 @@ def _bound(machine: Machine) -> str | None:
 def _few(machine: Machine, there: int) -> Finding | None:
     """Of a machine's many CPUs this process may use fewer than its GPUs need."""
     gpus, every = len(visible.seen(machine)), limits.online(machine.root) or 0
-    if not gpus or there >= _EACH * gpus or every < 2 * there:
+    # A job can have more of them for the asking.
+    asked = limits.in_job(machine.environ, machine.root) and there < 2 * _EACH * gpus
+    if not gpus or not (asked or (there < _EACH * gpus and every >= 2 * there)):
         return None
     fix = "taskset -p -c $$ says which; docker run without --cpuset-cpus, or a wider one"
     if machine.environ.get("SLURM_JOB_ID"):
@@ -127,7 +129,7 @@ def _few(machine: Machine, there: int) -> Finding | None:
         fix = "ask for more with the job: ncpus= of PBS, -n of LSF"
     return warn(
         "CPUs",
-        f"{there} of {every}, for {gpus} GPU{'s' * (gpus > 1)}",
+        f"{there}{f' of {every}' * (every > there)}, for {gpus} GPU{'s' * (gpus > 1)}",
         "loader processes share them with the trainers: the GPUs wait for data",
         fix,
     )

@@ -1,0 +1,46 @@
+"""The module by which ports of InfiniBand read GPUs' memory (GPUDirect RDMA)."""
+
+from __future__ import annotations
+
+from doctor import log
+from host import nvidia
+from host.machine import Machine
+
+
+def missing(machine: Machine) -> tuple[str, str, str] | None:
+    """Why ports cannot read GPUs' memory: what is seen, why it matters, what helps; else None."""
+    if _is_loaded(machine):
+        return None
+    row = log.last(machine, r"nvidia_peermem: (disagrees about version of|Unknown) symbol")
+    if row is None:
+        return _not_loaded(machine)
+    return (
+        "; nvidia_peermem was built for other InfiniBand drivers than the ones that run",
+        "NCCL goes through the host's memory, where it cannot do with DMA-BUF (the open modules)",
+        (
+            "build the driver again beside them: sudo dkms install --force"
+            f" nvidia/{nvidia.loaded(machine) or 'VERSION'}; with the GPU operator:"
+            " driver.rdma.useHostMofed=true, and delete the driver's pod of this node"
+        ),
+    )
+
+
+def _not_loaded(machine: Machine) -> tuple[str, str, str] | None:
+    """The closed kernel modules, which want it, run without: the open ones do."""
+    version = machine.read("/proc/driver/nvidia/version") or ""
+    closed = "NVRM" in version and "Open" not in version
+    if not closed or "nvidia_uvm" not in (machine.read("/proc/modules") or ""):
+        return None
+    return (
+        "; nvidia_peermem is not loaded",
+        "NCCL goes through the host's memory instead of from GPU to GPU",
+        (
+            "sudo modprobe nvidia-peermem; echo nvidia-peermem | sudo tee"
+            " /etc/modules-load.d/nvidia-peermem.conf"
+        ),
+    )
+
+
+def _is_loaded(machine: Machine) -> bool:
+    modules = machine.read("/proc/modules") or ""
+    return "nvidia_peermem" in modules or "nv_peer_mem" in modules
