@@ -15,7 +15,7 @@ def examine(machine: Machine) -> Finding:
     gpus = visible.seen(machine)
     cut = [g for g in gpus if g.text("mig.mode.current") == "Enabled"]
     if not any(g.text("mig.mode.current") for g in gpus):
-        return skip("MIG", "no GPU that says")
+        return _gone(machine) or skip("MIG", "no GPU that says")
     if not cut:
         return _to_be_cut(machine, gpus) or ok("MIG", "off")
     empty = _without_instances(machine, cut)
@@ -33,6 +33,24 @@ def examine(machine: Machine) -> Finding:
         "a process gets one instance, a part of the GPU, and instances cannot train together",
         "train on one: CUDA_VISIBLE_DEVICES=MIG-… (nvidia-smi -L); or, with nothing running,"
         f" sudo nvidia-smi -i {cut[0].row['index']} -mig 0",
+    )
+
+
+def _gone(machine: Machine) -> Finding | None:
+    """CUDA_VISIBLE_DEVICES names an instance that there is not, any more."""
+    named = machine.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    listed = machine.run("nvidia-smi", "-L").out if named.startswith("MIG-") else ""
+    names = re.findall(r"\(UUID: (MIG-[^)]+)\)", listed)
+    # Drivers before 470 named it MIG-GPU-…/1/0, and later ones may still take that.
+    known = named.startswith("MIG-GPU-") or any(name.startswith(named) for name in names)
+    if known or not listed.startswith("GPU "):
+        return None
+    return fail(
+        "MIG",
+        f"CUDA_VISIBLE_DEVICES names {named}, which no GPU here has",
+        "CUDA finds no device; instances that are made anew, as after each start of the machine,"
+        " may have other names",
+        "export CUDA_VISIBLE_DEVICES= one that nvidia-smi -L lists; or unset it",
     )
 
 
