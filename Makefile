@@ -39,9 +39,9 @@ $(error make has no variable $(stray)$(near) → see `make help`; knobs go into 
 endif
 
 # What stands before make may be for others, so it is no error.
-unread := $(foreach v,BATCH_SIZE CPU EPOCHS GPU LANES LR MAX_STEPS SEED,$(if $(filter environment,$(origin $(v))),$(v)))
+unread := $(strip $(foreach v,BATCH_SIZE CPU EPOCHS GPU LANES LR MAX_STEPS SEED,$(if $(filter environment,$(origin $(v))),$(v))))
 ifneq ($(and $(unread),$(filter train tune sweep seeds,$(MAKECMDGOALS))),)
-$(shell echo 'warning: nothing here reads $(strip $(unread)), which stands before make or is exported →' \
+$(shell echo 'warning: nothing here reads $(unread), which stands before make or is exported →' \
   'see `make help`; knobs go into ARGS (ARGS="--lanes 4")' >&2)
 endif
 
