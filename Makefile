@@ -233,10 +233,12 @@ else
 # A run that goes on has an experiment of its own, where nobody says another.
 usual   = $(filter file default undefined,$(origin CONFIG))
 resumed = $(and $(RUN),$(findstring --resume,$(value ARGS)),$(usual))
+# Nor does a misspelt run, or one that ended at once, become one of digits: fit refuses it.
+unsaid  = $(and $(resumed),$(filter configs/digits.yaml,$(CONFIG)))
 own     = $(if $(resumed),$(shell test -f $(call quoted,RUN)/run.json || test -f $(call quoted,RUN)/sweep.json && echo yes))
 
 train: checked $(ENV)  ##1 train CONFIG; with RUN= into that directory, ARGS=--resume to go on
-	$(VERB) fit $(if $(own),,--config $(call quoted,CONFIG)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
+	$(VERB) fit $(if $(or $(own),$(unsaid)),,--config $(call quoted,CONFIG)) $(if $(RUN),--run $(call quoted,RUN)) $(args)
 
 data: $(ENV)  ##1 show what CONFIG trains on: classes, what is damaged or left out, a picture
 	$(VERB) data --config $(call quoted,CONFIG) $(args)

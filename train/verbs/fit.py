@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from host.errors import UsageError, nearest
 from train.config import Config
 from train.experiment import batch, load
 from train.numerics import variables
@@ -37,13 +38,22 @@ def experiment(options: argparse.Namespace, knobs: dict[str, Any]) -> Config:
     """The experiment: --config, or what a run that is continued was started with; and knobs.
 
     Raises:
-        UsageError: naming the first knob that is wrong, and where it was set.
+        UsageError: naming the first knob that is wrong, and where it was set; or nothing says what
+            a run is to begin with.
     """
     file: Path | None = options.config
     if file is None and options.resume:
         run = options.resume if isinstance(options.resume, str) else options.run
         own = Path(run) / "config.yaml" if run is not None else None
         file = own if own is not None and own.exists() else None
+        if file is None and run is not None and not (Path(run) / "run.json").exists():
+            beside = [path.parent.name for path in Path(run).parent.glob("*/run.json")]
+            near = nearest(Path(run).name, beside, like=0.8)
+            raise UsageError(
+                f"{run} holds no run to go on with{near}",
+                "name a run that there is; or, to begin one there, its experiment: CONFIG=FILE"
+                " (without make, --config FILE)",
+            )
     return load(file, knobs)
 
 
