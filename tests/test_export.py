@@ -307,7 +307,7 @@ def test_what_a_format_does_not_take_is_named_and_the_others_are_written(models)
     assert done.code == 2
     line = one_line(done.err)
     assert "this model does not go into onnx, pt2: " in line
-    assert "the others are written; --formats safetensors" in line
+    assert "; the others are written → --formats safetensors" in line
     folder = run / "export"
     assert {p.name for p in folder.iterdir()} == {"README.md", "config.json", "model.safetensors"}
 
@@ -319,6 +319,23 @@ def test_a_number_of_pictures_that_is_fixed_is_told(models) -> None:
     assert done.code == 2
     assert "this model does not go into onnx, pt2: it takes one number of pictures" in done.err
     assert " → in its code, say x.shape[0] where it says len(x) or " in one_line(done.err)
+
+
+@pytest.mark.slow
+def test_files_of_other_code_do_not_stay_beside_those_of_new_code(models, tmp_path) -> None:
+    shutil.copytree(models, tmp_path / "home", ignore=shutil.ignore_patterns("runs"))
+    home = tmp_path / "home"
+    plain = (
+        f"{OWN}\n\nclass Plain(Chooses):\n    forward = lambda self, x: self.layer(x.flatten(1))\n"
+    )
+    (home / "own.py").write_text(plain)
+    run = trained(home, "own:Plain")
+    words = ["export", "--run", run, "--to", home / "out", "--formats"]
+    assert harness.processes(1, *words, "pt2", where=home).code == 0
+    (home / "own.py").write_text(plain + "\n# changed\n")
+    done = harness.processes(1, *words, "safetensors", where=home)
+    assert done.code == 0, done.err
+    assert "removed out/model.pt2: it was of other weights, or other code" in done.out
 
 
 @pytest.mark.slow

@@ -90,6 +90,6 @@ class Optim(Section):
             raise UsageError(
                 f"optim.label_smoothing {self.label_smoothing:g} does nothing with a loss of your"
                 " own",
-                "take it away, or add --optim.label_smoothing 0",
+                "take it away; where a file sets it, add --optim.label_smoothing 0",
             )
         return self

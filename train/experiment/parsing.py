@@ -1,5 +1,6 @@
 """From a mapping to an experiment: overridden, checked, and wrong knobs named."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,8 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
         one = short(repr(given if given != {} else first["input"]))
         return UsageError(f"{where}: {name} has two values, and not {one}{more}", "give both")
     usual, too_large = f"give {name} such a value", first["type"] == "less_than_equal"
+    if first["type"] == "float_parsing" and re.fullmatch(r"-?\d+,\d+", str(first["input"])):
+        usual = f"write {first['input'].replace(',', '.')}"
     return UsageError(
         f"{where}: {name} = {short(repr(first['input']))}: {text}{more}",
         _UNITS.get(name, usual) if too_large or name == "data.size" else usual,

@@ -1,13 +1,14 @@
 """An experiment's file as a mapping: YAML that neither hangs nor says a thing twice."""
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from host import regular
-from host.errors import UsageError, nearest
+from host.errors import UsageError
 from host.text import short
 
 _MERGED = "tag:yaml.org,2002:merge"
@@ -51,6 +52,14 @@ for _kind in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
 
 
+def _called_alike(path: Path) -> Path | None:
+    """The experiment that may be meant: beside a file that is not there, or of ours."""
+    places = (Path("configs"), path.parent)
+    known = {file.stem: file for place in places for file in place.glob("*.yaml")}
+    near = get_close_matches(path.stem, known, n=1, cutoff=0.5)
+    return known[near[0]] if near else None
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds."""
     try:
@@ -58,9 +67,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         _check_depth(text)
         content = yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)
     except FileNotFoundError as error:
-        near = nearest(path.stem, [p.stem for p in path.parent.glob("*.yaml")])
+        near = _called_alike(path)
         raise UsageError(
-            f"there is no config file {path}{near}",
+            f"there is no config file {path}{f'; did you mean {near}?' if near else ''}",
             "name one" + ", such as configs/digits.yaml" * (not near),
         ) from error
     except OSError as error:

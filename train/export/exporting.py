@@ -21,7 +21,7 @@ from train.export import card, formats, place
 from train.export.deployed import Deployed, preprocessing
 from train.export.formats import Call
 from train.export.place import NAMES
-from train.record import checkpoint, documents
+from train.record import checkpoint, documents, provenance
 from train.record.facts import Facts
 
 _MOST = 512  # pictures
@@ -107,7 +107,7 @@ def export(
     deployed.eval()
     known = _logits(deployed, images)
     said = card.about(run, config, found, preprocessing(config, facts), sha256)
-    written = card.config_json(config, facts, preprocessing(config, facts))
+    written = _written(config, facts)
     done: list[str] = []
     with _aside(folder) as aside:
         for name in wanted:
@@ -146,6 +146,12 @@ def export(
                 aside, folder, done, config=config, said=said, written=written, licence=licence
             )
             yield from map(Removed, old)
+
+
+def _written(config: Config, facts: Facts) -> dict[str, Any]:
+    """What config.json says; and the user's code, since with another one it is another model."""
+    code = {"own_code": provenance.own_code(config)} if config.own_code else {}
+    return card.config_json(config, facts, preprocessing(config, facts)) | code
 
 
 @contextmanager

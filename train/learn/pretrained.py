@@ -61,9 +61,10 @@ def load(model: nn.Module, config: Model) -> None:
         odd.sort(key=lambda name: name.rpartition(".")[0] in head)
         sizes = [_sized(each[odd[0]].shape) for each in (own, given) if odd[0] in each]
         differ = f": it is {sizes[0]} here, and {sizes[1]} there" if len({*sizes}) > 1 else ""
+        fitting = len(own) - len(anew)
         raise UsageError(
-            f"weights {path} are of another model: {len(own) - len(anew)} of its {len(own)} tensors"
-            f" are there; {odd[0]} does not fit{differ}",
+            f"weights {path} are of another model: they have {fitting or 'none'} of the {len(own)}"
+            f" tensors of this one{f'; {odd[0]} does not fit{differ}' if fitting else ''}",
             "use the model.name, model.stem and data.channels that they were trained with, and the"
             " data.size where the model is made for one",
         )

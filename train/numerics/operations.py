@@ -35,6 +35,7 @@ UNEQUAL = frozenset(
 """Other bits on other CPUs, in FP32 or in FP64; a power of 0.5 is a square root as well."""
 _NOTHING = re.compile(r"(new_)?empty\w*|as_strided_?|profiler::\w+")
 _HALF = {"bfloat16", "float16"}
+_INSTEAD = ", such as sqrt(x) as x * x.clamp(min=1e-30).rsqrt()"
 _ROOT = "pow with an exponent of 0.5"
 
 
@@ -73,11 +74,11 @@ def check(names: Iterable[str]) -> None:
     equal = {_base(name) for name in EQUAL.split()}
     for name in sorted(names):
         if name == _ROOT or _base(name) in UNEQUAL:
+            instead = _INSTEAD if name == _ROOT or _base(name) == "sqrt" else ""
             raise UsageError(
                 f"the model calls {name}, which other makers' CPUs round otherwise, and numerics:"
                 " portable is to be the same on all",
-                "compute it from others, such as sqrt(x) as x * x.clamp(min=1e-30).rsqrt(), or use"
-                " --numerics native",
+                f"compute it from others{instead}, or use --numerics native",
             )
         if _base(name) not in equal and not _NOTHING.fullmatch(name):
             raise UsageError(

@@ -6,7 +6,7 @@ from typing import Any
 
 from host.errors import CheckpointError, UsageError
 from train.experiment.comparing import every_difference, typed
-from train.record import comparison, documents, trace
+from train.record import comparison, documents, rundir, trace
 
 Pair = tuple[str, str]
 
@@ -47,7 +47,7 @@ def read(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     record = documents.record(run)
     if record is None:
-        raise UsageError(f"there is no run in {run}", "name run directories; make runs lists them")
+        raise UsageError(f"there is no run in {run}", rundir.name_one(run))
     return record, documents.result(run) or {}
 
 

@@ -77,7 +77,7 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
             failed.append(each)
             continue
         if isinstance(each, Removed):
-            print(printable(f"removed {_short(each.file)}: it was of other weights"))
+            print(printable(f"removed {_short(each.file)}: it was of other weights, or other code"))
             continue
         classes = f"{each.others} of another class" if each.others else "the same class for each"
         line = (
