@@ -35,6 +35,7 @@ INITRAMFS = {
 }
 BUILD = {
     "fedora": "sudo akmods --force && sudo reboot",
+    "amzn": "sudo dkms autoinstall && sudo modprobe nvidia",
     "arch": "sudo mkinitcpio -P && sudo reboot",
     "gentoo": "sudo emerge @module-rebuild && sudo modprobe nvidia",
 }

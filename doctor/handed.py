@@ -76,6 +76,12 @@ def _crash(machine: Machine) -> tuple[str, str] | None:
     )
 
 
+_ANEW = (
+    "remove nvidia-container-toolkit and install it again, which brings its"
+    " nvidia-container-runtime-hook back; then sudo systemctl restart docker"
+)
+
+
 def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     """Why a container does not see the GPUs that the host sees, and what helps."""
     if toolkit.is_desktop(machine):
@@ -91,7 +97,18 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
         return f"{CONFIG} lets nobody ask for GPUs by a variable", UNASKED
     if "libnvidia-ml.so" in said:
         return _without_library(machine)
-    return "training in it would stop, or run on the CPU", toolkit.configure(machine)
+    why = "training in it would stop, or run on the CPU"
+    lost = "could not select device driver" in said and _lost_hook(machine)
+    return (why, _ANEW) if lost else (why, toolkit.configure(machine))
+
+
+def _lost_hook(machine: Machine) -> bool:
+    """Whether the toolkit is installed without what Docker's --gpus calls, as after an upgrade.
+
+    https://github.com/NVIDIA/nvidia-container-toolkit/issues/34
+    """
+    there = {"nvidia-container-toolkit", "nvidia-container-cli"} <= {*machine.names("/usr/bin")}
+    return there and not machine.has("nvidia-container-runtime-hook")
 
 
 def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:

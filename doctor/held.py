@@ -179,5 +179,7 @@ def _not_given(machine: Machine, unwell: Callable[..., Finding]) -> Finding:
         "driver",
         f"{seen}, which asks for them (NVIDIA_VISIBLE_DEVICES)",
         "the pod was started by a runtime that does not know GPUs: it trains on the CPU",
-        "in the pod's spec runtimeClassName: nvidia, and resources.limits nvidia.com/gpu: 1",
+        "in the pod's spec runtimeClassName: nvidia, and resources.limits nvidia.com/gpu: 1;"
+        " where it has both, the runtime takes no variable: deviceListStrategy=volume-mounts of the"
+        " device plugin",
     )

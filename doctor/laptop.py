@@ -102,4 +102,7 @@ def _unit(machine: Machine) -> str:
     docs = "/usr/share/doc"
     names = [name for name in machine.names(docs) if name.startswith("nvidia-kernel-common")]
     found = [f"{docs}/{n}/{_POWERD}" for n in names if machine.exists(f"{docs}/{n}/{_POWERD}")]
-    return f"sudo cp {found[0]} /etc/systemd/system/ && " if found else ""
+    if found:
+        return f"sudo cp {found[0]} /etc/systemd/system/ && "
+    lacking = "could not be found" in machine.run("systemctl", "status", "nvidia-powerd").said
+    return "sudo nvidia-powerd &   # its package has no unit of it; with one, " if lacking else ""

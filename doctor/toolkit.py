@@ -13,6 +13,7 @@ from host.machine import Machine
 # First release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
+_TRIPS = (1, 17, 7)  # https://github.com/NVIDIA/nvidia-container-toolkit/issues/1093
 _KNOWS_CDI = 25  # the first release of Docker
 _CONFIGURE = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 DESKTOP = (
@@ -129,6 +130,13 @@ def _known_holes(machine: Machine, way: str) -> Finding:
     if numbers == (0,):
         return ok("toolkit", word)
     version = ".".join(map(str, numbers))
+    if numbers == _TRIPS and machine.has("enroot"):
+        return warn(
+            "toolkit",
+            f"{version}, and enroot",
+            "its containers with GPUs do not start for whoever is not root (device rules)",
+            distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT),
+        )
     if numbers < _SAFE_TOOLKIT:
         return warn(
             "toolkit",
@@ -184,6 +192,15 @@ def _no_toolkit(machine: Machine) -> Finding:
             "nvidia-cdi-refresh.service has failed: the GPUs are described nowhere (CDI)",
             "no container with GPUs starts: unresolvable CDI devices",
             "sudo systemctl restart nvidia-cdi-refresh; why: journalctl -u nvidia-cdi-refresh",
+        )
+    named = '"nvidia"' in (machine.read("/etc/docker/daemon.json") or "")
+    rootless = "rootless" in told(machine, "SecurityOptions")  # and has a file of its own
+    if named and not rootless and configured.version(machine) > (0,):
+        return fail(
+            "toolkit",
+            "daemon.json names the NVIDIA runtime, and Docker has not read that yet",
+            "containers train on the CPU, without an error",
+            "sudo systemctl restart docker",
         )
     return fail(
         "toolkit",

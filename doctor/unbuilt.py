@@ -45,7 +45,7 @@ def examine(machine: Machine, on_bus: str) -> Finding:
             "a new kernel came without them, and what builds modules needs them",
             f"{headers}; then {again} && sudo modprobe nvidia; {CPU}",
         )
-    elif (found := building.broken(machine) or _for_another(machine)) is not None:
+    elif found := building.broken(machine) or _for_another(machine) or _never_built(machine):
         seen, why, build = found
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {CPU}")
     else:
@@ -61,6 +61,24 @@ def examine(machine: Machine, on_bus: str) -> Finding:
         why = "after a kernel upgrade its module may not have been built; else the kernel says why"
         build = f"sudo modprobe nvidia; sudo dmesg | tail; {build}"
     return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {CPU}")
+
+
+def _never_built(machine: Machine) -> tuple[str, str, str] | None:
+    """DKMS has the driver's sources, and no module for any kernel: seen, why, fix."""
+    said = machine.run("dkms", "status").out
+    found = re.search(r"^nvidia[^\n/,]*[/,] ?(\d[\d.]*)[^\n]*: added$", said, re.MULTILINE)
+    if found is None or not building.has_headers(machine):
+        return None
+    left, log_of = machine.free("/"), f"/var/lib/dkms/nvidia/{found.group(1)}/build/make.log"
+    full = f", and / has {left / 1e9:.1f} GB left" if left is not None and left < 1e9 else ""
+    return (
+        f"DKMS has {found.group(1)}, and has built no module of it for this kernel{full}",
+        "it did not build, or nobody asked for it; a kernel may be newer than the driver",
+        "make room on /, then "
+        * bool(full)
+        + "sudo dkms autoinstall && sudo modprobe nvidia; where"
+        f" it does not build, {log_of} says why: a newer driver, or boot the kernel of before",
+    )
 
 
 def _loads_at_boot(machine: Machine) -> str | None:

@@ -13,6 +13,10 @@ from host.machine import Machine
 _LOADS_NOTHING = ("/etc/enroot/enroot.conf", "/etc/apptainer", "/etc/singularity")
 
 
+_NOT_BY_ALL = "elsewhere the first program loads it; none in a container of {who} may"
+_AT_BOOT = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0, by a unit at each boot"
+
+
 def missing(machine: Machine, version: str) -> Finding | None:
     """It is not there, and no program will bring it."""
     if limits.in_container(machine.root) or kind.is_lxc(machine) or kind.is_apptainer(machine):
@@ -80,10 +84,8 @@ def _unloaded(machine: Machine, version: str) -> Finding | None:
             "elsewhere the first program loads it; on NixOS CUDA does not start (unknown error)",
             'sudo modprobe nvidia-uvm; for good boot.kernelModules = [ "nvidia-uvm" ];',
         )
-        if any(map(machine.exists, _LOADS_NOTHING)):
-            why = "elsewhere the first program loads it; none in a container of enroot or Apptainer"
-            why += " may"
-            fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0, by a unit at each boot"
+        if "nixos" not in distribution.names(machine):
+            why, fix = _NOT_BY_ALL.format(who="enroot or Apptainer"), _AT_BOOT
         return warn("driver", f"{version}; the module nvidia_uvm is not loaded", why, fix)
     if _not_built(machine):
         again = distribution.of(machine, distribution.BUILD, "install the driver anew")
@@ -109,6 +111,13 @@ def _unloaded(machine: Machine, version: str) -> Finding | None:
             "that loads it for whoever is not root: CUDA does not start (unknown error, 999)",
             "sudo modprobe nvidia_uvm; for good: install nvidia-modprobe, or echo nvidia_uvm | sudo"
             " tee /etc/modules-load.d/nvidia-uvm.conf",
+        )
+    if machine.has("podman") and not machine.has("docker"):  # whose daemon is root
+        return warn(
+            "driver",
+            f"{version}; the module nvidia_uvm is not loaded",
+            _NOT_BY_ALL.format(who="Podman without root"),
+            _AT_BOOT,
         )
     return None
 
