@@ -234,7 +234,8 @@ else
 usual   = $(filter file default undefined,$(origin CONFIG))
 resumed = $(and $(RUN),$(findstring --resume,$(value ARGS)),$(usual))
 # Nor does a misspelt run, or one that ended at once, become one of digits: fit refuses it.
-unsaid  = $(and $(resumed),$(filter configs/digits.yaml,$(CONFIG)))
+# Of several machines one may have the run's folder.
+unsaid  = $(and $(resumed),$(filter configs/digits.yaml,$(CONFIG)),$(if $(NODES),,one))
 own     = $(if $(resumed),$(shell test -f $(call quoted,RUN)/run.json || test -f $(call quoted,RUN)/sweep.json && echo yes))
 
 train: checked $(ENV)  ##1 train CONFIG; with RUN= into that directory, ARGS=--resume to go on

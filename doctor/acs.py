@@ -52,8 +52,10 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
     places = [f"/sys/bus/pci/devices/{card.address}/iommu_group/type" for card in cards]
     kinds = [kind for kind in map(machine.read, places) if kind]
     through = [kind for kind in kinds if kind.startswith("DMA")]
-    if not kinds and log.last(machine, "iommu: Default domain type: Translated"):
-        through = ["DMA"]  # kernels before 5.11 have no such file
+    # Older kernels have no such file; all print that line, also where no IOMMU is on.
+    grouped = bool(machine.names("/sys/kernel/iommu_groups"))
+    if not kinds and grouped and log.last(machine, "iommu: Default domain type: Translated"):
+        through = ["DMA"]
     if {"iommu=pt", "iommu.passthrough=1"} & {*line} or (kinds and not through):
         return None
     if "intel_iommu=on" in line:
@@ -65,11 +67,8 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
             " then NCCL_P2P_DISABLE=1",
         )
     arm = "CPU implementer" in (machine.read("/proc/cpuinfo") or "")  # whose IOMMU is made for it
-    if not through or arm:
+    if not through or arm or not _straight(machine):
         return None
-    if not _straight(machine):
-        # https://github.com/huggingface/transformers/issues/8628: none of 2080 Ti reads another.
-        return ok(_NAME, "by way of memory; where they hang together, iommu=pt may help")
     return warn(
         _NAME,
         "they reach each other over PCIe, and the IOMMU translates that",

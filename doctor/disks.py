@@ -40,17 +40,17 @@ def disk(machine: Machine) -> Finding:
             "what --model.compile true builds there cannot be loaded (failed to map segment)",
             f"sudo mount -o remount,exec {place}; or TMPDIR= a folder on another file system",
         )
+    if least < 5e9:
+        return warn("disk", seen, "a few checkpoints or a data set fill it", _ROOM)
     turning = _rotating(machine)
     if turning is not None:
         where, device = turning
         return warn(
             "disk",
-            f"{seen}; {where} is on {device}, which rotates",
+            f"{seen}; {where} is on {device}, which says that it rotates",
             "pictures are read in a new order each epoch, a hundred or two a second: GPUs wait",
             "put the data on an SSD; what fits into memory is read slowly once",
         )
-    if least < 5e9:
-        return warn("disk", seen, "a few checkpoints or a data set fill it", _ROOM)
     return ok("disk", seen)
 
 
@@ -137,16 +137,18 @@ def _allowed(machine: Machine, path: str) -> int | None:
 
 def _rotating(machine: Machine) -> tuple[str, str] | None:
     """The folder of the data, and the disk that it is on, where that disk turns."""
-    places = [machine.environ.get("DATA"), f"{machine.home}/data"]
-    if kind.is_guest(machine) or not nvidia.ask(machine)[1]:  # whose disks say so of themselves
+    place = machine.environ.get("DATA") or "data"
+    place = place if place.startswith("/") else f"{machine.home}/{place}"
+    # A guest's disks say so whatever they are.
+    if kind.is_guest(machine) or not nvidia.ask(machine)[1] or not machine.names(place):
         return None
-    for place in places:
-        device = _mount(machine, place)[0] if place and machine.exists(place) else ""
-        disk = re.fullmatch(r"/dev/(sd[a-z]+)\d*|/dev/(md\d+|dm-\d+)", device)
-        names = [name for name in disk.groups() if name] if disk else []
-        if names and (machine.read(f"/sys/block/{names[0]}/queue/rotational") or "").strip() == "1":
-            return str(place), device
-    return None
+    device = _mount(machine, place)[0]
+    if device.startswith("/dev/mapper/"):
+        device = machine.real(device)
+    disk = re.fullmatch(r"/dev/(?:(sd[a-z]+)\d*|(md\d+|dm-\d+))", device)
+    name = (disk.group(1) or disk.group(2)) if disk else ""
+    turns = (machine.read(f"/sys/block/{name}/queue/rotational") or "").strip() == "1"
+    return (place, device) if name and turns else None
 
 
 def _options(machine: Machine, path: str) -> list[str]:

@@ -194,8 +194,8 @@ def _called(app: nvidia.App) -> str:
 
 _STOP = "stop them: sudo fuser -v /dev/nvidia*"
 _OF_OTHERS = (
-    "on the host, sudo fuser -v /dev/nvidia* says who; other pods, where time slicing shares it,"
-    " which parts no memory: ask for a GPU of your own"
+    "on the host, sudo fuser -v /dev/nvidia* says who. In Kubernetes other pods may share this GPU"
+    " and its memory (time slicing): ask for one of your own"
 )
 
 

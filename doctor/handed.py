@@ -153,16 +153,17 @@ def _without_library(machine: Machine) -> tuple[str, str]:
         )
     if toolkit.is_snap(machine):
         return "Docker is a snap here, which does not see the driver's libraries", toolkit.NO_SNAP
-    look = "docker run --rm --gpus all ubuntu bash -c 'ldconfig; nvidia-smi -L'"
-    inside = f'ldconfig = "/sbin/ldconfig" in {CONFIG}, without the @'
-    if "libnvidia-ml.so" in machine.run("ldconfig", "-p").out:
-        return (
-            "the driver's libraries are on the host, and no container is told that it has them",
-            f"{look}   # where that finds the GPUs: {inside}",
-        )
+    why = "the toolkit does not find the driver's libraries on the host"
+    if machine.has("nvidia-ctk"):
+        return why, "sudo ldconfig"
+    # Toolkits before 1.10: https://github.com/jellyfin/jellyfin/issues/2722
+    newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
     return (
-        "the toolkit does not find the driver's libraries on the host",
-        f"sudo ldconfig; else {look}, and where that finds the GPUs: {inside}",
+        f"{why}, or an old one does not tell the container of them",
+        (
+            f"sudo ldconfig; else a newer toolkit: {newer}; or with this one ldconfig = "
+            f'"/sbin/ldconfig" in {CONFIG}, without the @'
+        ),
     )
 
 

@@ -70,7 +70,7 @@ def fabric(machine: Machine) -> Finding:
         or _slower(machine, up)
         or _worn(machine, up)
         or _hungry(machine)
-        or _ignored(machine)
+        or _ignored(machine, kind)
         or _trouble(machine, kind)
     )
     if trouble is None:
@@ -211,12 +211,13 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     return None
 
 
-def _ignored(machine: Machine) -> tuple[str, str, str] | None:
-    """Several machines train, and a variable has NCCL pass it over."""
-    if machine.environ.get("NCCL_IB_DISABLE") != "1" or not _is_one_of_several(machine):
+def _ignored(machine: Machine, kind: str) -> tuple[str, str, str] | None:
+    """Several machines train, and a variable has NCCL pass it over: not Amazon's, by a plugin."""
+    told = machine.environ.get("NCCL_IB_DISABLE", "")
+    if told in ("", "0") or kind == "EFA" or not _is_one_of_several(machine):
         return None
     return (
-        "; NCCL_IB_DISABLE=1",
+        f"; NCCL_IB_DISABLE={told}",
         "between machines NCCL goes over TCP, many times slower: that turns RoCE off, too",
         "unset NCCL_IB_DISABLE",
     )
@@ -224,5 +225,5 @@ def _ignored(machine: Machine) -> tuple[str, str, str] | None:
 
 def _is_one_of_several(machine: Machine) -> bool:
     """Whether several machines train together here, as make or Slurm was told."""
-    told = (machine.environ.get(name, "") for name in ("NODES", "SLURM_JOB_NUM_NODES"))
-    return any(count not in ("", "1") for count in told)
+    told = machine.environ.get("NODES") or machine.environ.get("SLURM_JOB_NUM_NODES", "")
+    return told not in ("", "1")

@@ -105,4 +105,8 @@ def _unit(machine: Machine) -> str:
     if found:
         return f"sudo cp {found[0]} /etc/systemd/system/ && "
     lacking = "could not be found" in machine.run("systemctl", "status", "nvidia-powerd").said
-    return "sudo nvidia-powerd &   # its package has no unit of it; with one, " if lacking else ""
+    if not lacking:
+        return ""
+    if not any(machine.exists(f"{place}/nvidia-powerd") for place in ("/usr/bin", "/usr/sbin")):
+        return "install nvidia-powerd, of the driver's own version, and "
+    return "after each boot sudo nvidia-powerd &, since its package has no unit; of one that has: "

@@ -20,10 +20,8 @@ def examine(machine: Machine) -> Finding:
         return _to_be_cut(machine, gpus) or ok("MIG", "off")
     empty = _without_instances(machine, cut)
     given = limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ
-    job = limits.in_job(machine.environ, machine.root)
-    if (given or job) and not empty:
-        whose = "this container" if given else "this job"
-        return ok("MIG", f"{whose} has an instance, a part of a GPU; a process gets one")
+    if given and not empty:
+        return ok("MIG", "this container has an instance, a part of a GPU")
     found = _not_given(machine, empty) or _half_way(machine, cut) or _uncut(machine, cut, gpus)
     if found is not None:
         return found

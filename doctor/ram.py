@@ -91,7 +91,7 @@ def ended_within(machine: Machine, seen: str) -> Finding | None:
     count, limit = limits.oom_kills(machine.root) or 0, limits.memory(machine.root)
     if limit is None or not count:
         return None
-    more = max(16, limit * 2 >> 30)  # GiB
+    more = max(16, min(limit * 2, limits.memory_total(machine.root) or limit * 2) >> 30)  # GiB
     fix = f"docker run --memory {more}g, or resources.limits.memory"
     if limits.in_job(machine.environ, machine.root):
         fix = f"--mem={more}G (or --mem-per-cpu) to sbatch and srun, or the like of your scheduler"

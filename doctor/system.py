@@ -117,8 +117,8 @@ def _few(machine: Machine, there: int) -> Finding | None:
     """Of a machine's many CPUs this process may use fewer than its GPUs need."""
     gpus, every = len(visible.seen(machine)), limits.online(machine.root) or 0
     # A job can have more of them for the asking.
-    asked = limits.in_job(machine.environ, machine.root) and there < 2 * _EACH * gpus
-    if not gpus or not (asked or (there < _EACH * gpus and every >= 2 * there)):
+    least = _EACH * (2 if limits.in_job(machine.environ, machine.root) else 1)
+    if not gpus or there >= least * gpus or every < 2 * there:
         return None
     fix = "taskset -p -c $$ says which; docker run without --cpuset-cpus, or a wider one"
     if machine.environ.get("SLURM_JOB_ID"):
@@ -129,7 +129,7 @@ def _few(machine: Machine, there: int) -> Finding | None:
         fix = "ask for more with the job: ncpus= of PBS, -n of LSF"
     return warn(
         "CPUs",
-        f"{there}{f' of {every}' * (every > there)}, for {gpus} GPU{'s' * (gpus > 1)}",
+        f"{there} of {every}, for {gpus} GPU{'s' * (gpus > 1)}",
         "loader processes share them with the trainers: the GPUs wait for data",
         fix,
     )

@@ -193,9 +193,10 @@ def _no_toolkit(machine: Machine) -> Finding:
             "no container with GPUs starts: unresolvable CDI devices",
             "sudo systemctl restart nvidia-cdi-refresh; why: journalctl -u nvidia-cdi-refresh",
         )
-    named = '"nvidia"' in (machine.read("/etc/docker/daemon.json") or "")
+    said = machine.read("/etc/docker/daemon.json") or ""
+    named = re.search(r'"runtimes"\s*:\s*\{[^}]*"nvidia"\s*:', said)
     rootless = "rootless" in told(machine, "SecurityOptions")  # and has a file of its own
-    if named and not rootless and configured.version(machine) > (0,):
+    if named and not rootless and machine.has("nvidia-container-runtime"):
         return fail(
             "toolkit",
             "daemon.json names the NVIDIA runtime, and Docker has not read that yet",

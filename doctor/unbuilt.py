@@ -64,20 +64,25 @@ def examine(machine: Machine, on_bus: str) -> Finding:
 
 
 def _never_built(machine: Machine) -> tuple[str, str, str] | None:
-    """DKMS has the driver's sources, and no module for any kernel: seen, why, fix."""
-    said = machine.run("dkms", "status").out
-    found = re.search(r"^nvidia[^\n/,]*[/,] ?(\d[\d.]*)[^\n]*: added$", said, re.MULTILINE)
-    if found is None or not building.has_headers(machine):
+    """DKMS has the driver's sources, and no module of it for any kernel: seen, why, fix."""
+    rows = re.findall(
+        r"^(nvidia(?:-(?:current|tesla|open|srv)[\w-]*)?)[/,] ?(\d[\d.]*)\b(.*)$",
+        machine.run("dkms", "status").out,
+        re.MULTILINE,
+    )
+    added = all(rest.endswith(": added") for _, _, rest in rows)
+    if not rows or not added or not building.has_headers(machine):
         return None
-    left, log_of = machine.free("/"), f"/var/lib/dkms/nvidia/{found.group(1)}/build/make.log"
+    name, version, _ = rows[0]
+    left, why = machine.free("/"), f"/var/lib/dkms/{name}/{version}/build/make.log"
     full = f", and / has {left / 1e9:.1f} GB left" if left is not None and left < 1e9 else ""
     return (
-        f"DKMS has {found.group(1)}, and has built no module of it for this kernel{full}",
+        f"DKMS has {version}, and has built no module of it{full}",
         "it did not build, or nobody asked for it; a kernel may be newer than the driver",
         "make room on /, then "
         * bool(full)
-        + "sudo dkms autoinstall && sudo modprobe nvidia; where"
-        f" it does not build, {log_of} says why: a newer driver, or boot the kernel of before",
+        + f"sudo dkms autoinstall && sudo modprobe nvidia; where it does not build, {why} says why:"
+        " a newer driver, or boot the kernel of before",
     )
 
 

@@ -13,10 +13,6 @@ from host.machine import Machine
 _LOADS_NOTHING = ("/etc/enroot/enroot.conf", "/etc/apptainer", "/etc/singularity")
 
 
-_NOT_BY_ALL = "elsewhere the first program loads it; none in a container of {who} may"
-_AT_BOOT = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0, by a unit at each boot"
-
-
 def missing(machine: Machine, version: str) -> Finding | None:
     """It is not there, and no program will bring it."""
     if limits.in_container(machine.root) or kind.is_lxc(machine) or kind.is_apptainer(machine):
@@ -61,6 +57,11 @@ def not_yet(machine: Machine) -> str:
     other = limits.in_container(machine.root) or kind.is_lxc(machine) or kind.is_jetson(machine)
     if other or not _not_loaded(machine) or machine.exists("/dev/nvidia-uvm"):
         return ""
+    if machine.has("podman") and not machine.has("docker"):
+        return (
+            "; nvidia_uvm is not loaded yet, which rootless Podman may not do: sudo nvidia-modprobe"
+            " -u -c=0 at each boot"
+        )
     return "; nvidia_uvm is not loaded yet: if CUDA says unknown error, sudo modprobe nvidia_uvm"
 
 
@@ -85,7 +86,9 @@ def _unloaded(machine: Machine, version: str) -> Finding | None:
             'sudo modprobe nvidia-uvm; for good boot.kernelModules = [ "nvidia-uvm" ];',
         )
         if "nixos" not in distribution.names(machine):
-            why, fix = _NOT_BY_ALL.format(who="enroot or Apptainer"), _AT_BOOT
+            why = "elsewhere the first program loads it; none in a container of enroot or Apptainer"
+            why += " may"
+            fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0, by a unit at each boot"
         return warn("driver", f"{version}; the module nvidia_uvm is not loaded", why, fix)
     if _not_built(machine):
         again = distribution.of(machine, distribution.BUILD, "install the driver anew")
@@ -111,13 +114,6 @@ def _unloaded(machine: Machine, version: str) -> Finding | None:
             "that loads it for whoever is not root: CUDA does not start (unknown error, 999)",
             "sudo modprobe nvidia_uvm; for good: install nvidia-modprobe, or echo nvidia_uvm | sudo"
             " tee /etc/modules-load.d/nvidia-uvm.conf",
-        )
-    if machine.has("podman") and not machine.has("docker"):  # whose daemon is root
-        return warn(
-            "driver",
-            f"{version}; the module nvidia_uvm is not loaded",
-            _NOT_BY_ALL.format(who="Podman without root"),
-            _AT_BOOT,
         )
     return None
 

@@ -88,10 +88,10 @@ def _cut_short(machine: Machine) -> Finding | None:
     asked = machine.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in asked.split(",")]
     seen = len(visible.seen(machine))
-    parts = machine.run("nvidia-smi", "-L").out.count("\n  MIG ")
-    if len(names) <= parts:  # they count MIG's instances
-        return None
     if not 0 < seen < len(names) or not all(name.isdecimal() for name in names):
+        return None
+    instances = machine.run("nvidia-smi", "-L").out.count("\n  MIG ")
+    if all(int(name) < instances for name in names):  # a job's, of which each process takes one
         return None
     return fail(
         _NAME,

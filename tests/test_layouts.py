@@ -118,8 +118,8 @@ def test_what_lies_beside_class_folders_is_told(tmp_path) -> None:
     [
         ({"images": PNG}, "labels.json", "if labels.json has the classes, write a labels.csv from"),
         ({"train": PNG, "test": ["t{n}.png"]}, "trainLabels.csv",
-         "if trainLabels.csv has the classes (its columns are what, who): --data.root"),
-        ({".": ["cat.{n}.png"]}, "who.tsv", "if who.tsv has the classes (its columns are"),
+         "if trainLabels.csv has the classes (its first line: what, who): --data.root"),
+        ({".": ["cat.{n}.png"]}, "who.tsv", "if who.tsv has the classes (its first line:"),
         ({"wrapped/data/cat": PNG, "wrapped/data/dog": PNG}, "notes.md",
          "name it: --data.root {root}/wrapped/data; data.root is the DIR"),
     ],
@@ -196,7 +196,7 @@ def test_columns_that_mean_something_are_told(tmp_path) -> None:
     for said in (
         "labels.csv has a column patient_id: pictures of the same one may be in training and in",
         "labels.csv has a column exclude, which is not read: all rows are trained on",
-        "labels.csv has a column weight, which is not read: each row counts once",
+        "labels.csv has a column weight, which is not read: each row counts alike",
         "labels.csv has boxes, which are not read",
     ):
         assert any(said in doubt for doubt in found), (said, found)

@@ -190,11 +190,18 @@ def test_a_finished_run_is_left_as_it_is(finished, cli) -> None:
 def test_a_run_begins_with_an_experiment_or_not_at_all(finished, tmp_path, cli) -> None:
     (tmp_path / "early").mkdir()  # as a kill in the first second leaves it
     for name in ("early", finished.name + "x"):
-        done = cli("fit", "--run", finished.with_name(name), "--resume", "--optim.lr", 0.1)
+        done = cli(
+            "fit",
+            "--run",
+            (tmp_path if name == "early" else finished.parent) / name,
+            "--resume",
+            "--optim.lr",
+            0.1,
+        )
         assert done.code == 2
         assert "holds no run to go on with" in one_line(done.err)
         assert "its experiment: CONFIG=FILE" in done.err
-        assert (f"did you mean {finished.name}?" in done.err) is (name != "early")
+        assert (f"did you mean {finished}?" in done.err) is (name != "early")
 
 
 def test_knobs_that_do_not_decide_the_result_may_change_on_resume(finished, cli) -> None:

@@ -118,7 +118,7 @@ def test_a_list_beside_one_folder_of_pictures_comes_first_with_its_columns(tmp_p
     refused(
         tmp_path,
         r"has one class, images, .* → if labels.csv has the classes"
-        r" \(its columns are diagnosis, id_code\): --data.root \S+/labels.csv .*; or put the",
+        r" \(its first line: diagnosis, id_code\): --data.root \S+/labels.csv .*; or put the",
     )
 
 

@@ -34,12 +34,12 @@ def folder(config: Data) -> Path:
     """
     if config.cache_dir is not None:
         named = Path(config.cache_dir)
-        for path in (named, *named.parents):
-            if path.exists() and not path.is_dir():
-                raise DataError(
-                    f"data.cache_dir is {named}, but {path} is a file",
-                    "name a folder, or drop it: what is kept then lies below ~/.cache",
-                )
+        file = next((path for path in (named, *named.parents) if path.is_file()), None)
+        if file is not None:
+            raise DataError(
+                f"data.cache_dir is {named}, but {file} is a file",
+                "name a folder, or drop it: what is kept then lies below ~/.cache",
+            )
         return named
     home = os.environ.get("XDG_CACHE_HOME")
     try:

@@ -21,6 +21,7 @@ _CALLED = {
     "check_val_every_n_epoch": "eval.every",
     "eval_steps": "eval.every",
     "val_interval": "eval.every",
+    "val_steps": "eval.every",
     "save_steps": "checkpoint.every",
     "save_period": "checkpoint.every",
     "save_total_limit": "checkpoint.keep",
@@ -197,7 +198,10 @@ _OTHERWISE |= dict.fromkeys(
 )
 _OTHERWISE["num_nodes"] = _OTHERWISE["nnodes"] = "did you mean make's NODES=?"
 _OTHERWISE["num_classes"] = "the data says how many classes there are"
-_OTHERWISE["drop"] = _OTHERWISE["dropout"] = "dropout is a part of a model of your own"
+_OTHERWISE["drop_last"] = "no picture is dropped: batches run on from one epoch into the next"
+_OTHERWISE["drop"] = _OTHERWISE["dropout"] = _OTHERWISE["drop_rate"] = (
+    "dropout is a part of a model of your own"
+)
 _OTHERWISE["shuffle"] = "pictures to train on are always shuffled"
 _OTHERWISE["tensorboard"] = "TensorBoard's files are always written"
 _OTHERWISE["sync_bn"] = "batch norm sees one lane, on any number of GPUs: did you mean --lanes?"

@@ -184,7 +184,9 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
         one = short(repr(given if given != {} else first["input"]))
         return UsageError(f"{where}: {name} has two values, and not {one}{more}", "give both")
     usual, too_large = f"give {name} such a value", first["type"] == "less_than_equal"
-    if first["type"] == "float_parsing" and re.fullmatch(r"-?\d+,\d+", str(first["input"])):
+    # Not 12,500, which may be thousands.
+    comma = re.fullmatch(r"-?(0,\d+|\d+,(\d{1,2}|\d{4,}))", str(first["input"]))
+    if first["type"] == "float_parsing" and comma:
         usual = f"write {first['input'].replace(',', '.')}"
     return UsageError(
         f"{where}: {name} = {short(repr(first['input']))}: {text}{more}",

@@ -56,7 +56,7 @@ def _called_alike(path: Path) -> Path | None:
     """The experiment that may be meant: beside a file that is not there, or of ours."""
     places = (Path("configs"), path.parent)
     known = {file.stem: file for place in places for file in place.glob("*.yaml")}
-    near = get_close_matches(path.stem, known, n=1, cutoff=0.5)
+    near = get_close_matches(path.stem, known, n=1, cutoff=0.6)
     return known[near[0]] if near else None
 
 

@@ -1,5 +1,6 @@
 """A checkpoint in the formats that are asked for, each checked on pictures."""
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from host import dotted
+from host.dotted import is_path
 from host.errors import DataError, HostError, LockstepError, UsageError, first_line
 from train import trained
 from train.config import Config
@@ -51,7 +53,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Removed:
-    """A file of an earlier export, of other weights than those that stand beside it now."""
+    """A file of an earlier export, of other weights or code than those that stand beside it now."""
 
     file: Path
 
@@ -77,7 +79,7 @@ def export(
 ) -> Iterator[Checked | Failed | Removed]:
     """Write a checkpoint in each of these formats, with config.json and README.md beside them.
 
-    An earlier export's files of the same weights stay; of other weights, they are removed.
+    An earlier export's files of the same weights and code stay; others are removed.
 
     Args:
         path: of the checkpoint.
@@ -149,9 +151,17 @@ def export(
 
 
 def _written(config: Config, facts: Facts) -> dict[str, Any]:
-    """What config.json says; and the user's code, since with another one it is another model."""
-    code = {"own_code": provenance.own_code(config)} if config.own_code else {}
-    return card.config_json(config, facts, preprocessing(config, facts)) | code
+    """What config.json says; and of which code a model of the user's own is."""
+    written = card.config_json(config, facts, preprocessing(config, facts))
+    package = config.model.name.partition(":")[0].split(".")[0]
+    files = {
+        name: sha256
+        for name, sha256 in provenance.own_code(config).items()
+        if is_path(config.model.name) and name.split(".")[0] == package
+    }
+    if files:
+        written[place.CODE] = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+    return written
 
 
 @contextmanager

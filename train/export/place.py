@@ -11,6 +11,8 @@ NAMES = {"safetensors": "model.safetensors", "onnx": "model.onnx", "pt2": "model
 PATTERNS = [f"{name}*" for name in NAMES.values()]
 """Of the names of all files with weights: large ones are in parts."""
 CONFIG, CARD = "config.json", "README.md"
+CODE = "code_sha256"
+"""Of the user's code that a model of his is made by, in config.json."""
 _WEIGHTS = re.compile(r"^\| weights, SHA-256 \| `([0-9a-f]{64})` \|$", re.MULTILINE)
 
 
@@ -50,7 +52,9 @@ def others(
     """
     try:
         said = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        same = _of(folder) == sha256 and said == json.loads(json.dumps(written))
+        now = json.loads(json.dumps(written))
+        said.setdefault(CODE, now.get(CODE))  # earlier ones do not say it
+        same = _of(folder) == sha256 and said == {CODE: None, **now}
     except (OSError, ValueError):
         same = False
     rest = [p for p in weights(folder) if not any(p.name.startswith(name) for name in done)]

@@ -5,11 +5,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from host.errors import UsageError, nearest
+from host.errors import UsageError
 from train.config import Config
 from train.experiment import batch, load
 from train.numerics import variables
 from train.process import interrupt
+from train.record import rundir
 
 LAUNCHED = True
 KNOBS = True
@@ -30,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         const=True,
         metavar="DIR",
         help="continue DIR, or --run's directory, or the newest unfinished run of this name; "
-        "with --run, start where there is nothing to continue",
+        "with --run and --config, start where there is nothing to continue",
     )
 
 
@@ -46,15 +47,21 @@ def experiment(options: argparse.Namespace, knobs: dict[str, Any]) -> Config:
         run = options.resume if isinstance(options.resume, str) else options.run
         own = Path(run) / "config.yaml" if run is not None else None
         file = own if own is not None and own.exists() else None
-        if file is None and run is not None and not (Path(run) / "run.json").exists():
-            beside = [path.parent.name for path in Path(run).parent.glob("*/run.json")]
-            near = nearest(Path(run).name, beside, like=0.8)
-            raise UsageError(
-                f"{run} holds no run to go on with{near}",
-                "name a run that there is; or, to begin one there, its experiment: CONFIG=FILE"
-                " (without make, --config FILE)",
-            )
+        if file is None and options.resume is True and options.run is not None:
+            _check_begun(options.run)
     return load(file, knobs)
+
+
+def _check_begun(run: Path) -> None:
+    """Refuse to begin what nobody has described: it would be an experiment of defaults."""
+    if (run / "sweep.json").exists():
+        raise UsageError(f"{run} is a sweep, and no run", "make sweep goes on with it")
+    if not (run / "run.json").exists():
+        raise UsageError(
+            f"{run} holds no run to go on with",
+            f"{rundir.name_one(run)}; to begin one there, name its experiment: CONFIG=FILE (without"
+            " make, --config FILE)",
+        )
 
 
 def lanes(config: Config) -> int:

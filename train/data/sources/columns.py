@@ -37,7 +37,7 @@ _LEAVES_OUT = re.compile(
     r"(to_?)?(exclude|excluded|ignore|ignored|skip|drop|remove|bad|corrupt|corrupted|use|keep)",
     re.IGNORECASE,
 )
-_WEIGHS = re.compile(r"((sample|loss|class)[ _-]?)?weights?", re.IGNORECASE)
+_WEIGHS = re.compile(r"(sample|loss|class)[ _-]?weights?|weights?", re.IGNORECASE)
 _BOX = {"xmin", "ymin", "xmax", "ymax", "bbox", "x_min", "y_min", "x_max", "y_max"}
 _BITS = ("0", "1", "0.0", "1.0")
 _SHOWN = 12  # columns, in a message
@@ -120,7 +120,7 @@ def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:
             yield f"{path.name} has a column {name}, which is not read: all rows are trained on"
     for name in filter(_WEIGHS.fullmatch, others):
         if len({str(row.get(name)) for row in rows}) > 1:
-            yield f"{path.name} has a column {name}, which is not read: each row counts once"
+            yield f"{path.name} has a column {name}, which is not read: each row counts alike"
     if any(name.lower() in _BOX for name in others):
         yield f"{path.name} has boxes, which are not read: whole pictures are trained on"
     nobody = {str(row.get(read.label)) for row in rows} - {""}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from host import regular
 from host.errors import DataError
-from host.text import some
+from host.text import short, some
 from train.data.sources.walk import LISTS, entries, has_suffix
 
 _NAMED = re.compile(r"(.*?[^\W\d_].*?)[ ._-]*\(?\d+\)?")  # cat.1, great_pyrenees_12, dog (3)
@@ -106,9 +106,10 @@ def _headless(path: Path) -> bool:
 
 
 def _columns(path: Path) -> str:
-    """What a list calls its columns: (its columns are id, diagnosis)."""
-    cells = list(filter(None, _cells(path)))
-    return f" (its columns are {some(cells)})" if len(cells) > 1 else ""
+    """What a list most likely calls its columns: (its first line: id, diagnosis)."""
+    cells = [short(cell) for cell in _cells(path) if cell]
+    odd = any("\0" in cell or "\ufffd" in cell for cell in cells)
+    return f" (its first line: {some(cells)})" if len(cells) > 1 and not odd else ""
 
 
 def _cells(path: Path) -> list[str]:
