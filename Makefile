@@ -58,6 +58,14 @@ near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \
 $(error make has no target $(strange)$(if $(findstring /,$(strange)),,$(near)) → $(if $(wildcard $(strange)),name it with $(if $(filter %.yaml %.yml,$(strange)),CONFIG=$(strange),$(if $(wildcard $(strange)/run.json),RUN=$(strange),ARGS="$(strange)")); or )$(if $(filter command,$(origin ARGS)),quote what has spaces: ARGS="…"; or )see `make help`)
 endif
 
+none := clean conformance format image image-twice lint pin-images ready schema shell tensorboard
+vain := $(firstword $(foreach v,ARGS RUN CONFIG N,$(if $(filter command,$(origin $(v))),$(v))))
+ifneq ($(and $(MAKECMDGOALS),$(vain)),)
+ifeq ($(filter-out $(none),$(MAKECMDGOALS)),)
+$(error make $(firstword $(MAKECMDGOALS)) takes no $(vain), and would do nothing with it → leave it out)
+endif
+endif
+
 # Values are text: neither make nor the shell is to run what stands in one. So each is taken as it
 # was written, stands in single quotes wherever a shell reads it, and is one line.
 define break

@@ -149,6 +149,13 @@ def test_a_variable_that_make_does_not_know_is_an_error(word, says, tmp_path) ->
         assert says in said
 
 
+def test_a_target_that_takes_no_words_refuses_them(tmp_path) -> None:
+    for word in ("ARGS=--port 1", "RUN=runs/a"):
+        code, said = make_says(tmp_path, "make", "tensorboard", word)
+        assert code == 2
+        assert f"make tensorboard takes no {word[:4].strip('=')}, and would do nothing with" in said
+
+
 def test_a_knob_that_stands_before_make_is_warned_of(tmp_path) -> None:
     for goal, told, warned in (
         ("train", ["SEED=3", "EPOCHS=2"], True), ("train", [], False), ("runs", ["SEED=3"], False)

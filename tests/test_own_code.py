@@ -176,7 +176,7 @@ def test_it_trains_to_the_same_bits_resumes_and_is_reproduced(mine) -> None:
         ("model.name", "mine.nets:bild", "has no function bild; did you mean build?"),
         ("model.name", "mine.netz:build", "mend the name; did you mean mine.nets?"),
         ("model.name", "nine.nets:build", "put nine into this folder, or a link to it"),
-        ("optim.loss", "mine.losses:mean", "returned [] for 4 samples → return the loss of each"),
+        ("optim.loss", "mine.losses:mean", "returned one number for 4 samples → return"),
         ("optim.loss", "mine.losses:words", "returned str for 4 samples"),
         ("optim.loss", "mine.losses:both", "a tensor [B], and nothing beside it"),
         ("optim.loss", "mine.losses:rooted", "the model calls sqrt, which other makers"),

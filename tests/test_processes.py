@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -88,6 +89,22 @@ def test_a_signal_to_the_launch_saves_and_stops(tmp_path, cpus, number) -> None:
     assert not [p for p in before if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     newest = max(p.name for p in (run / "checkpoints").glob("step-*"))
     assert int(newest.removeprefix("step-")) == result(run)["steps"]
+
+
+@pytest.mark.parametrize("cpus", ["1", "2"])
+def test_a_run_that_is_finished_ends_well_whatever_comes_then(tmp_path, cpus) -> None:
+    """Ctrl-C, twice, while the report is drawn."""
+    run = tmp_path / "run"
+    few = ["--max_steps", "4"]
+    child = start("-m", "train.launch", "fit", *DIGITS, *few, "--run", str(run), CPUS=cpus)
+    assert child.stdout is not None
+    assert any("result in" in line for line in child.stdout)
+    for process in [*psutil.Process(child.pid).children(recursive=True), child]:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGINT)
+    code, err = finish(child)
+    assert code == 0, err
+    assert result(run)["status"] == "finished"
 
 
 def listens(pid: int) -> bool:

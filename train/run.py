@@ -70,6 +70,7 @@ def fit(
             elif runtime.main:
                 print(printable(f"{claim.path} is finished: there is nothing left to do"))
     elastic.done()
+    outcome.finished()
 
 
 def _train(
@@ -93,6 +94,7 @@ def _train(
         if parts.recorder:
             table.write(claim.path / table.FILE, data.validation, data.classes, metrics.outcomes)
             manifest.finish(claim.path, result)
+            outcome.finished()  # who cannot wait for the report has the result
             print(printable(summary.closing(claim.path, result)), flush=True)
             if config.log.report:
                 _report(claim.path, config, data, parts.recorder.online)

@@ -184,6 +184,8 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
         one = short(repr(given if given != {} else first["input"]))
         return UsageError(f"{where}: {name} has two values, and not {one}{more}", "give both")
     usual, too_large = f"give {name} such a value", first["type"] == "less_than_equal"
+    if first["type"] in ("bool_parsing", "bool_type"):
+        usual = "write true or false"
     # Not 12,500, which may be thousands.
     comma = re.fullmatch(r"-?(0,\d+|\d+,(\d{1,2}|\d{4,}))", str(first["input"]))
     if first["type"] == "float_parsing" and comma:

@@ -78,7 +78,7 @@ def _checked(function: Loss, name: str, logits: Tensor, labels: Tensor) -> Tenso
     found = function(logits, labels)
     if not isinstance(found, Tensor) or found.shape != labels.shape:
         alone = isinstance(found, Tensor)
-        shape = list(found.shape) if alone else type(found).__name__
+        shape = (list(found.shape) or "one number") if alone else type(found).__name__
         other = "no mean: reduction='none'" if alone else "nothing beside it"
         raise UsageError(
             f"optim.loss {name} returned {shape} for {len(labels)} samples",

@@ -25,11 +25,13 @@ class Outcome:
         begun: whether anything was: from then on there is something to save.
         error: how it ended, where it did not end well.
         shown: whether a trainer has printed that.
+        finished: whether there is nothing left to do.
     """
 
     begun: bool
     error: LockstepError | None
     shown: bool = False
+    finished: bool = False
 
     @property
     def known(self) -> bool:
@@ -79,6 +81,12 @@ def begun() -> None:
         _write({"begun": True})
 
 
+def finished() -> None:
+    """Say that all is done: a signal that comes from now on stops nothing."""
+    if launcher.local_rank() == 0:
+        _write({"begun": True, "finished": True})
+
+
 def again() -> None:
     """Take back how it ended: it goes on."""
     if told().error is not None:
@@ -102,7 +110,7 @@ def read(path: Path) -> Outcome:
     except (OSError, ValueError):
         return Outcome(False, None)
     error = from_fields(found) if "problem" in found else None
-    return Outcome(True, error, found.get("shown", False))
+    return Outcome(True, error, found.get("shown", False), found.get("finished", False))
 
 
 def _write(content: dict[str, Any]) -> None:

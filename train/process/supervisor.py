@@ -148,6 +148,8 @@ def _code(code: int, said: outcome.Outcome, *, killed: bool, asked: bool) -> int
         if code != 0 and not said.shown:
             print(said.error.line(), file=sys.stderr)
         return said.error.code
+    if asked and said.finished:
+        return 0
     if asked and not said.begun and code != 0:
         error = too_early()
         print(error.line(), file=sys.stderr)

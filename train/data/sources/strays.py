@@ -52,11 +52,13 @@ def find(rows: dict[str, list[Row]], root: Path, walk: Walk) -> list[str]:
 def mended(named: str, walk: Walk) -> str:
     """How the paths of a list are mended, where none leads to a picture."""
     alike = (Path(named).name, Path(named).stem)
-    found = (n for n in walk.pictures if Path(n).name in alike or Path(n).stem in alike)
-    near = next(found, None)
-    if near is None:
+    found = [n for n in walk.pictures if Path(n).name in alike or Path(n).stem in alike]
+    if not found:
         return "mend their paths, or take the list away"
-    return f"write paths from the list's folder, with what they end in: {near}, not {named}"
+    which = f" (and {found[1]} is called so, too)" if found[1:] else ""
+    return (
+        f"write paths from the list's folder, with what they end in: {found[0]}{which}, not {named}"
+    )
 
 
 def check_undivided(root: Path, rows: dict[str, list[Row]]) -> None:
