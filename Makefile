@@ -59,7 +59,7 @@ $(error make has no target $(strange)$(if $(findstring /,$(strange)),,$(near)) â
 endif
 
 none := clean conformance format image image-twice lint pin-images ready schema shell tensorboard
-vain := $(firstword $(foreach v,ARGS RUN CONFIG N,$(if $(filter command,$(origin $(v))),$(v))))
+vain := $(firstword $(foreach v,ARGS RUN CONFIG N,$(if $(and $(value $(v)),$(filter command,$(origin $(v)))),$(v))))
 ifneq ($(and $(MAKECMDGOALS),$(vain)),)
 ifeq ($(filter-out $(none),$(MAKECMDGOALS)),)
 $(error make $(firstword $(MAKECMDGOALS)) takes no $(vain), and would do nothing with it â†’ leave it out)
