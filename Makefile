@@ -58,14 +58,6 @@ near  := $(shell $(PYTHON) -c 'import sys; from host.errors import nearest; \
 $(error make has no target $(strange)$(if $(findstring /,$(strange)),,$(near)) → $(if $(wildcard $(strange)),name it with $(if $(filter %.yaml %.yml,$(strange)),CONFIG=$(strange),$(if $(wildcard $(strange)/run.json),RUN=$(strange),ARGS="$(strange)")); or )$(if $(filter command,$(origin ARGS)),quote what has spaces: ARGS="…"; or )see `make help`)
 endif
 
-none := clean conformance format image image-twice lint pin-images ready schema shell tensorboard
-vain := $(firstword $(foreach v,ARGS RUN CONFIG N,$(if $(and $(value $(v)),$(filter command,$(origin $(v)))),$(v))))
-ifneq ($(and $(MAKECMDGOALS),$(vain)),)
-ifeq ($(filter-out $(none),$(MAKECMDGOALS)),)
-$(error make $(firstword $(MAKECMDGOALS)) takes no $(vain), and would do nothing with it → leave it out)
-endif
-endif
-
 # Values are text: neither make nor the shell is to run what stands in one. So each is taken as it
 # was written, stands in single quotes wherever a shell reads it, and is one line.
 define break
@@ -162,6 +154,13 @@ ifneq ($(and $(filter CONFIG,$(told)),$(filter $(past),$(goals))),)
 ifeq ($(filter-out $(past),$(goals)),)
 $(error CONFIG does nothing with make $(firstword $(goals)), since a run has an experiment of its own → take it away)
 endif
+endif
+
+none   := clean conformance format image image-twice lint pin-images ready schema shell tensorboard
+idle   := $(if $(and $(filter ARGS,$(told)),$(value ARGS),$(if $(filter-out $(none),$(MAKECMDGOALS)),,no)),ARGS)
+idle   := $(or $(idle),$(if $(and $(filter CONFIG,$(told)),$(if $(filter-out $(none) knobs,$(MAKECMDGOALS)),,no)),CONFIG))
+ifneq ($(and $(MAKECMDGOALS),$(idle)),)
+$(error $(idle) does nothing with make $(firstword $(MAKECMDGOALS)) → take it away)
 endif
 
 # Neither trains nor measures anything on several processes, on GPUs or in another precision.

@@ -150,10 +150,14 @@ def test_a_variable_that_make_does_not_know_is_an_error(word, says, tmp_path) ->
 
 
 def test_a_target_that_takes_no_words_refuses_them(tmp_path) -> None:
-    for word in ("ARGS=--port 1", "RUN=runs/a"):
-        code, said = make_says(tmp_path, "make", "tensorboard", word)
+    for goal, word in (
+        ("tensorboard", "ARGS=--port 1"), ("tensorboard", "RUN=runs/a"), ("lint", "ARGS=a,b (c)"),
+        ("knobs", "CONFIG=configs/cifar10.yaml"),
+    ):  # fmt: skip
+        code, said = make_says(tmp_path, "make", goal, word)
         assert code == 2
-        assert f"make tensorboard takes no {word[:4].strip('=')}, and would do nothing with" in said
+        assert f"{word.split('=')[0]} does nothing with make {goal} → take it away" in said
+    assert make_says(tmp_path, "make", "-n", "clean", "ARGS=")[0] == 0
 
 
 def test_a_knob_that_stands_before_make_is_warned_of(tmp_path) -> None:
