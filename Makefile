@@ -156,7 +156,7 @@ $(error CONFIG does nothing with make $(firstword $(goals)), since a run has an 
 endif
 endif
 
-none   := clean conformance format image image-twice lint pin-images ready schema shell tensorboard
+none   := clean conformance format image image-twice lint pin-images schema shell tensorboard
 idle   := $(if $(and $(filter ARGS,$(told)),$(value ARGS),$(if $(filter-out $(none),$(MAKECMDGOALS)),,no)),ARGS)
 idle   := $(or $(idle),$(if $(and $(filter CONFIG,$(told)),$(if $(filter-out $(none) knobs,$(MAKECMDGOALS)),,no)),CONFIG))
 ifneq ($(and $(MAKECMDGOALS),$(idle)),)

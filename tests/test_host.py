@@ -158,6 +158,7 @@ def test_a_target_that_takes_no_words_refuses_them(tmp_path) -> None:
         assert code == 2
         assert f"{word.split('=')[0]} does nothing with make {goal} → take it away" in said
     assert make_says(tmp_path, "make", "-n", "clean", "ARGS=")[0] == 0
+    assert make_says(tmp_path, "make", "-n", "ready", "ARGS=-k own")[0] == 0  # test-container's
 
 
 def test_a_knob_that_stands_before_make_is_warned_of(tmp_path) -> None:
