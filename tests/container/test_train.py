@@ -190,7 +190,8 @@ def test_a_package_of_one_s_own(checkout, tmp_path) -> None:
     (package / "__init__.py").write_text(MINE)
     knobs = "--model.name mine:build --data.source mine:tables --optim.loss mine:loss"
     knobs += " --optim.label_smoothing 0 --epochs 80 --checkpoint.every 20"
-    words = ["make", "train", "RUN=runs/mine", f"ARGS={knobs} --resume"]
+    words = ["make", "train", "CONFIG=configs/digits.yaml", "RUN=runs/mine"]
+    words += [f"ARGS={knobs} --resume"]
     refused = checkout.run(*words, "CPUS=1")
     assert "put mine into the checkout, or name where it is: CODE=DIR/mine" in refused.said
     compose = ["docker", "compose", "run", "--rm", "train", "fit", *knobs.split()[:2]]
