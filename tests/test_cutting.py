@@ -125,6 +125,19 @@ class Looks(nn.Module):
         return self.last(x) * scale
 
 
+class Recurs(nn.Module):
+    """torch's recurrent layers keep a list of their weights beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.middle = nn.GRU(8, 16, batch_first=True), nn.Linear(16, 16)
+        self.last = nn.Linear(16, 10)
+
+    def forward(self, x):
+        x, _ = self.gru(x[:, 0])
+        return self.last(self.middle(x[:, -1]).relu())
+
+
 @pytest.mark.parametrize(
     ("model", "told", "words"),
     [
@@ -135,6 +148,7 @@ class Looks(nn.Module):
         (Skip, "flat", "flat, which has nothing before it"),
         (Skip, "head,up", "head,up do not begin in this order"),
         (Looks, "last", "cannot be cut at last"),
+        (Recurs, "middle", "cut at middle: the recurrent layer gru stands before that"),
         (Skip, "5", "the model has not so many places where it can be cut"),
     ],
 )

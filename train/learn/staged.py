@@ -53,7 +53,7 @@ def choose(
         if cuts is None:
             raise UsageError(
                 f"{wanted.words}: the model has not so many places where it can be cut{last}",
-                "use ACCELERATE=fsdp, or fewer stages",
+                "use ACCELERATE=fsdp" + ", or fewer stages" * (wanted.count > 2),
             )
         found = cutting.stages(tries.model, seen, cuts)
         try:
@@ -94,6 +94,13 @@ def check(tries: Tries, stages: Stages, traits: Traits) -> None:
         tries.forget_gradients()
         tries.kept.put_back()
     path = attributes.difference(held, attributes.picture(tries.model))
+    if path is not None and "._flat_weights" in path:  # a list of torch's own, beside them
+        layer = path.partition("._flat_weights")[0]
+        raise UsageError(
+            f"the model cannot be cut at {' and '.join(stages.cuts)}: the recurrent layer {layer}"
+            " stands before that",
+            "name a module before it; or STAGES=2, which looks for one; or leave STAGES out",
+        )
     if path is not None:
         raise UsageError(
             f"the model, cut at {' and '.join(stages.cuts)}, remembers another {path} than whole",
