@@ -192,16 +192,11 @@ _OTHERWISE |= dict.fromkeys(
     ("test_only", "eval_only", "evaluate", "validate", "do_eval"),
     "a run's weights are measured by `make eval`",
 )
-_OTHERWISE |= dict.fromkeys(
-    ("deepspeed", "fsdp", "strategy"),
-    "did you mean make's ACCELERATE=, with a file of configs/accelerate?",
-)
+_OTHERWISE |= dict.fromkeys(("deepspeed", "fsdp", "strategy"), "did you mean make's ACCELERATE=?")
 _OTHERWISE["num_nodes"] = _OTHERWISE["nnodes"] = "did you mean make's NODES=?"
 _OTHERWISE["num_classes"] = "the data says how many classes there are"
 _OTHERWISE["drop_last"] = "no picture is dropped: batches run on from one epoch into the next"
-_OTHERWISE["drop"] = _OTHERWISE["dropout"] = _OTHERWISE["drop_rate"] = (
-    "dropout is a part of a model of your own"
-)
+_OTHERWISE |= dict.fromkeys(("drop", "drop_rate", "dropout"), "dropout is in a model of your own")
 _OTHERWISE["shuffle"] = "pictures to train on are always shuffled"
 _OTHERWISE["tensorboard"] = "TensorBoard's files are always written"
 _OTHERWISE["sync_bn"] = "batch norm sees one lane, on any number of GPUs: did you mean --lanes?"
