@@ -145,8 +145,8 @@ def _rotating(machine: Machine) -> tuple[str, str] | None:
     device = _mount(machine, place)[0]
     if device.startswith("/dev/mapper/"):
         device = machine.real(device)
-    disk = re.fullmatch(r"/dev/(?:(sd[a-z]+)\d*|(md\d+|dm-\d+))", device)
-    name = (disk.group(1) or disk.group(2)) if disk else ""
+    found = re.fullmatch(r"/dev/(?:(sd[a-z]+)\d*|(md\d+|dm-\d+))", device)
+    name = (found.group(1) or found.group(2)) if found else ""
     turns = (machine.read(f"/sys/block/{name}/queue/rotational") or "").strip() == "1"
     return (place, device) if name and turns else None
 

@@ -53,8 +53,9 @@ def others(
     try:
         said = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         now = json.loads(json.dumps(written))
-        said.setdefault(CODE, now.get(CODE))  # earlier ones do not say it
-        same = _of(folder) == sha256 and said == {CODE: None, **now}
+        if isinstance(said, dict) and CODE not in said:  # earlier exports do not say it
+            now.pop(CODE, None)
+        same = _of(folder) == sha256 and said == now
     except (OSError, ValueError):
         same = False
     rest = [p for p in weights(folder) if not any(p.name.startswith(name) for name in done)]
