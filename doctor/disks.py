@@ -42,12 +42,11 @@ def disk(machine: Machine) -> Finding:
         )
     if least < 5e9:
         return warn("disk", seen, "a few checkpoints or a data set fill it", _ROOM)
-    turning = _rotating(machine)
-    if turning is not None:
-        where, device = turning
+    device = _rotating(machine)
+    if device is not None:
         return warn(
             "disk",
-            f"{seen}; {where} is on {device}, which says that it rotates",
+            f"{seen}; the data is on {device}, which says that it rotates",
             "pictures are read in a new order each epoch, a hundred or two a second: GPUs wait",
             "put the data on an SSD; what fits into memory is read slowly once",
         )
@@ -135,8 +134,8 @@ def _allowed(machine: Machine, path: str) -> int | None:
     return None
 
 
-def _rotating(machine: Machine) -> tuple[str, str] | None:
-    """The folder of the data, and the disk that it is on, where that disk turns."""
+def _rotating(machine: Machine) -> str | None:
+    """The disk that the data is on, where that turns; a report is not to name the folder."""
     place = machine.environ.get("DATA") or "data"
     place = place if place.startswith("/") else f"{machine.home}/{place}"
     # A guest's disks say so whatever they are.
@@ -148,7 +147,7 @@ def _rotating(machine: Machine) -> tuple[str, str] | None:
     found = re.fullmatch(r"/dev/(?:(sd[a-z]+)\d*|(md\d+|dm-\d+))", device)
     name = (found.group(1) or found.group(2)) if found else ""
     turns = (machine.read(f"/sys/block/{name}/queue/rotational") or "").strip() == "1"
-    return (place, device) if name and turns else None
+    return device if name and turns else None
 
 
 def _options(machine: Machine, path: str) -> list[str]:
