@@ -21,6 +21,7 @@ from container import foreground, overlay, packages, paths
 from host import CONTAINER, HOME, TOLD, cuda, docker, git, image, keys, nodes, selection, settings
 from host import lines as table
 from host import port as ports
+from host.dockerd import LOCAL
 from host.errors import HostError, LockstepError, UsageError
 from host.machine import Machine
 from host.nodes import Nodes
@@ -112,6 +113,9 @@ def run(words: list[str]) -> int:
     wanted = words[0] == "build"
     if wanted or not image.is_current(image.name(service, line.name), labels["INPUTS"]):
         target = "dev" if service == "dev" else "train"
+        if not wanted and (HOME / ".venv/bin/python").exists():
+            # An engine that came up since changes where everything runs, and takes minutes first.
+            print("an image is built first; ENGINE=local goes on in .venv", file=sys.stderr)
         build(words if wanted else ["build", target], {**known, **labels})
     if wanted:
         return 0
@@ -153,7 +157,7 @@ def build(words: list[str], known: dict[str, str]) -> None:
     if not _docker("image", "inspect", base) and not _docker("pull", "--quiet", base):
         raise HostError(
             f"the base image {base} cannot be fetched",
-            "check the network and Docker's proxy, or name a mirror's: BASE_IMAGE=…",
+            f"check the network and Docker's proxy, name a mirror's: BASE_IMAGE=…, {LOCAL}",
         )
     root = Path(_docker("info", "--format", "{{.DockerRootDir}}").strip() or "/")
     free = shutil.disk_usage(root).free if root.exists() else image.ROOM
@@ -161,9 +165,9 @@ def build(words: list[str], known: dict[str, str]) -> None:
         raise HostError(
             f"the build failed, and {root} has {free / 1e9:.0f} GB left of the"
             f" {image.ROOM / 1e9:.0f} GB that a build may take",
-            "`docker system prune`, or give Docker a larger disk (data-root)",
+            f"`docker system prune`, give Docker a larger disk (data-root), {LOCAL}",
         )
-    raise HostError("the image could not be built", "the lines above say why")
+    raise HostError("the image could not be built", "the lines above say why; mend it, " + LOCAL)
 
 
 def tag() -> str:

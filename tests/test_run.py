@@ -486,10 +486,10 @@ def test_a_warm_up_that_takes_the_whole_run_is_warned_of(cli, tmp_path) -> None:
         done = cli("fit", *DIGITS, *words)
         assert done.code == 0
         assert ("warning: the warm-up takes 6 steps, and the run has 5" in done.out) is warned
-        assert ("set --optim.warmup 1, a tenth of them" in done.out) is warned
+        assert ("set --optim.warmup 1 (about a tenth of the run)" in done.out) is warned
     words = ["--optim.warmup", 0, "--optim.warmup_epochs", 1, "--max_steps", 5]
     done = cli("fit", *DIGITS, *words, "--run", tmp_path / "epochs")
-    assert "set --optim.warmup 1 and --optim.warmup_epochs 0, a tenth" in done.out
+    assert "set --optim.warmup 1 and --optim.warmup_epochs 0 (about a tenth" in done.out
 
 
 @pytest.mark.slow

@@ -85,7 +85,8 @@ def doubts(parts: Parts) -> Iterator[str]:
         yield (
             f"the warm-up takes {warmup} steps, and the run has {steps}: the learning"
             f" rate does not reach {config.optim.lr:g}; set --optim.warmup {max(1, steps // 10)}"
-            f"{' and --optim.warmup_epochs 0' * (config.optim.warmup_epochs > 0)}, a tenth of them"
+            f"{' and --optim.warmup_epochs 0' * (config.optim.warmup_epochs > 0)}"
+            f" (about a tenth of the run)"
         )
     every = config.eval.every or order.steps(len(images.train), config.batch_size)
     if config.eval.patience and steps < (config.eval.patience + 1) * every:
