@@ -95,7 +95,7 @@ def taken(machine: Machine, count: int) -> Finding | None:
     other = [card for card in known if card.driver == "nouveau"]
     if not other:
         return None
-    initramfs = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
+    initramfs = distribution.initramfs(machine)
     return warn(
         "all GPUs",
         f"{count} listed; nouveau holds another one: {other[0].address}",

@@ -93,9 +93,10 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
     path = "/var/log/nvidia-installer.log"
     said = machine.read(path) or ""
     running = _running(machine)
-    release = re.search(r"^installer version: (\S+)", said, re.MULTILINE)
+    release = re.search(r"^(?:nvidia-)?installer version: (\S+)", said, re.MULTILINE)
     # What it says of an older kernel says nothing of the one that runs.
-    alone = f"/lib/modules/{running}/" in said and "was not created" in said
+    here = f"/lib/modules/{running}/" in said or f"/linux-headers-{running}/" in said
+    alone = here and "was not created" in said
     if not running or not (alone or re.search(rf"Failed to run .*-k {re.escape(running)}\b", said)):
         return None
     return _read(said, "NVIDIA's installer", release.group(1) if release else "", path)
@@ -160,8 +161,7 @@ def _other_gcc(said: str) -> str | None:
     versions = [
         re.findall(r" (\d+)\.\d+\.\d+$", each.group().strip()) for each in (kernel, used) if each
     ]
-    same = len(versions) == 2 and versions[0] and versions[0] == versions[1]
-    return None if same else kernel.group(1)
+    return None if len(versions) == 2 and versions[0] == versions[1] != [] else kernel.group(1)
 
 
 def without_headers(machine: Machine) -> str | None:
@@ -187,8 +187,8 @@ def has_headers(machine: Machine) -> bool:
     if machine.exists(f"/lib/modules/{running}/build"):  # not a link to what is not installed
         return True
     sources = machine.names("/usr/src") + machine.names("/usr/src/kernels")
-    names = (running, f"linux-headers-{running}", f"kernel-devel-{running}")
-    return any(name in sources for name in names)
+    kinds = ("", "linux-headers-", "kernel-headers-", "kernel-devel-")
+    return any(f"{kind}{running}" in sources for kind in kinds)
 
 
 def _running(machine: Machine) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from doctor import pytorch
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import visible
 from host.machine import NO_ANSWER, Machine
@@ -80,7 +82,7 @@ ERRORS = {
     ),
     "999": (
         "the module for CUDA's memory lost its devices, as after suspend",
-        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm, or reboot",
+        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm (a container's host), or reboot",
     ),
 }
 # Before what CUDA says torch puts a question of its own.
@@ -119,12 +121,24 @@ def starts(machine: Machine) -> Finding:
     if answer.code < 0:
         return fail("CUDA starts", f"no: its library ends what starts it ({-answer.code})", *usual)
     if number is None:
-        return skip("CUDA starts", "not known: there is no python3 that finds libcuda.so.1")
+        return _by_torch(machine)
     if number == 0:
         return ok("CUDA starts", "yes")
     # Another library than the driver's own may be found first; a container has its own.
     unwell = warn if machine.environ.get("LD_LIBRARY_PATH") else fail
     return unwell("CUDA starts", f"no: error {number}", *ERRORS.get(str(number), usual))
+
+
+def _by_torch(machine: Machine) -> Finding:
+    """Where python3 finds no libcuda, a PyTorch of its own may."""
+    told = pytorch.said(machine)
+    if told is not None and told[0][2] == "True":
+        return ok("CUDA starts", "yes")
+    complaints = told[1] if told is not None else ""
+    if told is None or told[0][1] == "None" or "too old" in complaints or not complaints.strip():
+        return skip("CUDA starts", "not known: there is no python3 that finds libcuda.so.1")
+    found = judge(complaints.rpartition("UserWarning: ")[2].strip())
+    return replace(found, name="CUDA starts", seen=f"no, says PyTorch: {found.seen}")
 
 
 def judge(said: str) -> Finding:

@@ -29,7 +29,7 @@ INSTALL = {
 }
 OSTREE = "rpm-ostree install akmod-nvidia xorg-x11-drv-nvidia-cuda"
 """How a system installs it whose image is not written into: of RPM Fusion."""
-INITRAMFS = {
+_INITRAMFS = {
     **dict.fromkeys(("fedora", "rhel", "suse"), "dracut --force"),
     "arch": "mkinitcpio -P",
 }
@@ -172,6 +172,13 @@ def headers(machine: Machine) -> str:
     if "-pve" in (machine.read("/proc/sys/kernel/osrelease") or ""):
         return "sudo apt-get install proxmox-default-headers   # of Proxmox; pve-headers before 8"
     return of(machine, HEADERS, APT_HEADERS)
+
+
+def initramfs(machine: Machine) -> str:
+    """What makes the images anew that kernels begin with."""
+    if machine.has("sdbootutil"):  # openSUSE's, where systemd-boot starts the kernels
+        return "sdbootutil add-all-kernels --no-reuse-initrd"
+    return of(machine, _INITRAMFS, "update-initramfs -u")
 
 
 def of(machine: Machine, table: Mapping[str, str], usual: str) -> str:

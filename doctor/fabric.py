@@ -9,6 +9,7 @@ from host import limits, nvidia
 from host.machine import Machine
 
 _LOG = "/var/log/fabricmanager.log"
+_CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 # What it says as it gives up; why; what helps.
 _CAUSES = (
     (
@@ -46,7 +47,17 @@ def cause(machine: Machine) -> tuple[str, str] | None:
     for sign, why, fix in _CAUSES:
         if sign in said:
             return why, fix
-    return None
+    log = re.search(r"^LOG_FILE_NAME=(/.+)/", machine.read(_CONFIG) or "", re.MULTILINE)
+    beside = machine.names(log.group(1).rpartition("/")[0]) if log else []
+    if log is None or not beside or machine.exists(log.group(1)):
+        return None
+    return (
+        f"it is to write its log into {log.group(1)}, which is not there, and refuses to start",
+        (
+            f"sudo mkdir -p {log.group(1)}, or LOG_FILE_NAME= in {_CONFIG} names another folder;"
+            " then sudo systemctl restart nvidia-fabricmanager"
+        ),
+    )
 
 
 def switches(machine: Machine) -> Finding | None:

@@ -61,7 +61,7 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
         seen = f"library {library}, kernel module {loaded}, the same on the disk"
         return fail("driver", seen, why, f"{fix}; then {_REBOOT}; {_CPU}")
     seen = f"library {library if told else 'new'}, kernel module {loaded}"
-    first = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
+    first = distribution.initramfs(machine)
     why = "the driver was upgraded and the old module is still loaded: nothing starts on a GPU"
     fix = (
         f"{_REBOOT}   # {_CPU}; where it comes back, first sudo {first}: the old module is in the"

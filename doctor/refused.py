@@ -47,7 +47,7 @@ def reason(machine: Machine) -> Why | None:
     row = log.last(machine, r"nvidia\w*: \S+ invalid for parameter") or ""
     told = re.search(r"(nvidia\w*): (\S+) invalid for parameter [`'](\w+)'", row)
     if told:
-        first = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
+        first = distribution.initramfs(machine)
         return (
             f"the module {told.group(1)} refuses what it is given: {told.group(3)}={told.group(2)}",
             "a line of /etc/modprobe.d has a value that this option does not take",

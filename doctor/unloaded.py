@@ -59,7 +59,7 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
 
 def _given_back(machine: Machine, address: str) -> str:
     """How a card is taken from vfio-pci for good, by where that was asked for."""
-    first = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
+    first = distribution.initramfs(machine)
     if "truenas" in distribution.names(machine):
         return (
             "take it out of Isolated GPU Devices (System, Advanced Settings), then"
@@ -157,7 +157,7 @@ def _freed(machine: Machine, holder: str) -> str:
             f"it is built into this kernel: boot with {holder}.modeset=0 on the kernel's command"
             f" line, or another kernel; {install}"
         )
-    initramfs = distribution.of(machine, distribution.INITRAMFS, "update-initramfs -u")
+    initramfs = distribution.initramfs(machine)
     note = "" if all(card.has_gsp for card in pci.cards(machine)) else _OLD
     note = f"   #{told}" if told and not note else note
     more = f" {holder}" if holder.endswith("fb") else ""
@@ -244,7 +244,7 @@ def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
 
 
 def _installed(machine: Machine) -> bool:
-    """Whether a module of NVIDIA's was built for the kernel that runs, or for another one."""
+    """Whether a module of NVIDIA's was built, or to be, for this kernel or for another one."""
     folders = machine.names("/usr/src") + machine.names("/var/lib/dkms")
     built = any(re.match(r"nvidia([-_]|$)", name) for name in folders)
-    return built or nvidia.on_disk(machine) != ""
+    return built or nvidia.on_disk(machine) != "" or building.broken(machine) is not None

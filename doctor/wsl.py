@@ -14,6 +14,7 @@ _WSL = "/usr/lib/wsl/lib"
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 # Windows' own has no number of a version; a package's has.
 _OWN = re.compile(r"libnvidia-ml\.so\.\d{3}[\d.]*")
+_OLD = re.compile(r"(4\.19|5\.4)\.[0-9.]+-microsoft-standard(-wsl2)?$")
 _OF_WINDOWS = re.compile("wsl2|^4[.]4[.]0-[0-9]+-microsoft")  # version 2, and version 1
 # The driver's packages, and not the container toolkit's.
 _PURGE = (
@@ -189,12 +190,13 @@ def _without_device(machine: Machine, release: str) -> Finding | None:
             "Windows hands over no GPU: it trains on the CPU",
             "take it out; then wsl --shutdown in Windows",
         )
-    if not machine.exists(_DEVICE) and re.match(r"4\.19\.[0-9.]+-microsoft-standard$", release):
+    if not machine.exists(_DEVICE) and _OLD.match(release):
         return warn(
             "WSL",
             f"Windows' kernel for Linux is an old one, {release.strip()}",
             f"it has no {_DEVICE}, the way to Windows' driver",
-            "in Windows: update it (21H2 or newer), wsl --update, wsl --shutdown",
+            "in Windows: update it (21H2 or newer), install NVIDIA's newest driver, wsl --update,"
+            " wsl --shutdown",
         )
     if not machine.exists(_DEVICE) and not _OF_WINDOWS.search(release):
         return fail(

@@ -26,6 +26,7 @@ from typing import Any
 import nvidia_smi
 import yaml
 
+from doctor import pytorch
 from host.followed import FOLLOWED
 from host.machine import Answer, Machine
 
@@ -245,7 +246,30 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
             _says(known, line.replace("python", "python3", 1), out, err, code)
         if line.startswith("df -k /"):
             _says(known, line.replace("-k", "-kP"), out, err, code)
+    _torch(known)
     return known
+
+
+def _torch(known: dict[str, Any]) -> None:
+    """What the doctor asks of torch at once, of what a report shows line by line."""
+
+    def answer(what: str) -> dict[str, Any]:
+        line = shlex.join(["python", "-c", f"import torch; print({what})"])
+        no: dict[str, Any] = {"code": 1, "out": "", "err": ""}
+        return known["commands"].get(line, known["commands"].get(f"python3{line[6:]}", no))
+
+    cuda, starts = answer("torch.version.cuda"), answer("torch.cuda.is_available()")
+    if not cuda["out"].strip() or not starts["out"].strip():
+        return
+    of_torch = [a for line, a in known["commands"].items() if "import torch" in line]
+    lists = answer("torch.cuda.get_arch_list()")["out"] or next(
+        (a["err"] for a in of_torch if "supports CUDA capabilities" in a["err"]), ""
+    )
+    built = re.findall(r"(?:sm|compute)_\d+[af]?", lists.rpartition("supports CUDA capab")[2])
+    version = answer("torch.__version__")["out"].strip() or "2.7.1"
+    out = " ".join([version, cuda["out"].strip(), starts["out"].strip(), *built])
+    for python in ("python", "python3"):
+        _says(known, shlex.join([python, "-c", pytorch.ASKED]), f"{out}\n", starts["err"])
 
 
 def _mounted(given: dict[str, Any], path: str) -> Any:
