@@ -18,6 +18,9 @@ _NAME = "GPU to GPU"
 def redirected(machine: Machine) -> Finding:
     """No bridge above a GPU sends what it reads of another one by way of the processor (ACS)."""
     cards = pci.cards(machine)
+    forced = _forced(machine, cards)
+    if forced is not None:
+        return forced
     if len(cards) < 2 or limits.in_container(machine.root) or kind.is_guest(machine):
         return skip(_NAME, "fewer than two GPUs" if len(cards) < 2 else "the host's to say")
     said = machine.run("lspci", "-vvv").out
@@ -39,6 +42,23 @@ def redirected(machine: Machine) -> Finding:
         "NCCL hangs, or goes the long way: what GPUs read of each other goes by the processor",
         "BIOS: ACS off (and IOMMU off, or iommu=pt); or, after each boot, for each of them:"
         f" sudo setpci -s {found[0]} ECAP_ACS+6.w=0000; until then NCCL_P2P_DISABLE=1",
+    )
+
+
+def _forced(machine: Machine, cards: list[pci.Card]) -> Finding | None:
+    """A virtual machine whose driver is told to let GPUs reach each other that are not made for it.
+
+    https://github.com/NVIDIA/nccl/issues/2335
+    """
+    told = machine.read("/proc/driver/nvidia/params") or ""
+    if len(cards) < 2 or "PeerMappingOverride=1" not in told or not kind.is_guest(machine):
+        return None
+    return warn(
+        _NAME,
+        "the driver is told that they reach each other (PeerMappingOverride), in a virtual machine",
+        "what one writes may never get to the other: NCCL hangs, or computes other numbers",
+        "NCCL_P2P_DISABLE=1; take the line out of /etc/modprobe.d, and x-nv-gpudirect-clique out of"
+        " the virtual machine",
     )
 
 

@@ -26,6 +26,8 @@ def engine(machine: Machine) -> Finding:
     try:
         version = docker.answers(machine)
     except LockstepError as error:
+        if wanted == "auto" and (old := _old(machine)):
+            return old
         if wanted == "docker":
             return fail("engine", error.problem, "ENGINE=docker asks for it", error.fix)
         if not machine.has("docker"):
@@ -38,14 +40,23 @@ def engine(machine: Machine) -> Finding:
                 f" enable-linger $USER; where it does not start, journalctl --user -u docker; {fix}"
             )
         return warn("engine", error.problem, why, fix)
-    if _starts_no_threads(machine, version):
-        return warn(
-            "engine",
-            f"Docker {version}{_where(machine)}, older than 20.10.10",
-            "programs of newer systems may start no thread in its containers (clone3)",
-            "update Docker Engine; or train without a container: ENGINE=local",
-        )
-    return ok("engine", f"Docker {version}{_where(machine)}")
+    return _old(machine) or ok("engine", f"Docker {version}{_where(machine)}")
+
+
+def _old(machine: Machine) -> Finding | None:
+    try:
+        version = docker.of(machine)
+    except LockstepError:
+        return None
+    if not _starts_no_threads(machine, version):
+        return None
+    return warn(
+        "engine",
+        f"Docker {version}{_where(machine)}, older than 20.10.10",
+        "programs of newer systems may start no thread in its containers (clone3)",
+        "update Docker Engine, with docker-compose-plugin; or train without a container:"
+        " ENGINE=local",
+    )
 
 
 def _starts_no_threads(machine: Machine, version: str) -> bool:

@@ -71,12 +71,27 @@ def fabric(machine: Machine) -> Finding:
         or _worn(machine, up)
         or _hungry(machine)
         or _ignored(machine, kind)
+        or _handed_over(machine)
         or _trouble(machine, kind)
     )
     if trouble is None:
         return ok("InfiniBand", seen)
     more, why, fix = trouble
     return warn("InfiniBand", f"{seen}{more}", why, fix)
+
+
+def _handed_over(machine: Machine) -> tuple[str, str, str] | None:
+    """Memory that the kernel keeps for another one (kexec handover), and hands out meanwhile."""
+    said = machine.read("/proc/meminfo") or ""
+    found = re.search(r"^CmaTotal: +(\d{1,15}) kB\nCmaFree: +(\d{1,15}) kB", said, re.MULTILINE)
+    total, free = map(int, found.groups()) if found else (0, 0)
+    if free <= total:
+        return None
+    return (
+        f"; {free >> 10} MiB of memory for devices are free (CmaFree), of {total >> 10} (CmaTotal)",
+        "it cannot be pinned: NCCL ends at ibv_reg_mr_iova2, Cannot allocate memory",
+        "boot with kho=off, on each machine, or a kernel before 7.0",
+    )
 
 
 def _falling(

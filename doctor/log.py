@@ -72,6 +72,7 @@ ASLEEP = (
 )
 """What is seen, why, and what helps where a card's power is not switched on again."""
 _SLEEPS = r"nvidia (\S+): (Unable to|Refused to|can't) change power state"
+_PROGRAMS = 3  # of which one may be to blame, but hardly all
 _PAGED = 590  # the first driver
 _WAITS = "NV_ERR_RESET_REQUIRED"
 
@@ -129,7 +130,7 @@ def errors(machine: Machine) -> Finding:
         count = len(found)
         seen = f"{count} Xids, all of programs" if count else "no GPU has failed"
         seen += faults.slept(machine, said)
-        other = _paged(machine, found) or faults.around(machine, said)
+        other = _paged(machine, found) or _of_one(machine, found) or faults.around(machine, said)
         return other or ok("kernel log", seen)
     # The cause comes before what the driver then asks for.
     worst = max(failures, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
@@ -167,6 +168,23 @@ def _paged(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
         f" {major} and a kernel with pages of 64 KiB",
         "such drivers lose what is larger than 4 GiB there: programs end, and are not to blame",
         "install driver 580, or boot a kernel with pages of 4 KiB",
+    )
+
+
+def _of_one(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
+    """One and the same part of one GPU, out of several, faults under whatever program."""
+    faulted = [each for each in found if each.group(2) == "31"]
+    places = {each.group(1) for each in faulted}
+    programs = {x.group() for each in faulted if (x := re.search(r"pid=\d+", each.group(3)))}
+    parts = {x.group() for each in faulted if (x := re.search(r"ENGINE \S+ \S+", each.group(3)))}
+    several = len(nvidia.ask(machine)[1]) > 1
+    if not several or len(places) > 1 or len(programs) < _PROGRAMS or len(parts) != 1:
+        return None
+    return warn(
+        "kernel log",
+        f"Xid 31 of GPU {places.pop()} alone, in {len(programs)} programs, at {parts.pop()}",
+        "where the same program runs on the other GPUs, it is the card and not the program",
+        "make doctor ARGS='--stress 5'; hide it with CUDA_VISIBLE_DEVICES, and have it replaced",
     )
 
 

@@ -14,6 +14,7 @@ from host.machine import Machine
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
 _TRIPS = (1, 17, 7)  # https://github.com/NVIDIA/nvidia-container-toolkit/issues/1093
+_PLAIN = ((1, 17, 0), (1, 17, 1))  # the same, 797: images that ask for no CUDA by a variable
 _KNOWS_CDI = 25  # the first release of Docker
 _CONFIGURE = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 DESKTOP = (
@@ -138,10 +139,13 @@ def _known_holes(machine: Machine, way: str) -> Finding:
             distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT),
         )
     if numbers < _SAFE_TOOLKIT:
+        why = "before 1.19.1 a container can get at the host: CVE-2025-23266, CVE-2026-24260"
+        if numbers in _PLAIN:
+            why = f"some images do not start (unsupported IMEX channel value: all); {why}"
         return warn(
             "toolkit",
             f"{version} ({word})",
-            "before 1.19.1 a container can get at the host: CVE-2025-23266, CVE-2026-24260",
+            why,
             distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT),
         )
     return ok("toolkit", f"{version} ({word})")
