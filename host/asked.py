@@ -69,11 +69,11 @@ def is_choice(gpus: str) -> bool:
     return re.fullmatch(r"\d+(,\d+)+,?|\d+,|free(:[1-9]\d*)?", gpus) is not None
 
 
-def too_few(words: str, wanted: int, there: int) -> HostError:
-    """More GPUs are asked for than CUDA sees."""
+def too_few(words: str, wanted: int, there: int, cpus: int = 1) -> HostError:
+    """More GPUs are asked for than CUDA sees; `cpus` processes would do without any."""
     look = "check `nvidia-smi` and CUDA_VISIBLE_DEVICES"
     count = f" asks for {wanted} GPU{'s' * (wanted != 1)}" if "ACCELERATE" in words else ""
     return HostError(
         f"{words}{count}, and {there or 'no'} GPU{'s' * (there != 1)} can be seen here",
-        f"use {f'GPUS={there}' if there else 'CPUS=1'}, or {look}",
+        f"use {f'GPUS={there}' if there else f'CPUS={cpus}'}, or {look}",
     )

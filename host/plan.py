@@ -101,7 +101,8 @@ def make(
         )
     )
     if plan.device == "cuda" and plan.processes > visible:
-        raise too_few(asked.words or f"ACCELERATE={name}", plan.processes, visible)
+        words, cpus = asked.words or f"ACCELERATE={name}", plan.processes if plan.sharded else 1
+        raise too_few(words, plan.processes, visible, cpus)
     if plan.device == "cpu" and plan.precision == "fp16":
         bf16 = "PRECISION=bf16" + " with --numerics native" * portable
         raise HostError("FP16 needs a GPU", f"use {bf16}, or PRECISION=no, on the CPU")

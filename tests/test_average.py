@@ -122,7 +122,7 @@ def test_it_is_measured_kept_and_reproduced(tmp_path) -> None:
         started = ["--model.weights", last / f"{name}.safetensors", "--max_steps", 1]
         done = harness.processes(1, *fit[:3], *started, "--run", name, where=tmp_path)
         assert done.code == 0, done.err
-        said = f"measured the average of its weights: --model.weights {last}/ema"
+        said = f"the average is --model.weights {last}/ema"
         assert (said in done.out + done.err) is doubted, done
     other = harness.processes(
         1, *fit, "--optim.lr", 0.3, "--run", "one", "--resume", where=tmp_path

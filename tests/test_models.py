@@ -313,9 +313,14 @@ def test_weights_without_a_head_or_counters(tmp_path) -> None:
 
 def test_a_run_in_place_of_its_weights_is_refused_with_the_file(finished, cli, tmp_path) -> None:
     best = finished / "checkpoints/best"
+    averaged = tmp_path / "latest"
+    averaged.mkdir()
+    for name in ("model", "ema"):
+        (averaged / f"{name}.safetensors").touch()
     for folder, file in (
         (finished, best / "model.safetensors"),
         (best, best / "model.safetensors"),
+        (averaged, averaged / "ema.safetensors"),  # which is what was measured
     ):
         done = cli("fit", *DIGITS, "--model.weights", folder, "--run", tmp_path / "run")
         assert done.code == 2

@@ -40,6 +40,7 @@ TABLE = [
     ("4", "", "", "fp16", 4, (4, "cuda", "fp16", "fp16")),
     ("4", "", "", "", 2, "GPUS=4, and 2 GPUs can be seen here → use GPUS=2"),
     ("4", "", "", "", 0, "GPUS=4, and no GPUs can be seen here → use CPUS=1"),
+    ("", "", "fsdp", "", 0, "ACCELERATE=fsdp asks for 2 GPUs, and no GPUs can be seen here → use CPUS=2"),
     ("2", "", "", "", 1, "GPUS=2, and 1 GPU can be seen here → use GPUS=1"),
     ("all", "", "", "", 1, (1, "cuda", "no", "gpu")),
     ("all", "", "", "", 4, (4, "cuda", "no", "multi_gpu")),

@@ -498,7 +498,7 @@ def test_patience_that_ends_nothing_is_warned_of(cli, tmp_path, every, warned) -
     words = ["--eval.patience", 2, "--eval.every", every, "--max_steps", 4, "--run", tmp_path / "r"]
     done = cli("fit", *DIGITS, *words)
     assert done.code == 0
-    said = "warning: eval.patience 2 ends nothing: the run has 2 evaluations, 2 steps apart"
+    said = "eval.patience 2 ends nothing: an evaluation comes every 2 steps, and the run has 4"
     assert (said in done.out) is warned
 
 

@@ -91,8 +91,8 @@ def doubts(parts: Parts) -> Iterator[str]:
     every = config.eval.every or order.steps(len(images.train), config.batch_size)
     if config.eval.patience and steps < (config.eval.patience + 1) * every:
         yield (
-            f"eval.patience {config.eval.patience} ends nothing: the run has {steps // every}"
-            f" evaluations, {every} steps apart; --eval.every sets them closer"
+            f"eval.patience {config.eval.patience} ends nothing: an evaluation comes every"
+            f" {every} steps, and the run has {steps}; --eval.every sets them closer"
         )
     side, cutout = images.train.shape[-1], config.augment.cutout
     if cutout >= side:
@@ -130,8 +130,8 @@ def _of_weights(parts: Parts) -> Iterator[str]:
     averaged = verification.average_of(file) if file else None
     if averaged is not None:
         yield (
-            "the run that the weights to begin with are of measured the average of its weights:"
-            f" --model.weights {averaged}"
+            "that run measured the average of its weights, and this file holds them as they were:"
+            f" the average is --model.weights {averaged}"
         )
     if before.classes != images.classes and len(before.classes) == len(images.classes):
         yield (

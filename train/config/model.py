@@ -15,7 +15,12 @@ _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+(@.+)?")
 _UNSAFE = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
 
 # Of a checkpoint, and of a run.
-_IN_FOLDERS = ("model.safetensors", "checkpoints/best/model.safetensors")
+# The average, where there is one, is what the run measured.
+_IN_FOLDERS = tuple(
+    f"{folder}{name}.safetensors"
+    for folder in ("", "checkpoints/best/")
+    for name in ("ema", "model")
+)
 
 
 class Model(Section):

@@ -76,7 +76,8 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
         step = it.checkpoint.state["step"]
         print(
             f"top-1 {100 * metrics.top1:.2f} %, loss {metrics.loss:.4f} on {metrics.samples}"
-            f" images, after step {step}{', of the average of the weights' * averaged}\n",
+            f" images{', trained on or not' * options.all}, after step"
+            f" {step}{', of the average of the weights' * averaged}\n",
             end="",
             file=sys.stderr,
         )
