@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution, log
+from doctor import distribution, kind, log
 from doctor.finding import Finding, fail, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -73,15 +73,18 @@ def gone(machine: Machine) -> Finding | None:
             f"{tool} sudo rm {rule} && sudo reboot",
         )
     if not log.last(machine, r"NVRM: No NVIDIA (GPU|graphics adapter) found"):
-        laptop = machine.exists("/sys/devices/platform/asus-nb-wmi/dgpu_disable")
-        if not laptop:
+        switched = machine.exists("/sys/devices/platform/asus-nb-wmi/dgpu_disable")
+        # The card of a Surface Book is in its keyboard.
+        laptop = kind.is_laptop(machine) or "surface_dtx" in (machine.read("/proc/modules") or "")
+        if not switched and not (laptop and nvidia.on_disk(machine)):
             return None
     return unwell(
         "driver",
         "the driver is installed, and no NVIDIA GPU is on the bus",
         "the card is switched off, not seated, or its link does not come up",
-        "a laptop: switch it to Hybrid, echo 1 | sudo tee /sys/bus/pci/rescan; a riser: set the"
-        " slot's PCIe generation lower in the BIOS; else seat the card and its power plugs again",
+        "a laptop: switch it to Hybrid, echo 1 | sudo tee /sys/bus/pci/rescan, or switch it on in"
+        " the BIOS; a riser: set the slot's PCIe generation lower in the BIOS; else seat the card"
+        " and its power plugs again",
     )
 
 

@@ -11,7 +11,7 @@ _LAST = ("304", "340", "390")  # for cards up to Fermi; no changes for new kerne
 # Debian's are nvidia-current-535…, nvidia-tesla-…; nvidia-fs is no driver.
 _SOURCES = re.compile(r"nvidia-((current|tesla|open|srv)[\w-]*-)?\d")
 _AKMODS = "/var/cache/akmods/nvidia"
-_ERRORS = (r"^.*\berror: .*$", r"^.*\berror\b.*$")
+_ERRORS = (r"^(?!.* the step\b).*\berror: .*$", r"^.*\berror\b.*$")
 
 
 def by_akmods(machine: Machine, taken: bool, headers: str) -> tuple[str, str, str] | None:
@@ -93,10 +93,10 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
     path = "/var/log/nvidia-installer.log"
     said = machine.read(path) or ""
     running = _running(machine)
-    release = re.search(r"^(?:nvidia-)?installer version: (\S+)", said, re.MULTILINE)
+    release = re.search(r"(?:installer version: |NVIDIA-Linux-\w+-)(\d[\d.]*\d)", said)
     # What it says of an older kernel says nothing of the one that runs.
     here = f"/lib/modules/{running}/" in said or f"/linux-headers-{running}/" in said
-    alone = here and "was not created" in said
+    alone = here and ("was not created" in said or "module was successfully built" in said)
     if not running or not (alone or re.search(rf"Failed to run .*-k {re.escape(running)}\b", said)):
         return None
     return _read(said, "NVIDIA's installer", release.group(1) if release else "", path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Iterator
 
-from doctor.finding import Finding, fail
+from doctor.finding import Finding, fail, warn
 from host.machine import Machine
 
 _FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
@@ -139,7 +139,7 @@ def stale(machine: Machine) -> Finding | None:
     """A description (CDI) of a driver that was there before."""
     found = missing_file(machine) or missing_device(machine)
     if found is None:
-        return None
+        return _of_windows(machine)
     file, path = found
     return fail(
         "toolkit",
@@ -147,6 +147,26 @@ def stale(machine: Machine) -> Finding | None:
         "no container with GPUs starts: the driver was upgraded since",
         f"sudo nvidia-ctk cdi generate --output={file}",
     )
+
+
+def _of_windows(machine: Machine) -> Finding | None:
+    """Of two drivers that Windows has, the one that was there when a description was made."""
+    store = "/usr/lib/wsl/drivers"
+    drivers = [
+        name
+        for name in machine.names(store)
+        if name.startswith("nv") and machine.exists(f"{store}/{name}/libcuda.so.1.1")
+    ]
+    for file, text in _described(machine):
+        named = [name for name in drivers if f"{store}/{name}/" in text]
+        if named and len(named) < len(drivers):
+            return warn(
+                "toolkit",
+                f"Windows has {len(drivers)} drivers here, and {file} hands over {named[0]}",
+                "after an upgrade in Windows that is the old one: CUDA fails in containers",
+                f"sudo nvidia-ctk cdi generate --output={file}, after each upgrade",
+            )
+    return None
 
 
 def wrong(machine: Machine, way: str) -> Finding | None:

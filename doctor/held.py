@@ -77,9 +77,13 @@ def _no_devices(machine: Machine) -> tuple[str, str] | None:
             "the driver is told to make no devices (NVreg_ModifyDeviceFiles=0 in /etc/modprobe.d)",
             "take that out, and reboot; or let a rule of udev make them",
         )
+    first = "" if machine.has("nvidia-modprobe") else "install nvidia-modprobe; "
     return (
         "without a screen nobody has made the driver's devices",
-        "sudo nvidia-modprobe -c=0 -u; for good: sudo systemctl enable --now nvidia-persistenced",
+        (
+            f"{first}sudo nvidia-modprobe -c=0 -u; for good: sudo systemctl enable --now"
+            " nvidia-persistenced"
+        ),
     )
 
 

@@ -72,6 +72,7 @@ def fabric(machine: Machine) -> Finding:
         or _hungry(machine)
         or _ignored(machine, kind)
         or _handed_over(machine)
+        or peermem.refused(machine)
         or _trouble(machine, kind)
     )
     if trouble is None:

@@ -7,6 +7,23 @@ from host import nvidia
 from host.machine import Machine
 
 
+def refused(machine: Machine) -> tuple[str, str, str] | None:
+    """Amazon's module says for itself whether it reads GPUs' memory (device/p2p).
+
+    https://github.com/aws/aws-ofi-nccl/issues/803
+    """
+    folder = "/sys/class/infiniband"
+    said = {name: machine.read(f"{folder}/{name}/device/p2p") for name in machine.names(folder)}
+    none = [name for name, word in said.items() if (word or "").strip() == "NONE"]
+    if not none:
+        return None
+    return (
+        f"; {none[0]} does not read GPUs' memory (p2p: NONE)",
+        "NCCL over several machines fails or goes the long way: the closed module refuses it",
+        "install the driver's open kernel modules and reboot; and a newer EFA installer",
+    )
+
+
 def missing(machine: Machine) -> tuple[str, str, str] | None:
     """Why ports cannot read GPUs' memory: what is seen, why it matters, what helps; else None."""
     if _is_loaded(machine):

@@ -6,6 +6,7 @@ import re
 
 from doctor import building, distribution, log
 from doctor.finding import Finding, fail
+from host import nvidia
 from host.machine import Machine
 
 CPU = "or train on the CPU: CPUS=1"
@@ -45,7 +46,12 @@ def examine(machine: Machine, on_bus: str) -> Finding:
             "a new kernel came without them, and what builds modules needs them",
             f"{headers}; then {again} && sudo modprobe nvidia; {CPU}",
         )
-    elif found := building.broken(machine) or _for_another(machine) or _never_built(machine):
+    elif found := (
+        building.broken(machine)
+        or _for_another(machine)
+        or _never_built(machine)
+        or _linked_elsewhere(machine)
+    ):
         seen, why, build = found
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {CPU}")
     else:
@@ -83,6 +89,24 @@ def _never_built(machine: Machine) -> tuple[str, str, str] | None:
         * bool(full)
         + f"sudo dkms autoinstall && sudo modprobe nvidia; where it does not build, {why} says why:"
         " a newer driver, or boot the kernel of before",
+    )
+
+
+def _linked_elsewhere(machine: Machine) -> tuple[str, str, str] | None:
+    """Enterprise Linux links kernels to modules of another one, which is gone: seen, why, fix."""
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    folder = f"/lib/modules/{running}/weak-updates"
+    names = machine.names(folder) if running else []
+    linked = [n for n in names if n.startswith("nvidia") and machine.names(f"{folder}/{n}")]
+    if not linked or nvidia.on_disk(machine):
+        return None
+    return (
+        "its module is a link (weak-updates) to one of a kernel that is not installed",
+        "the package has it for another kernel than the one that runs",
+        (
+            f"ls -l {folder}/{linked[0]} names that kernel: install and boot it; or sudo dnf"
+            " upgrade 'kmod-nvidia*' once there is one for this kernel"
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution, kind, refused
+from doctor import distribution, kind, log, refused
 from doctor.finding import Finding, fail, warn
 from host import limits, nvidia
 from host.machine import Machine
@@ -41,6 +41,11 @@ def missing(machine: Machine, version: str) -> Finding | None:
             "sudo nvidia-modprobe -u -c=0, at each boot; where there is none: sudo mknod -m 666"
             f" /dev/nvidia-uvm c {number} 0 and nvidia-uvm-tools c {number} 1",
         )
+    return _without_contexts(machine, version)
+
+
+def _without_contexts(machine: Machine, version: str) -> Finding | None:
+    """It is there, and CUDA makes no context with it on this kernel."""
     if _hmm_fails(machine, version):
         return warn(
             "driver",
@@ -49,7 +54,30 @@ def missing(machine: Machine, version: str) -> Finding | None:
             'echo "options nvidia_uvm uvm_disable_hmm=1" | sudo tee /etc/modprobe.d/nvidia-uvm.conf'
             " && sudo modprobe -r nvidia_uvm && sudo modprobe nvidia_uvm; or a newer driver",
         )
-    return None
+    if not _passed_through(machine):
+        return None
+    return warn(
+        "driver",
+        f"{version}; iommu.passthrough on a Grace CPU, with a kernel before 6.11",
+        "the IOMMU then has no table for processes' memory: CUDA makes no context",
+        "take iommu.passthrough (or iommu=pt) off the kernel's command line and reboot; or a kernel"
+        " from 6.11 on",
+    )
+
+
+def _passed_through(machine: Machine) -> bool:
+    """Whether GPUs that share a Grace CPU's memory cannot be bound to a process's.
+
+    https://github.com/NVIDIA/NV-Kernels/pull/22
+    """
+    line = (machine.read("/proc/cmdline") or "").split()
+    passed = {"iommu.passthrough=1", "iommu.passthrough=y", "iommu.passthrough=on", "iommu=pt"}
+    coherent = any(re.search("GH200|GB200|GB300", gpu.name) for gpu in nvidia.ask(machine)[1])
+    kernel = re.match(r"(\d{1,3})\.(\d{1,3})", machine.read("/proc/sys/kernel/osrelease") or "")
+    old = kernel is not None and (int(kernel.group(1)), int(kernel.group(2))) < (6, 11)
+    # A kernel that has the change from a later one says nothing.
+    said = log.last(machine, "arm_smmu_write_ctx_desc|arm_smmu_sva_set_dev_pasid") is not None
+    return coherent and old and said and bool(passed & {*line})
 
 
 def not_yet(machine: Machine) -> str:
