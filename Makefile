@@ -324,7 +324,7 @@ shell: $(DEV)  ##3 a shell in the environment
 pytest = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 test: $(DEV)  ## run the quick tests; ARGS= goes to pytest
-	@$(pytest) -m 'not slow and not field and not container and not gpu and not portable' -n 3 --dist worksteal $(args)
+	@$(pytest) -m 'not slow and not more and not container and not gpu and not portable' -n 3 --dist worksteal $(args)
 
 test-slow: test-crowd test-alone  ## run the tests that take minutes
 

@@ -103,6 +103,7 @@ def pytest_collection_modifyitems(
     """The long ones first; of the slow ones those of a share, where one is asked for."""
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS and turns.strange(items):
         raise pytest.UsageError(f"tests/turns.py names no test: {', '.join(turns.strange(items))}")
+    turns.mark(items)
     if share := config.getoption("--share"):
         left = turns.outside(items, share)
         config.hook.pytest_deselected(items=list(left))

@@ -74,6 +74,40 @@ CORE = (
     "tests/container/test_confined.py::test_it_trains_read_only",
 )
 
+# Quick, and together a quarter of the CPU time of the quick ones: `make test` leaves them to
+# `make test ARGS="-m more"` and CI, with the doctor's machines of public reports.
+MORE = (
+    "tests/test_floors.py::test_a_file_on_no_floor_and_an_arrow_upwards_are_found",
+    "tests/test_numerics.py::test_operations_that_other_cpus_round_otherwise_are_refused",
+    "tests/test_activations.py::test_a_step_leaves_the_same_behind",
+    "tests/test_activations.py::test_the_estimate_knows_of_it",
+    "tests/test_hostile.py::test_it_is_named_and_passed_over",
+    "tests/test_hostile.py::test_what_is_no_file_is_not_read",
+    "tests/test_hostile.py::test_a_record_of_so_many_processes_starts_none",
+    "tests/test_complete.py::test_a_shell_completes",
+    "tests/test_depth.py::test_torchvision_s_models_have_as_many_layers_as_their_papers_say",
+    "tests/test_own_weights.py::test_a_state_beside_the_weights_that_is_no_run_s_is_passed_over",
+    "tests/test_judged.py::test_a_damaged_table_is_refused_by_name",
+    "tests/test_config.py::test_what_is_dumped_loads_as_it_was",
+    "tests/test_host.py::test_the_newest_line_that_fits_or_a_refusal_with_the_way_out",
+    "tests/test_text.py::test_documents_are_json_with_a_line_for_each_list",
+    "tests/test_bad_input.py::test_another_place_for_data_that_has_none",
+    "tests/test_models.py::test_torchvision_s_models_by_name",
+    "tests/test_tune.py::test_bad_words_are_refused_before_anything_starts",
+    "tests/test_report.py::test_names_do_nothing_to_a_page",
+    "tests/test_vary.py::test_cutmix_puts_a_window_in_and_counts_its_pixels",
+    "tests/doctor/test_mutilated.py::test_answers_cut_and_replaced",
+    "tests/doctor/test_stress.py::test_a_copy_is_compared_with_what_was_sent",
+    "tests/doctor/test_machines.py::test_a_machine_gives_just_these_findings[field-",
+)
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Mark what is in MORE, but for what is slow besides."""
+    for item in items:
+        if item.nodeid.startswith(MORE) and not item.get_closest_marker("slow"):
+            item.add_marker("more")
+
 
 def sort(items: list[pytest.Item], workers: int = 1) -> None:
     """Each worker begins with its part of the long ones, so that the others do not wait for one at
@@ -97,7 +131,7 @@ def sort(items: list[pytest.Item], workers: int = 1) -> None:
 def strange(items: list[pytest.Item]) -> list[str]:
     """What is named here and is none of all tests."""
     names = [item.nodeid for item in items]
-    return [name for name in LONG + CORE if not any(each.startswith(name) for each in names)]
+    return [name for name in LONG + CORE + MORE if not any(each.startswith(name) for each in names)]
 
 
 def outside(items: list[pytest.Item], share: str) -> set[pytest.Item]:

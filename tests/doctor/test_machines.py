@@ -14,13 +14,7 @@ _PRIVATE = re.compile(
 )
 
 
-_EACH = [
-    pytest.param(path, id=path.stem, marks=[pytest.mark.field] * path.stem.startswith("field-"))
-    for path in MACHINES
-]
-
-
-@pytest.mark.parametrize("path", _EACH)
+@pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
 def test_a_machine_gives_just_these_findings(path: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv(git.VARIABLE, "3f5a9c0d1e2b")  # or git is asked for each of the machines
     recorded = load(path)
