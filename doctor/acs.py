@@ -9,7 +9,7 @@ import re
 
 from doctor import kind, log
 from doctor.finding import Finding, ok, skip, warn
-from host import limits, pci
+from host import limits, nvidia, pci
 from host.machine import Machine
 
 _NAME = "GPU to GPU"
@@ -51,7 +51,10 @@ def _forced(machine: Machine, cards: list[pci.Card]) -> Finding | None:
     https://github.com/NVIDIA/nccl/issues/2335
     """
     told = machine.read("/proc/driver/nvidia/params") or ""
-    if len(cards) < 2 or "PeerMappingOverride=1" not in told or not kind.is_guest(machine):
+    forced = "PeerMappingOverride=1" in told and kind.is_guest(machine)
+    # NVSHMEM asks for it on cards that are made for it.
+    gaming = all("GeForce" in gpu.name for gpu in nvidia.ask(machine)[1])
+    if len(cards) < 2 or not forced or not gaming or not _straight(machine):
         return None
     return warn(
         _NAME,

@@ -81,7 +81,7 @@ def gone(machine: Machine) -> Finding | None:
     return unwell(
         "driver",
         "the driver is installed, and no NVIDIA GPU is on the bus",
-        "the card is switched off, not seated, or its link does not come up",
+        "it is switched off, or an external one not plugged in; or its link does not come up",
         "a laptop: switch it to Hybrid, echo 1 | sudo tee /sys/bus/pci/rescan, or switch it on in"
         " the BIOS; a riser: set the slot's PCIe generation lower in the BIOS; else seat the card"
         " and its power plugs again",

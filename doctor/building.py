@@ -11,6 +11,7 @@ _LAST = ("304", "340", "390")  # for cards up to Fermi; no changes for new kerne
 # Debian's are nvidia-current-535…, nvidia-tesla-…; nvidia-fs is no driver.
 _SOURCES = re.compile(r"nvidia-((current|tesla|open|srv)[\w-]*-)?\d")
 _AKMODS = "/var/cache/akmods/nvidia"
+_FAILED = r'was not created|performing the step: "[^"]*module was successfully built"'
 _ERRORS = (r"^(?!.* the step\b).*\berror: .*$", r"^.*\berror\b.*$")
 
 
@@ -94,9 +95,8 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
     said = machine.read(path) or ""
     running = _running(machine)
     release = re.search(r"(?:installer version: |NVIDIA-Linux-\w+-)(\d[\d.]*\d)", said)
-    # What it says of an older kernel says nothing of the one that runs.
     here = f"/lib/modules/{running}/" in said or f"/linux-headers-{running}/" in said
-    alone = here and ("was not created" in said or "module was successfully built" in said)
+    alone = here and re.search(_FAILED, said) and "is now complete" not in said
     if not running or not (alone or re.search(rf"Failed to run .*-k {re.escape(running)}\b", said)):
         return None
     return _read(said, "NVIDIA's installer", release.group(1) if release else "", path)

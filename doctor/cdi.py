@@ -155,18 +155,25 @@ def _of_windows(machine: Machine) -> Finding | None:
     drivers = [
         name
         for name in machine.names(store)
-        if name.startswith("nv") and machine.exists(f"{store}/{name}/libcuda.so.1.1")
+        if name.startswith("nv") and machine.exists(f"{store}/{name}/nvidia-smi")
     ]
+    used = [name for name in drivers if _is_used(machine, f"{store}/{name}")]
     for file, text in _described(machine):
         named = [name for name in drivers if f"{store}/{name}/" in text]
-        if named and len(named) < len(drivers):
+        if named and used and not set(used) & set(named):
             return warn(
                 "toolkit",
-                f"Windows has {len(drivers)} drivers here, and {file} hands over {named[0]}",
-                "after an upgrade in Windows that is the old one: CUDA fails in containers",
-                f"sudo nvidia-ctk cdi generate --output={file}, after each upgrade",
+                f"{file} hands over {named[0]}, and Windows uses {used[0]}",
+                "its driver was upgraded since: CUDA fails in containers",
+                f"sudo nvidia-ctk cdi generate --output={file}   # after each upgrade",
             )
     return None
+
+
+def _is_used(machine: Machine, driver: str) -> bool:
+    """Whether WSL has its copy of a program from this one of Windows' drivers."""
+    own = "/usr/lib/wsl/lib/nvidia-smi"
+    return machine.run("cmp", "-s", own, f"{driver}/nvidia-smi").code == 0
 
 
 def wrong(machine: Machine, way: str) -> Finding | None:

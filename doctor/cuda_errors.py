@@ -131,13 +131,15 @@ def starts(machine: Machine) -> Finding:
 
 def _by_torch(machine: Machine) -> Finding:
     """Where python3 finds no libcuda, a PyTorch of its own may."""
-    told = pytorch.said(machine)
-    if told is not None and told[0][2] == "True":
+    told = pytorch.ask(machine, pytorch.STARTS)
+    words, answer = told if told is not None else ([], None)
+    if words[1:] == ["True"]:
         return ok("CUDA starts", "yes")
-    complaints = told[1] if told is not None else ""
-    if told is None or told[0][1] == "None" or "too old" in complaints or not complaints.strip():
+    said = answer.err.partition("CUDA initialization: ")[2].strip() if answer else ""
+    # What is built for another CUDA, or for none, has a row of its own.
+    if not said or "too old" in said:
         return skip("CUDA starts", "not known: there is no python3 that finds libcuda.so.1")
-    found = judge(complaints.rpartition("UserWarning: ")[2].strip())
+    found = judge(said.splitlines()[0])
     return replace(found, name="CUDA starts", seen=f"no, says PyTorch: {found.seen}")
 
 

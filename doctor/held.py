@@ -77,7 +77,7 @@ def _no_devices(machine: Machine) -> tuple[str, str] | None:
             "the driver is told to make no devices (NVreg_ModifyDeviceFiles=0 in /etc/modprobe.d)",
             "take that out, and reboot; or let a rule of udev make them",
         )
-    first = "" if machine.has("nvidia-modprobe") else "install nvidia-modprobe; "
+    first = "" if machine.has("nvidia-modprobe") else "the package nvidia-modprobe, then "
     return (
         "without a screen nobody has made the driver's devices",
         (

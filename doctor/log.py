@@ -72,7 +72,7 @@ ASLEEP = (
 )
 """What is seen, why, and what helps where a card's power is not switched on again."""
 _SLEEPS = r"nvidia (\S+): (Unable to|Refused to|can't) change power state"
-_PROGRAMS = 3  # of which one may be to blame, but hardly all
+_PROGRAMS = 3  # that were started
 _PAGED = 590  # the first driver
 _WAITS = "NV_ERR_RESET_REQUIRED"
 
@@ -130,7 +130,7 @@ def errors(machine: Machine) -> Finding:
         count = len(found)
         seen = f"{count} Xids, all of programs" if count else "no GPU has failed"
         seen += faults.slept(machine, said)
-        other = _paged(machine, found) or _of_one(machine, found) or faults.around(machine, said)
+        other = _paged(machine, found) or _of_one(found) or faults.around(machine, said)
         return other or ok("kernel log", seen)
     # The cause comes before what the driver then asks for.
     worst = max(failures, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
@@ -171,18 +171,22 @@ def _paged(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
     )
 
 
-def _of_one(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
-    """One and the same part of one GPU, out of several, faults under whatever program."""
+def _of_one(found: list[re.Match[str]]) -> Finding | None:
+    """One and the same part of one GPU faults under several programs, and others computed, too."""
     faulted = [each for each in found if each.group(2) == "31"]
     places = {each.group(1) for each in faulted}
-    programs = {x.group() for each in faulted if (x := re.search(r"pid=\d+", each.group(3)))}
-    parts = {x.group() for each in faulted if (x := re.search(r"ENGINE \S+ \S+", each.group(3)))}
-    several = len(nvidia.ask(machine)[1]) > 1
-    if not several or len(places) > 1 or len(programs) < _PROGRAMS or len(parts) != 1:
+    # Old drivers name none. What copies is the same part whoever is to blame.
+    programs = {x.group() for each in faulted if (x := re.search(r"name=[^,]+", each.group(3)))}
+    started = {x.group() for each in faulted if (x := re.search(r"pid=\d+", each.group(3)))}
+    parts = {x.group() for each in faulted if (x := re.search(r"ENGINE \S+ GPC\S+", each.group(3)))}
+    computed = {each.group(1) for each in found} - places
+    if len(places) != 1 or len(parts) != 1 or not computed:
+        return None
+    if len(started) < _PROGRAMS or len(programs) == 1:
         return None
     return warn(
         "kernel log",
-        f"Xid 31 of GPU {places.pop()} alone, in {len(programs)} programs, at {parts.pop()}",
+        f"Xid 31 of GPU {places.pop()} alone, {len(started)} times, at {parts.pop()}",
         "where the same program runs on the other GPUs, it is the card and not the program",
         "make doctor ARGS='--stress 5'; hide it with CUDA_VISIBLE_DEVICES, and have it replaced",
     )

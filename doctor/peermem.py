@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 from doctor import log
 from host import nvidia
 from host.machine import Machine
 
 
 def refused(machine: Machine) -> tuple[str, str, str] | None:
-    """Amazon's module says for itself whether it reads GPUs' memory (device/p2p).
+    """Amazon's module says by whom it reads GPUs' memory (device/p2p), of those that let it.
 
     https://github.com/aws/aws-ofi-nccl/issues/803
     """
     folder = "/sys/class/infiniband"
     said = {name: machine.read(f"{folder}/{name}/device/p2p") for name in machine.names(folder)}
-    none = [name for name, word in said.items() if (word or "").strip() == "NONE"]
-    if not none:
+    none = [name for name, word in said.items() if word is not None and not word.strip()]
+    cards = nvidia.ask(machine)[1]
+    able = bool(cards) and all(re.search(r"\b[ABH][123]00\b", card.name) for card in cards)
+    if not none or not able or not _is_closed(machine):
         return None
     return (
-        f"; {none[0]} does not read GPUs' memory (p2p: NONE)",
+        f"; {none[0]} does not read GPUs' memory (its file p2p names nobody)",
         "NCCL over several machines fails or goes the long way: the closed module refuses it",
         "install the driver's open kernel modules and reboot; and a newer EFA installer",
     )
@@ -44,9 +48,7 @@ def missing(machine: Machine) -> tuple[str, str, str] | None:
 
 def _not_loaded(machine: Machine) -> tuple[str, str, str] | None:
     """The closed kernel modules, which want it, run without: the open ones do."""
-    version = machine.read("/proc/driver/nvidia/version") or ""
-    closed = "NVRM" in version and "Open" not in version
-    if not closed or "nvidia_uvm" not in (machine.read("/proc/modules") or ""):
+    if not _is_closed(machine) or "nvidia_uvm" not in (machine.read("/proc/modules") or ""):
         return None
     return (
         "; nvidia_peermem is not loaded",
@@ -56,6 +58,11 @@ def _not_loaded(machine: Machine) -> tuple[str, str, str] | None:
             " /etc/modules-load.d/nvidia-peermem.conf"
         ),
     )
+
+
+def _is_closed(machine: Machine) -> bool:
+    version = machine.read("/proc/driver/nvidia/version") or ""
+    return "NVRM" in version and "Open" not in version
 
 
 def _is_loaded(machine: Machine) -> bool:

@@ -4,79 +4,92 @@ from __future__ import annotations
 
 import re
 
+from doctor import kind
 from doctor.finding import Finding, ok, skip, warn
-from host import INSIDE, visible
+from host import INSIDE, nvidia, visible
 from host import lines as table
-from host.machine import Machine
+from host.machine import NO_ANSWER, Answer, Machine
 from host.nvidia import Capability, Gpu
 from host.text import whole
 
 ASKED = (
-    "import torch; v = torch.version; print(torch.__version__, v.cuda or v.hip,"
-    " torch.cuda.is_available(), *torch._C._cuda_getArchFlags().split() if v.cuda else ())"
+    "import torch; v = torch.version; print('torch:', torch.__version__,"
+    " v.cuda or (v.hip and 'AMD') or (getattr(v, 'xpu', None) and 'Intel') or 'CPU',"
+    " *torch._C._cuda_getArchFlags().split() if v.cuda else ())"
 )
-"""Version, CUDA's, whether that starts, and what it has kernels for."""
-# Wheels for CUDA 12.6 are the last for what is older than Turing; Thor and Spark came with 13.
-_OLD, _NEW = (7, 5), ((11, 0), (12, 1))
+"""Version, what it is built for, and what it has kernels for. CUDA is not started."""
+STARTS = "import torch; print('torch:', torch.version.cuda, torch.cuda.is_available())"
+"""Whether CUDA starts; what hinders it is said on the other stream."""
+_OLDEST = (5, 0)  # of which there are wheels for CUDA 12
+# Wheels for CUDA 12.6 are the last for what is older than Turing, and have none for Blackwell; Thor
+# and Spark came with 13.
+_TURING, _BLACKWELL, _LATEST = (7, 5), (10, 0), ((11, 0), (12, 1))
 
 
-def said(machine: Machine) -> tuple[list[str], str] | None:
-    """What python's own torch says: version, CUDA's, whether that starts, and what it is built for;
-    and its complaints. None: there is none, or it is ours.
-    """
-    program = "python" if machine.has("python") else "python3"
-    place = machine.place(program) or ""
-    if not place or machine.exists(str(INSIDE)) or place.startswith(f"{machine.home}/.venv/"):
-        return None
-    answer = machine.run(program, "-c", ASKED, seconds=60)
-    words = answer.out.split()
-    return (words, answer.err) if answer.code == 0 and len(words) >= 3 else None
+def ask(machine: Machine, program: str) -> tuple[list[str], Answer] | None:
+    """What a PyTorch that is not ours prints, by the first python that has one."""
+    for python in ("python", "python3"):
+        place = machine.place(python) or ""
+        if not place or machine.exists(str(INSIDE)) or place.startswith(f"{machine.home}/.venv/"):
+            continue
+        answer = machine.run(python, "-c", program, seconds=60)
+        lines = [line for line in answer.out.splitlines() if line.startswith("torch: ")]
+        if answer.code == NO_ANSWER:  # the other one would hang as well
+            return None
+        if answer.code == 0 and lines:
+            return lines[-1].split()[1:], answer
+    return None
 
 
 def other(machine: Machine) -> Finding:
     """It is built for CUDA, has kernels for these GPUs, and the driver is new enough for it."""
     name, gpus = "other PyTorch", visible.seen(machine)
-    told = said(machine) if gpus else None
-    if told is None:
+    told = ask(machine, ASKED) if gpus else None
+    if told is None or len(told[0]) < 2:
         return skip(name, "no GPU" if not gpus else "none that python finds")
-    version, cuda = told[0][:2]
-    unfit = _unfit(gpus, *told)
+    version, of, *built = told[0]
+    unfit = _unfit(machine, gpus, of, built)
     if unfit is None:
-        return ok(name, f"{version} for CUDA {cuda}")
+        return ok(name, f"{version} for CUDA {of}")
     return warn(
         name,
         f"python's, {version}, {unfit}",
-        "with it nothing is computed on these GPUs; make train has a PyTorch of its own",
-        f"python -m pip install --force-reinstall torch --index-url {_index(gpus)}",
+        "what runs with it computes elsewhere, or fails; make train has a PyTorch of its own",
+        _instead(machine, gpus),
     )
 
 
-def _unfit(gpus: list[Gpu], words: list[str], complaints: str) -> str | None:
+def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str | None:
     """What keeps it from computing on these GPUs."""
-    version, cuda, starts, *built = words
-    if cuda == "None" or "rocm" in version:
-        return f"is built for {'the CPU' if cuda == 'None' else 'GPUs of AMD'}"
+    if not of[:1].isdigit():
+        return "is built for the CPU" if of == "CPU" else f"is built for GPUs of {of}"
+    major = whole((nvidia.loaded(machine) or "").partition(".")[0])
+    wanted = f"cuda{of.partition('.')[0]}"
+    needed = next((line.driver for line in table.lines() if line.name == wanted), 0)
     # Where the driver is too old for any, another row says so.
-    if starts == "False" and "too old" in complaints and not _too_old_for_all(gpus):
-        return f"is built for CUDA {cuda}, which needs a newer driver"
-    without = sorted({g.name for g in gpus if g.capability and not _runs(built, g.capability)})
+    if major is not None and min(line.driver for line in table.lines()) <= major < needed:
+        return f"is built for CUDA {of}, which needs driver {needed} or newer"
+    known = [gpu for gpu in gpus if gpu.capability and gpu.capability >= _OLDEST]
+    without = sorted({gpu.name for gpu in known if not _runs(built, gpu.capability or _OLDEST)})
     return f"has no kernels for {', '.join(without)}" if built and without else None
 
 
-def _too_old_for_all(gpus: list[Gpu]) -> bool:
-    major = whole(gpus[0].row["driver_version"].split(".")[0])
-    return major is not None and major < min(line.driver for line in table.lines())
-
-
-def _index(gpus: list[Gpu]) -> str:
-    """Where pip finds wheels for all of these GPUs."""
+def _instead(machine: Machine, gpus: list[Gpu]) -> str:
+    """What to install for these GPUs."""
+    if kind.is_jetson(machine):
+        return "take the wheel of NVIDIA's that is made for this JetPack"
     known = [gpu.capability for gpu in gpus if gpu.capability]
     line = "cu128"
-    if any(capability < _OLD for capability in known):
-        line = "cu126"
-    elif any(capability in _NEW for capability in known):
+    if any(capability in _LATEST for capability in known):
         line = "cu130"
-    return f"https://download.pytorch.org/whl/{line}"
+    if any(capability < _TURING for capability in known):
+        if any(capability >= _BLACKWELL for capability in known):
+            return "no one build runs on all of them: name some with CUDA_VISIBLE_DEVICES"
+        line = "cu126"
+    return (
+        "python3 -m venv other && other/bin/pip install torch torchvision --index-url"
+        f" https://download.pytorch.org/whl/{line}"
+    )
 
 
 def _runs(built: list[str], capability: Capability) -> bool:

@@ -97,7 +97,12 @@ def _linked_elsewhere(machine: Machine) -> tuple[str, str, str] | None:
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
     folder = f"/lib/modules/{running}/weak-updates"
     names = machine.names(folder) if running else []
-    linked = [n for n in names if n.startswith("nvidia") and machine.names(f"{folder}/{n}")]
+    linked = [
+        name
+        for name in names
+        for file in machine.names(f"{folder}/{name}")
+        if file.startswith("nvidia.ko") and not machine.exists(f"{folder}/{name}/{file}")
+    ]
     if not linked or nvidia.on_disk(machine):
         return None
     return (

@@ -77,7 +77,8 @@ def build(recorded: dict[str, Any], folder: Path, *, told: bool = False) -> Mach
     known = _unfold(recorded)
     made: set[Path] = set()
     for name, target in sorted(known["links"].items(), key=lambda link: len(link[0])):
-        _inside(root, target).mkdir(parents=True, exist_ok=True)
+        if not target.endswith(".ko"):  # a module's dangles where it is not among the files
+            _inside(root, target).mkdir(parents=True, exist_ok=True)
         link = _inside(root, name)
         _make(link.parent, made)
         if not link.exists():
@@ -85,7 +86,11 @@ def build(recorded: dict[str, Any], folder: Path, *, told: bool = False) -> Mach
     for name, names in known["folders"].items():
         for entry in ["", *names]:
             path = _inside(root, f"{name}/{entry}")
-            if not path.exists() and f"{name}/{entry}" not in known["files"]:
+            if (
+                not path.exists()
+                and not path.is_symlink()
+                and f"{name}/{entry}" not in known["files"]
+            ):
                 _make(path, made)
     for name, text in known["files"].items():
         path = _inside(root, name)
@@ -267,9 +272,15 @@ def _torch(known: dict[str, Any]) -> None:
     )
     built = re.findall(r"(?:sm|compute)_\d+[af]?", lists.rpartition("supports CUDA capab")[2])
     version = answer("torch.__version__")["out"].strip() or "2.7.1"
-    out = " ".join([version, cuda["out"].strip(), starts["out"].strip(), *built])
-    for python in ("python", "python3"):
-        _says(known, shlex.join([python, "-c", pytorch.ASKED]), f"{out}\n", starts["err"])
+    of = {"None": "CPU"}.get(cuda["out"].strip(), cuda["out"].strip())
+    told = {
+        pytorch.ASKED: (" ".join([version, of, *built]), ""),
+        pytorch.STARTS: (f"{cuda['out'].strip()} {starts['out'].strip()}", starts["err"]),
+    }
+    for program, (out, err) in told.items():
+        line = shlex.join(["python", "-c", program])
+        if line not in known["commands"]:
+            _says(known, line, f"torch: {out}\n", err)
 
 
 def _mounted(given: dict[str, Any], path: str) -> Any:
