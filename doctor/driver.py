@@ -55,7 +55,9 @@ def driver(machine: Machine) -> Finding:
     if other is not None:
         return skip("driver", f"no NVIDIA GPU, but {other}, for which this torch is not built")
     # nvidia-smi without a card: an image's, or a virtual machine's that lost it.
-    return skip("driver", "no NVIDIA GPU on this machine")
+    colab = "COLAB_RELEASE_TAG" in machine.environ
+    more = ": Runtime, Change runtime type gives Colab one" * colab
+    return skip("driver", f"no NVIDIA GPU on this machine{more}")
 
 
 def _jetson(machine: Machine, _answer: Answer) -> Finding | None:
@@ -164,5 +166,19 @@ def _loader(machine: Machine) -> str:
     mounted = held.mounted(machine)
     if mounted is not None:
         return mounted
+    library = "libnvidia-ml.so.1"
+    for folder in (f"/usr/lib/x86_64-linux-gnu{more}" for more in ("", "/nvidia/current")):
+        if library in machine.names(folder) and machine.read(f"{folder}/{library}") == "":
+            return (
+                f"{folder}/{library} is empty, as who hands libraries over file by file leaves it:"
+                " hand over the whole folder; install nothing here"
+            )
+        operators = f"/run/nvidia/driver{folder}"
+        if library in machine.names(operators):
+            return (
+                "the driver is the GPU operator's, install no other: train in a pod that asks for"
+                f" nvidia.com/gpu; or echo {operators} | sudo tee /etc/ld.so.conf.d/nvidia.conf &&"
+                " sudo ldconfig"
+            )
     install = distribution.libraries(machine, nvidia.loaded(machine) or "")
     return f"sudo ldconfig; else install it: {install}"

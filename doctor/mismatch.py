@@ -24,6 +24,9 @@ _IN_IMAGE = (
     "rpm-ostree rollback; or rpm-ostree upgrade, once a newer image has both of one version",
 )
 
+# Where clouds put the host's libraries into notebooks and pods.
+_GIVEN = ("/usr/lib64-nvidia", "/usr/local/nvidia/lib64")
+
 
 def found(machine: Machine, answer: Answer) -> Finding | None:
     """Library and module are of two versions."""
@@ -42,20 +45,7 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
             " own version; on a host of vGPU, its driver's)",
         )
     if limits.in_container(machine.root):
-        if told and loaded[:1].isdecimal() and library.split(".")[0] != loaded.split(".")[0]:
-            return fail(
-                "driver",
-                f"the library in this container is {library}, and the host's module {loaded}",
-                "the image has driver libraries of its own, which hide the host's",
-                "take nvidia-utils and libnvidia-* out of the image (the toolkit brings the"
-                " host's), or take another image",
-            )
-        return fail(
-            "driver",
-            "the library in this container is not of the kernel module's version",
-            "the driver was upgraded after the container was started",
-            "start the container anew; if it comes back, reboot the host",
-        )
+        return _in_container(machine, library if told else "", loaded)
     if loaded == nvidia.on_disk(machine) and "nixos" not in distribution.names(machine):
         why, fix = _IN_IMAGE if machine.has("rpm-ostree") else _APART
         seen = f"library {library}, kernel module {loaded}, the same on the disk"
@@ -76,6 +66,33 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
             f" {_REBOOT}; {_CPU}"
         )
     return fail("driver", seen, why, fix)
+
+
+def _in_container(machine: Machine, library: str, loaded: str) -> Finding:
+    """A container's library, of which the version may be known, is not of the host's."""
+    folder = next((f for f in _GIVEN if f"libcuda.so.{loaded}" in machine.names(f)), None)
+    if folder is not None:
+        return fail(
+            "driver",
+            f"another library than the host's {loaded}, whose own are in {folder}",
+            "this shell is not told where they are, as a notebook's programs are",
+            f"export LD_LIBRARY_PATH={folder}",
+        )
+    branch = loaded.partition(".")[0]
+    if library and branch.isdecimal() and library.partition(".")[0] != branch:
+        return fail(
+            "driver",
+            f"the library in this container is {library}, and the host's module {loaded}",
+            "the image has driver libraries of its own, which hide the host's",
+            "take nvidia-utils and libnvidia-* out of the image (the toolkit brings the"
+            " host's), or take another image",
+        )
+    return fail(
+        "driver",
+        "the library in this container is not of the kernel module's version",
+        "the driver was upgraded after the container was started",
+        "start the container anew; if it comes back, reboot the host",
+    )
 
 
 def _numbers(version: str) -> list[int]:

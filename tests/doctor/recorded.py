@@ -264,7 +264,7 @@ def _torch(known: dict[str, Any]) -> None:
         return known["commands"].get(line, known["commands"].get(f"python3{line[6:]}", no))
 
     cuda, starts = answer("torch.version.cuda"), answer("torch.cuda.is_available()")
-    if not cuda["out"].strip() or not starts["out"].strip():
+    if not cuda["out"].strip():
         return
     of_torch = [a for line, a in known["commands"].items() if "import torch" in line]
     lists = answer("torch.cuda.get_arch_list()")["out"] or next(
@@ -275,7 +275,7 @@ def _torch(known: dict[str, Any]) -> None:
     of = {"None": "CPU"}.get(cuda["out"].strip(), cuda["out"].strip())
     told = {
         pytorch.ASKED: (" ".join([version, of, *built]), ""),
-        pytorch.STARTS: (f"{cuda['out'].strip()} {starts['out'].strip()}", starts["err"]),
+        pytorch.STARTS: (f"{cuda['out'].strip()} {starts['out'].strip() or '?'}", starts["err"]),
     }
     for program, (out, err) in told.items():
         line = shlex.join(["python", "-c", program])
