@@ -7,8 +7,10 @@ import pickle
 import re
 import shutil
 import struct
+import subprocess
 import sys
 import tarfile
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +222,22 @@ def test_classes_one_level_too_deep_in_both_splits(tmp_path) -> None:
     assert raised.value.fix == f"move the class folders one level up: {both}"
 
 
+@pytest.mark.parametrize(
+    ("names", "fix"),
+    [
+        (["a/b/0.png", "a/c/0.png"], "name it: --data.root {}/a;"),
+        (["a/b/0.png", "a/c/d/0.png"], "name it: --data.root {}/a;"),
+        (["a/x/b/0.png", "a/x/c/0.png"], "name it: --data.root {}/a/x;"),
+        (["train/a/b/0.png", "train/a/c/0.png"], "name it: --data.root {}/train/a;"),
+        (["a/0.png", "a/b/0.png"], "lay pictures out as DIR/train/CLASS"),
+    ],
+)
+def test_a_folder_above_that_of_the_classes(tmp_path, names, fix) -> None:
+    with pytest.raises(DataError, match="has one class, a; deeper down are b") as raised:
+        read(lay(tmp_path, dict.fromkeys(names, 7)))
+    assert raised.value.fix.startswith(fix.format(tmp_path))
+
+
 def test_folders_without_splits_are_classes(tmp_path) -> None:
     layout = {f"{name}/{n}.png": 90 for name in ("train", "bus") for n in range(10)}
     found = read(lay(tmp_path / "a", layout), holdout=0.25)
@@ -235,6 +253,9 @@ def test_folders_without_splits_are_classes(tmp_path) -> None:
             "has splits, train, validation, and no class",
         ),
         (["a/b/0.png", "a/c/0.png"], "has one class, a; deeper down are b, c"),
+        (["a/b/0.png", "a/c/d/0.png"], "has one class, a; deeper down are b, c"),
+        (["a/x/b/0.png", "a/x/c/0.png"], "has one class, a; deeper down are b, c"),
+        (["a/0.png", "a/b/0.png"], "has one class, a; deeper down are b"),
         (["trian/a/0.png", "trian/b/0.png", "val/a/0.png", "val/b/0.png"], "rename trian to train"),
         (["a/0.png", "a/1.png"], "of another class into a folder beside it: {}/ANOTHER"),
         (["train/a/0.png"], "of another class into a folder beside it: {}/train/ANOTHER"),
@@ -476,17 +497,51 @@ def listed(root: Path, text: str | bytes, name: str = "metadata.csv") -> Path:
         ("file_name,label,fold", "{},{m},{n}", "a column fold, which seems to divide"),
         ("file_name,label,Set", "{},{m},{s}", "a column Set, which seems to divide"),
         ("file_name,label,Usage", "{},{m},{f}", "a column Usage, which seems to divide"),
+        ("file_name,label,Teil", "{},{m},{g}", "a column Teil, which seems to divide"),
     ],
 )
 def test_columns_that_may_be_meant_are_refused(root, head, row, said) -> None:
     names = sorted(str(p.relative_to(root)) for p in root.rglob("*.png"))
-    words = [("Train", "Valid"), ("Training", "PublicTest")]
+    words = {
+        "s": ("Train", "Valid"),
+        "f": ("Training", "PublicTest"),
+        "g": ("Training", "Validierung"),
+    }
     rows = [
-        row.format(name, n=n % 3, m=n % 2, s=words[0][n % 5 > 3], f=words[1][n % 5 > 3])
+        row.format(name, n=n % 3, m=n % 2, **{key: pair[n % 5 > 3] for key, pair in words.items()})
         for n, name in enumerate(names)
     ]
     listed(root, "\n".join([head, *rows]))
     refused(root, said)
+
+
+def test_a_column_of_other_words_that_could_divide_is_told(root) -> None:
+    """In other proportions it is told of nobody: sex, and what is rare."""
+    for name, other in (("train", "some"), ("validation", "more")):
+        (root / name).rename(root / other)
+    names = sorted(str(p.relative_to(root)) for p in root.rglob("*.png"))
+    count = len(names)
+    for rare, told in ((count // 4, True), (count // 2, False), (0, False)):
+        rows = [f"{name},{n % 2},{'pl'[n >= rare]}" for n, name in enumerate(names)]
+        listed(root, "\n".join(["file_name,label,Teil", *rows]))
+        said = [each for each in read(root).doubts if "a column Teil, which is not read" in each]
+        assert len(said) == told, rare
+
+
+def test_names_whose_accents_are_written_otherwise(tmp_path) -> None:
+    names = [f"pictures/Bl\u00fcte {n}.png" for n in range(4)]
+    lay(tmp_path, dict.fromkeys(names, 90))
+    rows = [unicodedata.normalize("NFD", f"{name},{n % 2}") for n, name in enumerate(names)]
+    text = "\n".join(["file_name,label", *rows])
+    (tmp_path / "metadata.csv").write_text(text)
+    with pytest.raises(DataError, match="there are no such pictures") as raised:
+        read(tmp_path)
+    command = re.search(r"python3 -c '(.*)'", raised.value.fix).group(1)
+    mended = subprocess.run(
+        [sys.executable, "-c", command], input=text, capture_output=True, text=True, check=True
+    )
+    (tmp_path / "metadata.csv").write_text(mended.stdout)
+    assert read(tmp_path, holdout=0.5).classes == ["0", "1"]
 
 
 def test_a_label_or_another_column_with_such_words_divides_nothing(root) -> None:

@@ -64,7 +64,7 @@ def reproduce(
 def _record(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     manifest = documents.record(run)
     if manifest is None:
-        raise UsageError(f"there is no record {run / 'run.json'}", "name a run directory")
+        raise UsageError(f"there is no record {run / 'run.json'}", rundir.name_one(run))
     missing = {"config", "hardware", "code", "git", "attempts", "versions"} - manifest.keys()
     if missing:
         raise UsageError(

@@ -21,7 +21,7 @@ def test_a_killed_loader_ends_the_run_by_name(tmp_path, world, number) -> None:
     loaders = attempt.loaders()
     assert len(loaders) == 2 * world
     loaders[number % len(loaders)].kill()
-    assert attempt.wait(20) == [6] * world, attempt.output()
+    assert attempt.wait(120) == [6] * world, attempt.output()
     assert "error: a loader process of process " in attempt.output()
     assert "Traceback" not in attempt.output()
     _, left = psutil.wait_procs(loaders, timeout=5)

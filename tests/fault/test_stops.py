@@ -177,7 +177,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
         filler.write(bytes(free.f_bavail * free.f_frsize - left))
     before = whole_checkpoint(run)
     os.kill(attempt.ranks[0].pid, signal.SIGCONT)
-    codes = attempt.wait(30)
+    codes = attempt.wait(120)
     # The first process writes; another is told, or finds it gone.
     assert codes[0] == 4, attempt.output()
     assert set(codes[1:]) <= {4, 6}, attempt.output()

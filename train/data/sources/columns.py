@@ -1,7 +1,7 @@
 """Which columns of a list are read, and what the others may mean to whoever wrote them."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +102,9 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
 def _divides(rows: Rows, name: str) -> bool:
     """Whether a column says of each row of which split it is, by its words."""
     words = {str(row.get(name) or "").strip().lower() for row in rows} - {""}
-    return len(words) > 1 and words <= _WORDS and bool(words & {*TRAINING, *_TRAINED})
+    # Another language may have the one word and not the other: Training, Validierung.
+    few = len(words) <= 3 and not words.isdisjoint(TRAINING)
+    return len(words) > 1 and (few or (words <= _WORDS and not words.isdisjoint(_TRAINED)))
 
 
 def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:
@@ -121,6 +123,13 @@ def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:
     for name in filter(_WEIGHS.fullmatch, others):
         if len({str(row.get(name)) for row in rows}) > 1:
             yield f"{path.name} has a column {name}, which is not read: each row counts alike"
+    unread = [] if split or read.split else [n for n in others if _could_divide(rows, n)]
+    if unread:
+        yield (
+            f"{path.name} has a column {unread[0]}, which is not read, and could divide the"
+            " pictures: if it does, call it split, and its words train and validation; else a share"
+            " is held out (data.holdout)"
+        )
     if any(name.lower() in _BOX for name in others):
         yield f"{path.name} has boxes, which are not read: whole pictures are trained on"
     nobody = {str(row.get(read.label)) for row in rows} - {""}
@@ -130,6 +139,13 @@ def doubts(path: Path, rows: Rows, read: Columns, split: str) -> Iterator[str]:
             f"classes of pictures that nobody has labelled, by their names: {some(odd)}; take their"
             " rows out of the list"
         )
+
+
+def _could_divide(rows: Rows, name: str) -> bool:
+    """Whether a column has two or three words, and one of them for most of the rows."""
+    counts = Counter(str(row.get(name)) for row in rows)
+    most = counts.most_common(1)[0][1]
+    return 1 < len(counts) <= 3 and 0.6 * len(rows) <= most <= 0.95 * len(rows)
 
 
 def grouping(row: Mapping[str, Any], read: Columns) -> list[str]:

@@ -1,6 +1,7 @@
 """Pictures that a list names otherwise than by their paths."""
 
 import os
+import unicodedata
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -53,12 +54,23 @@ def mended(named: str, walk: Walk) -> str:
     """How the paths of a list are mended, where none leads to a picture."""
     alike = (Path(named).name, Path(named).stem)
     found = [n for n in walk.pictures if Path(n).name in alike or Path(n).stem in alike]
+    if not found and _written(named) in map(_written, walk.pictures):
+        return (
+            "the same names are here with accents written in another way (Unicode's NFC and NFD, as"
+            " between Linux and macOS): write the list's as the files have them, with python3 -c"
+            " 'import sys, unicodedata as u; print(end=u.normalize(\"NFC\", sys.stdin.read()))'"
+            " <LIST >NEW   # or NFD"
+        )
     if not found:
         return "mend their paths, or take the list away"
     which = f" (and {found[1]} is called so, too)" if found[1:] else ""
     return (
         f"write paths from the list's folder, with what they end in: {found[0]}{which}, not {named}"
     )
+
+
+def _written(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def check_undivided(root: Path, rows: dict[str, list[Row]]) -> None:

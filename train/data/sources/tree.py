@@ -7,7 +7,7 @@ out is named.
 import os
 import re
 import unicodedata
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
 import torch
@@ -46,17 +46,19 @@ def splits(config: Data, root: Path) -> Found:
         raise DataError(f"{root} holds no pictures in class folders{what}", f"{_LAYOUT}{more}")
     check_names(classes, "class folders")
     if len(classes) == 1:
-        inside = Counter(Path(name).parts[-2] for name in found["train"][classes[0]])
-        if len(inside) > 1:
-            above = {Path(name).parent.parent for name in found["train"][classes[0]]}
-            which = f"name it: --data.root {root / above.pop()}" if len(above) == 1 else _LAYOUT
+        folders = {Path(name).parent for name in found["train"][classes[0]]}
+        common = Path(os.path.commonpath(folders))
+        inside = {f.relative_to(common).parts[0] for f in folders if f != common}
+        if inside:
+            whole = common not in folders  # no picture lies beside them
+            which = f"name it: --data.root {root / common}" if whole else _LAYOUT
             fix = f"{which}; data.root is the DIR of the class folders, or of train and validation"
             if "validation" in tops:  # which would be lost with a deeper root
                 full = [(s, name) for s in tops for name, names in found[s].items() if names]
                 deep = [str(root / tops[split] / name) for split, name in full]
                 fix = f"move the class folders one level up: out of {' and of '.join(deep)}"
             raise DataError(
-                f"{root} has one class, {classes[0]}; deeper down are {some(inside)}", fix
+                f"{root} has one class, {classes[0]}; deeper down are {some(sorted(inside))}", fix
             )
         another = (
             "put the pictures of another class into a folder beside it:"
