@@ -87,8 +87,8 @@ def _instead(machine: Machine, gpus: list[Gpu]) -> str:
             return "no one build runs on all of them: name some with CUDA_VISIBLE_DEVICES"
         line = "cu126"
     return (
-        "python3 -m venv other && other/bin/pip install torch torchvision --index-url"
-        f" https://download.pytorch.org/whl/{line}"
+        f"in an environment of its own, install the wheel for CUDA {line[2:4]}.{line[4:]} ({line}):"
+        " the command is on https://pytorch.org/get-started/locally"
     )
 
 
