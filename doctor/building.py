@@ -83,19 +83,19 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
             "it builds no module for new kernels any more",
             f"sudo rm -rf {stopped.group(1)}; sudo dkms autoinstall && sudo modprobe nvidia",
         )
-    before = _having(machine) or ""
     for name in machine.names("/var/lib/dkms"):
         # Debian's is nvidia-current, or nvidia-tesla-470.
         for version in machine.names(f"/var/lib/dkms/{name}") if name.startswith("nvidia") else []:
             path = f"/var/lib/dkms/{name}/{version}/build/make.log"
-            found = _read(machine.read(path) or "", "DKMS", version, path, before)
+            found = _read(machine.read(path) or "", "DKMS", version, path, _having(machine) or "")
             if found is not None:
                 return found
     path = "/var/log/nvidia-installer.log"
     said = machine.read(path) or ""
     running = _running(machine)
     release = re.search(r"(?:installer version: |NVIDIA-Linux-\w+-)(\d[\d.]*\d)", said)
-    here = f"/lib/modules/{running}/" in said or f"/linux-headers-{running}/" in said
+    # What it says of an older kernel says nothing of the one that runs.
+    here = any(f"/{place}{running}/" in said for place in ("lib/modules/", "linux-headers-"))
     alone = here and re.search(_FAILED, said) and "is now complete" not in said
     if not running or not (alone or re.search(rf"Failed to run .*-k {re.escape(running)}\b", said)):
         return None

@@ -70,7 +70,9 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
 
 def _in_container(machine: Machine, library: str, loaded: str) -> Finding:
     """A container's library, of which the version may be known, is not of the host's."""
-    folder = next((f for f in _GIVEN if f"libcuda.so.{loaded}" in machine.names(f)), None)
+    told = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
+    given = (folder for folder in _GIVEN if folder not in told)
+    folder = next((f for f in given if f"libcuda.so.{loaded}" in machine.names(f)), None)
     if folder is not None:
         return fail(
             "driver",

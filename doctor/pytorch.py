@@ -69,8 +69,8 @@ def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str 
     # Where the driver is too old for any, another row says so.
     if major is not None and min(line.driver for line in table.lines()) <= major < needed:
         return f"is built for CUDA {of}, which needs driver {needed} or newer"
-    known = [gpu for gpu in gpus if gpu.capability and gpu.capability >= _OLDEST]
-    without = sorted({gpu.name for gpu in known if not _runs(built, gpu.capability or _OLDEST)})
+    known = [(g.name, own) for g in gpus if (own := g.capability) and own >= _OLDEST]
+    without = sorted({name for name, capability in known if not _runs(built, capability)})
     return f"has no kernels for {', '.join(without)}" if built and without else None
 
 

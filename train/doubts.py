@@ -86,7 +86,7 @@ def doubts(parts: Parts) -> Iterator[str]:
             f"the warm-up takes {warmup} steps, and the run has {steps}: the learning"
             f" rate does not reach {config.optim.lr:g}; set --optim.warmup {max(1, steps // 10)}"
             f"{' and --optim.warmup_epochs 0' * (config.optim.warmup_epochs > 0)}"
-            f" (about a tenth of the run)"
+            " (about a tenth of the run)"
         )
     every = config.eval.every or order.steps(len(images.train), config.batch_size)
     if config.eval.patience and steps < (config.eval.patience + 1) * every:
@@ -130,7 +130,7 @@ def _of_weights(parts: Parts) -> Iterator[str]:
     averaged = verification.average_of(file) if file else None
     if averaged is not None:
         yield (
-            "that run measured the average of its weights, and this file holds them as they were:"
+            "the run of these weights measured their average, and this file has them as they were:"
             f" the average is --model.weights {averaged}"
         )
     if before.classes != images.classes and len(before.classes) == len(images.classes):

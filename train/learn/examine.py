@@ -132,7 +132,7 @@ def check_same(
     if before is not None:
         when = "after a resume, after other images or as another process"
     # Modules gave the same, and gradients are others: what stands between them is the loss.
-    loss = "; a loss of your own (optim.loss) may remember nothing from call to call"
+    loss = "; a loss of your own (optim.loss) must remember nothing from call to call"
     raise UsageError(
         f"{where} something else {when}, from the same weights, buffers and seed",
         f"{_KEEP}{loss * (module is None)}",
