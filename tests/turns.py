@@ -148,7 +148,7 @@ def outside(items: list[pytest.Item], share: str) -> set[pytest.Item]:
     found = re.fullmatch("([0-9]+)/([0-9]+)", share)
     number, shares = map(int, found.groups()) if found else (0, 0)
     if not 1 <= number <= shares:
-        raise pytest.UsageError(f"--share {share}: say 1/16 to 16/16, for instance")
+        raise pytest.UsageError(f"--share {share}: say 1/24 to 24/24, for instance")
     slow = [
         item
         for item in sorted(items, key=lambda item: item.nodeid)
