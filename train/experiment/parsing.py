@@ -13,7 +13,7 @@ from train.config import Config, knobs
 from train.experiment.aliases import meant
 from train.experiment.comparing import changed, value
 from train.experiment.reading import read_yaml
-from train.knobs import idle_with
+from train.knobs import default, idle_with
 
 _PIXELS = "pixels run from 0 to 1: divide means and deviations of 0 to 255 by 255"
 _UNITS = {
@@ -150,7 +150,8 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
     # What would follow from a knob that is wrong is not wrong itself.
     first, *others = [e for e in wrong if e["type"] != "default_factory_not_called"]
     more = f" (and {len(others)} more)" if others else ""
-    known = [name for name, _ in knobs()]
+    fields = dict(knobs())
+    known = list(fields)
     # Validators of unions and list items add parts that are no knob: keep the known beginning.
     sections = {name.split(".")[0] for name in known if "." in name}
     path = [short(str(part)) for part in first["loc"]]
@@ -183,9 +184,12 @@ def _explain(error: ValidationError, origin: str, overrides: Mapping[str, Any]) 
     if first["type"] == "missing":  # no knob has to be set, and of lists only a pair can lack one
         one = short(repr(given if given != {} else first["input"]))
         return UsageError(f"{where}: {name} has two values, and not {one}{more}", "give both")
-    usual, too_large = f"give {name} such a value", first["type"] == "less_than_equal"
+    too_large = first["type"] == "less_than_equal"
+    usual = f"give another value (default: {default(fields[name])})"
     if first["type"] in ("bool_parsing", "bool_type"):
         usual = "write true or false"
+    elif first["type"] == "literal_error":
+        usual = "write one of these"
     # Not 12,500, which may be thousands.
     comma = re.fullmatch(r"-?(0,\d+|\d+,(\d{1,2}|\d{4,}))", str(first["input"]))
     if first["type"] == "float_parsing" and comma:

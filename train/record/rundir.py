@@ -82,7 +82,9 @@ def continued(run: Path, resume: str | bool | None) -> bool:
         done = status(run) == "finished"
         raise UsageError(
             f"{run} already holds {'a finished' if done else 'an unfinished'} run",
-            f"{'' if done else 'add --resume to go on, or '}choose another --run",
+            "choose another --run, or remove that directory"
+            if done
+            else "add --resume to go on, or choose another --run",
         )
     return held
 

@@ -102,7 +102,9 @@ def rows_of(path: Path, root: Path, split: str, config: Data, doubts: list[str])
             )
         said = str(row.get(divided) or "").strip().lower() if divided else split
         if divided and said and not split_of(said):
-            raise DataError(f"{place} is of the split {said}", f"use train, {', '.join(HELD_OUT)}")
+            raise DataError(
+                f"{place} is of the split {said}", f"use {', '.join((*TRAINING, *HELD_OUT))}"
+            )
         value = row.get(label)
         if not isinstance(value, (str, int, float, type(None))):
             raise DataError(f"{place} has a label that is no number and no name", "mend the row")
