@@ -59,7 +59,7 @@ TABLE = {
     "diverged": ([*FIT, "--optim.lr", "1e30", "--optim.warmup", "0", "--max_steps", "9"], 5, "not finite at step [2-9] .*or set --optim.clip 1$"),
     "diverged though clipped": ([*FIT, "--optim.lr", "1e30", "--optim.warmup", "0", "--max_steps", "9", "--optim.clip", "1"], 5, "at step [2-9] → lower --optim.lr, or warm up longer$"),
     "no run": (["evaluate", "--run", "{tmp}/no"], 2, "no run with checkpoints"),
-    "no checkpoint": (["evaluate", "--checkpoint", "{tmp}/no"], 4, "no checkpoint"),
+    "no checkpoint": (["evaluate", "--checkpoint", "{tmp}/no"], 4, "no checkpoint .* name best, latest, or a step-"),
     "truncated": (["evaluate", "--checkpoint", "{tmp}/truncated"], 4, "model.safetensors is damaged"),
     "flipped": (["evaluate", "--checkpoint", "{tmp}/flipped"], 4, "state.json is damaged"),
     "missing": (["evaluate", "--checkpoint", "{tmp}/missing"], 4, "optimizer.safetensors is missing"),

@@ -140,6 +140,10 @@ HEAD = "file_name,label"
     [
         ("image,cat,dog,cow", "img/{n}.png, 0, 1, 0\nimg/1{n}.png, 1, 0, 0",
          "has a column of 0 and 1 for each class: cat, cow, dog"),
+        ("image,cat,dog,cow", "img/{n}.png,False,True,False\nimg/1{n}.png,True,False,False",
+         "has a column of 0 and 1 for each class: cat, cow, dog"),
+        ("image,what,dog,cow", "img/{n}.png,0.0,1.0,0.0\nimg/1{n}.png,1.0,0.0,0.0",
+         "the one that is 1; or take the others out, for what against all others"),
         ("id,pixel0,pixel1", "{n},0,7", "has pixels in its columns"),
         (HEAD, "https://example.org/{n}.png,{a}", "names an address, https://example.org/0.png"),
         (HEAD, "img/{n}.png,{a}|{b}\nimg/1{n}.png,{a}", "names several classes at once: cat|dog"),
@@ -152,8 +156,9 @@ def test_lists_that_say_something_else_are_refused(tmp_path, head, row, said) ->
     lay(tmp_path, {"img": ["{n}.png", "1{n}.png", "2{n}.png"]})
     rows = [row.format(n=n, a="cat", b="dog") for n in range(6)]
     (tmp_path / "labels.csv").write_text("\n".join([head, *rows]) + "\n")
+    named = {"label_column": "what"} if "value" in head or "what" in head else {}
     with pytest.raises(DataError) as raised:
-        read(tmp_path / "labels.csv", **({"label_column": "what"} if "value" in head else {}))
+        read(tmp_path / "labels.csv", **named)
     assert said in str(raised.value)
 
 
@@ -255,6 +260,46 @@ def test_labels_are_of_training_pictures_where_tests_have_the_same_names(tmp_pat
     (tmp_path / "train/3.png").unlink()
     with pytest.raises(DataError, match=r"no such picture, but trainLabels\.csv:5 names it"):
         read(tmp_path / "trainLabels.csv", **knobs)
+
+
+def test_numbers_whose_zeros_a_spreadsheet_took_away_are_found(tmp_path) -> None:
+    lay(tmp_path, {"img": ["00{n}.png"]})
+    rows = [f"{n},{'ab'[n % 2]}" for n in range(6)]
+    (tmp_path / "labels.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    found = read(tmp_path)
+    assert any("6 pictures were found by their names: 0 is img/000.png" in d for d in found.doubts)
+    lay(tmp_path, {"img": ["{n}.png", "0{n}.png"]})  # 0 is the one that is called so
+    assert any("0 is img/0.png" in d for d in read(tmp_path).doubts)
+
+
+@pytest.mark.parametrize("suffix", ["", ".png"])
+def test_a_list_that_counts_from_one_where_the_files_count_from_zero(tmp_path, suffix) -> None:
+    """All but the last would be found, each with its neighbour's label."""
+    lay(tmp_path, {".": PNG})
+    rows = [f"{n + 1}{suffix},{'ab'[n % 2]}" for n in range(6)]
+    (tmp_path / "labels.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    said = "numbers its pictures 1 to 6, and the files 0 to 5: each label may be its neighbour's"
+    with pytest.raises(DataError, match=said) as raised:
+        read(tmp_path, on_bad="skip")
+    assert "take picture 6 out of the list and 0 out of the folder" in str(raised.value)
+    (tmp_path / "0.png").unlink()
+    (tmp_path / "labels.csv").write_text("\n".join([HEAD, *rows[:-1]]) + "\n")
+    assert len(read(tmp_path).train) == 4
+
+
+def test_names_of_pictures_that_say_their_split_are_told(tmp_path) -> None:
+    lay(tmp_path, {"cat": ["train_{n}.png", "val_{n}.png"], "dog": ["train_1{n}.png"]})
+    assert any("say of which split they are" in doubt for doubt in read(tmp_path).doubts)
+    lay(tmp_path, {"cow": ["strain_{n}.png", "trainer_{n}.png", "value{n}.png", "x_{n}.png"]})
+    assert not any("of which split" in doubt for doubt in read(tmp_path).doubts)
+
+
+def test_labels_of_one_picture_each_are_counted(tmp_path) -> None:
+    lay(tmp_path, {".": PNG})
+    rows = [f"{n}.png,{20 + n}" for n in range(6)]
+    (tmp_path / "labels.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    with pytest.raises(DataError, match=r"there are 6 classes, of 1\.0 samples each → .*column"):
+        read(tmp_path)
 
 
 def test_a_list_of_one_split_may_not_divide_again(tmp_path) -> None:

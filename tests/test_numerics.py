@@ -352,6 +352,7 @@ def resampled(x: torch.Tensor) -> torch.Tensor:
     ("function", "says"),
     [
         (torch.sqrt, "the model calls sqrt, which other makers' CPUs round otherwise"),
+        (lambda x: x.sqrt(), "is to be the same on all (called in Rooted) → compute it"),
         (lambda x: x**0.5, "the model calls pow with an exponent of 0.5"),
         (lambda x: x.sqrt_(), "the model calls sqrt_, "),
         (torch.atan, "the model calls atan, "),
@@ -378,6 +379,20 @@ def test_operations_that_other_cpus_round_otherwise_are_refused(
     assert says in one_line(done.err)
     native = ["--numerics", "native"]
     assert cli("fit", *DIGITS, "--model.name", "rooted", "--max_steps", 1, *native, *run).code == 0
+
+
+def test_a_spectral_norm_is_portable(cli, tmp_path, monkeypatch) -> None:
+    """Copying it gives its vectors other storage, which computes nothing."""
+
+    def build(*_) -> Rooted:
+        model = Rooted(torch.rsqrt)
+        torch.nn.utils.parametrizations.spectral_norm(model.layer)
+        return model
+
+    monkeypatch.setitem(models.OURS, "spectral", build)
+    words = ["fit", *DIGITS, *KNOBS, "--model.name", "spectral", "--max_steps", 1]
+    done = cli(*words, "--run", tmp_path / "r")
+    assert done.code == 0, done.err
 
 
 def test_a_complex_parameter_has_no_portable_optimizer(cli, tmp_path, monkeypatch) -> None:

@@ -241,7 +241,7 @@ def test_nearly_black_pictures_of_sixteen_bits_are_doubted(run, cli, tmp_path) -
     dark.save(tmp_path / "twelve-bits.png")
     done = cli("predict", "--run", run, tmp_path / "twelve-bits.png")
     assert rows(done.out)[0]["doubt"] == "it has more than 8 bits and is nearly black"
-    assert "1 files have more than 8 bits and are nearly black" in done.err
+    assert "files with more than 8 bits that are nearly black: 1; " in done.err
 
 
 @pytest.mark.slow

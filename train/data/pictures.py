@@ -144,10 +144,13 @@ def halves(labelled: Labelled, holdout: float) -> tuple[Labelled, Labelled]:
         firsts = torch.stack([out[labelled.labels[out] == name][0] for name in sorted(lost)])
         kept, out = torch.cat([kept, firsts]).sort().values, out[~torch.isin(out, firsts)]
         if not len(out):
+            classes = len(labelled.labels.unique())
             raise DataError(
-                f"a holdout of {holdout} leaves 0 of {count} samples for validation: the classes"
-                " have so few",
-                "take more pictures of each, or a validation split of your own",
+                f"a holdout of {holdout} leaves 0 of {count} samples for validation: there are"
+                f" {classes:,} classes, of {count / classes:.1f} samples each",
+                "take more pictures of each, or a validation split of your own; where the labels"
+                " are measurements, or names of the pictures, name another column: classes are"
+                " learned (--data.label_column)",
             )
     return choose(labelled, kept), choose(labelled, out)
 

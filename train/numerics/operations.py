@@ -7,11 +7,14 @@ last bits each maker chose.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -33,14 +36,14 @@ UNEQUAL = frozenset(
     ]
 )
 """Other bits on other CPUs, in FP32 or in FP64; a power of 0.5 is a square root as well."""
-_NOTHING = re.compile(r"(new_)?empty\w*|as_strided_?|profiler::\w+")
+_NOTHING = re.compile(r"(new_)?empty\w*|as_strided_?|set_|profiler::\w+")
 _HALF = {"bfloat16", "float16"}
 _INSTEAD = ", such as sqrt(x) as x * x.clamp(min=1e-30).rsqrt()"
 _ROOT = "pow with an exponent of 0.5"
 
 
 class _Seen(TorchDispatchMode):
-    def __init__(self, names: set[str]) -> None:
+    def __init__(self, names: dict[str, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
 
@@ -53,38 +56,59 @@ class _Seen(TorchDispatchMode):
         numbers = [value for value in leaves if isinstance(value, float)]
         name = _ROOT if _base(name) == "pow" and 0.5 in numbers else name
         short = {str(t.dtype)[6:] for t in tree_leaves(args) if isinstance(t, Tensor)} & _HALF
-        self.names.add(f"{name} in {min(short)}" if short else name)
+        name = f"{name} in {min(short)}" if short else name
+        if not self.names.get(name):
+            self.names[name] = _caller()
         return func(*args, **kwargs)
 
 
+def _caller() -> str:
+    """The class of the innermost module that is being called; "" where none is, as in the backward
+    pass.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Module):
+            return type(owner).__name__
+        frame = frame.f_back
+    return ""
+
+
 @contextmanager
-def seen() -> Iterator[set[str]]:
-    """The names of all operations that are called in the block, their gradients' as well."""
-    names: set[str] = set()
+def seen() -> Iterator[dict[str, str]]:
+    """The names of all operations that are called in the block, their gradients' as well, and the
+    class of a module that calls each, where one does.
+    """
+    names: dict[str, str] = {}
     with _Seen(names):
         yield names
 
 
-def check(names: Iterable[str]) -> None:
+def check(names: Mapping[str, str]) -> None:
     """See that all of them are equal on all CPUs.
+
+    Args:
+        names: as `seen` gives them.
 
     Raises:
         UsageError: naming the first that is not, or was not compared.
     """
     equal = {_base(name) for name in EQUAL.split()}
-    for name in sorted(names):
+    for name, caller in sorted(names.items()):
+        place = f" (called in {caller})" if caller else ""
         if name == _ROOT or _base(name) in UNEQUAL:
             instead = _INSTEAD if name == _ROOT or _base(name) == "sqrt" else ""
             raise UsageError(
                 f"the model calls {name}, which other makers' CPUs round otherwise, and numerics:"
-                " portable is to be the same on all",
+                f" portable is to be the same on all{place}",
                 f"compute it from others{instead}, or use --numerics native",
             )
         if _base(name) not in equal and not _NOTHING.fullmatch(name):
             raise UsageError(
                 f"the model calls {name}, which has not been compared on other CPUs, and numerics:"
-                " portable promises the same bits on all",
-                "use --numerics native, or compare it with benchmarks/portable.py",
+                f" portable promises the same bits on all{place}",
+                "use --numerics native; benchmarks/portable.py is what compares them",
             )
 
 

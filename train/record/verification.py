@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from host import limits, regular
-from host.errors import CheckpointError
+from host.errors import CheckpointError, nearest
 from train.record import documents, rundir
 
 SUMS = "SHA256SUMS"
@@ -38,7 +38,11 @@ def verified(path: Path) -> tuple[bytes, dict[str, list[Path]]]:
         CheckpointError: naming the file that is missing or damaged.
     """
     if not path.is_dir():
-        raise CheckpointError(f"there is no checkpoint {path}", "name a step-* directory")
+        beside = [each.name for each in path.parent.glob("*")]
+        raise CheckpointError(
+            f"there is no checkpoint {path}{nearest(path.name, beside)}",
+            f"name best, latest, or a step-* directory of {path.parent}",
+        )
     try:
         present = sorted(path.iterdir())
         _check_size(path, present)

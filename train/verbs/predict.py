@@ -91,18 +91,19 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
             _draw(it, told.first, options.show)
     if told.dark:
         trained.warn(
-            f"{told.dark:,} files have more than 8 bits and are nearly black: where fewer bits are"
-            " used than there are, make them brighter first"
+            f"files with more than 8 bits that are nearly black: {told.dark:,}; where fewer bits"
+            " are used than there are, make them brighter first"
         )
     if told.bad:
         rest = len(listed.names) + len(listed.bad) - told.count  # who read it left
         raise DataError(
-            f"{told.failed:,} of {told.count:,} files cannot be used:"
+            f"{told.failed:,} of {told.count:,} file{'s' * (told.count > 1)} cannot be used:"
             f" {unusable.by_reason(told.bad)}",
             (
                 "name a file or folder that is there"
                 if all(os.strerror(errno.ENOENT) in why for why in told.bad.values())
-                else "mend or remove them, or ask a run that takes them (RUN=)"
+                else "mend or remove them"
+                + ", or ask a run that takes them (RUN=)" * any("×" in w for w in told.bad.values())
             )
             + "; the others are predicted" * (told.failed < told.count)
             + f"; {rest:,} more were not looked at" * (rest > 0)

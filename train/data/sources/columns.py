@@ -39,7 +39,7 @@ _LEAVES_OUT = re.compile(
 )
 _WEIGHS = re.compile(r"(sample|loss|class)[ _-]?weights?|weights?", re.IGNORECASE)
 _BOX = {"xmin", "ymin", "xmax", "ymax", "bbox", "x_min", "y_min", "x_max", "y_max"}
-_BITS = ("0", "1", "0.0", "1.0")
+_BITS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 _SHOWN = 12  # columns, in a message
 
 Rows = Sequence[Mapping[str, Any]]
@@ -80,8 +80,7 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
     neither = config.label_column is None and not any(name.lower() in LABEL for name in known)
     knob = "image_column" + " and --data.label_column" * neither
     picture = _column(path, known, config.image_column, PICTURE, knob, split=split)
-    if config.label_column is None:
-        _check_hot(path, rows, [name for name in known if name != picture])
+    _check_hot(path, rows, [n for n in known if n != picture], config.label_column)
     label = _column(path, known, config.label_column, LABEL, "label_column", split=split)
     if config.label_column is None:
         _check_one(path, rows, label)
@@ -198,14 +197,21 @@ def _column(
     raise DataError(f"{path} has no column {wanted or usual[0]}; its columns: {shown}", fix)
 
 
-def _check_hot(path: Path, rows: Rows, others: list[str]) -> None:
-    """Refuse a list with a column of 0 and 1 for each class."""
-    hot = [n for n in others if all(str(row.get(n)).strip() in _BITS for row in rows)]
-    sums = [sum(float(row[name]) for name in hot) for row in rows]
-    if len(hot) > 1 and not any(n.lower() in LABEL for n in others) and {*sums} == {1.0}:
+def _check_hot(path: Path, rows: Rows, others: list[str], asked: str | None) -> None:
+    """Refuse a list with a column of 0 and 1 for each class, also where one of them is asked for:
+    it would be that class and all others.
+    """
+    bits = {n: [_BITS.get(str(row.get(n)).strip().lower()) for row in rows] for n in others}
+    hot = [name for name, each in bits.items() if None not in each]
+    sums = {sum(filter(None, each)) for each in zip(*(bits[name] for name in hot), strict=True)}
+    if asked is not None and (asked not in hot or len(hot) < 3):
+        return
+    unnamed = asked is not None or not any(n.lower() in LABEL for n in others)
+    if len(hot) > 1 and unnamed and sums == {1}:
         raise DataError(
             f"{path} has a column of 0 and 1 for each class: {some(hot)}",
-            "write one column, label, with the name of the one that is 1",
+            "write one column, label, with the name of the one that is 1"
+            + f"; or take the others out, for {asked} against all others" * (asked is not None),
         )
 
 

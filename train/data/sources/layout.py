@@ -29,6 +29,7 @@ _HELD = re.compile(r"(?<![^_-])(test(ing)?|val|valid|validation|eval)(?![^\d_-])
 _OUT = re.compile("held|hold[_ -]?out", re.IGNORECASE)
 _HEAD = 1 << 16  # characters of a list that are looked through
 _MASKED = 0.1  # of all pictures
+_MOST = 0.9  # of all pictures
 _FEW = 2  # pictures
 _LOOKED_FOR = 20  # pictures of a class
 
@@ -48,7 +49,8 @@ def look(root: Path, split: str, found: Classes, left_out: Mapping[str, str]) ->
     """
     inner = {name: _inner(split, found[name]) for name in sorted(found)}
     _check(root, split, inner)
-    return [*_doubts(found, inner), *_unread(root, split, found, left_out)]
+    said = [] if split else [*_by_name(found)]
+    return [*said, *_doubts(found, inner), *_unread(root, split, found, left_out)]
 
 
 def _check(root: Path, split: str, inner: Mapping[str, Counter[str]]) -> None:
@@ -91,6 +93,20 @@ def _check(root: Path, split: str, inner: Mapping[str, Counter[str]]) -> None:
             f"{root / split} has the folders {some(classes)}, which are no classes by their names",
             f"lay pictures out as DIR/CLASS/*{elsewhere.beside(root)}; rename them, if they are the"
             " classes",
+        )
+
+
+def _by_name(found: Classes) -> Iterator[str]:
+    """Names of pictures that say of which split they are, where a share of all is held out."""
+    names = [name for each in found.values() for name in each]
+    stems = [(name, name.rpartition(os.sep)[2].rpartition(".")[0]) for name in names]
+    train = [name for name, stem in stems if re.search(_TRAIN, stem)]
+    held = [name for name, stem in stems if re.search(_HELD, stem)]
+    if train and held and len(train) + len(held) > _MOST * len(names):
+        yield (
+            f"names of pictures say of which split they are, and are not read: {train[0]},"
+            f" {held[0]}; where that is meant, move them into DIR/train/CLASS/ and"
+            " DIR/validation/CLASS/: else a share of all is held out (data.holdout)"
         )
 
 

@@ -119,6 +119,7 @@ def splits(config: Data, root: Path, found: dict[str, list[Path]]) -> Found:
     doubts += columns.torn(groups, len({row.label for each in rows.values() for row in each}))
     doubts += strays.find(rows, folder, walk)
     strays.check_undivided(folder, rows)
+    strays.check_counted_alike(folder, rows, walk)
     made = _found(config, folder, rows, walk)
     unlisted = sum(why == _UNLISTED for why in made.left_out.values())
     if unlisted:

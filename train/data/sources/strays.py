@@ -12,6 +12,8 @@ from train.data.sources.rows import Row, is_file
 from train.data.sources.tree import HELD_OUT, TRAINING
 from train.data.sources.walk import Walk
 
+_FEW = 5  # pictures
+
 
 def find(rows: dict[str, list[Row]], root: Path, walk: Walk) -> list[str]:
     """Give pictures that a list names without folder or suffix their paths, where each name is
@@ -29,10 +31,15 @@ def find(rows: dict[str, list[Row]], root: Path, walk: Walk) -> list[str]:
         if len(gone) == sum(row.alone for row in each):
             strayed += [(each, place) for place in gone]
     by_name: dict[str, list[str]] = defaultdict(list)
+    by_number: dict[str, list[str]] = defaultdict(list)
     for path in there if strayed else ():
         name = path.rpartition(os.sep)[2]
-        for word in {name, name.rpartition(".")[0] or name}:
+        stem = name.rpartition(".")[0] or name
+        for word in {name, stem}:
             by_name[word].append(path)
+        # A spreadsheet takes the zeros of 007 away.
+        if stem.isdecimal() and stem.isascii() and stem != str(int(stem)):
+            by_number[str(int(stem))].append(path)
     first, count = "", 0
     for each, place in strayed:
         name = each[place].name.rpartition(os.sep)[2]
@@ -41,7 +48,7 @@ def find(rows: dict[str, list[Row]], root: Path, walk: Walk) -> list[str]:
         folder = each[place].name[: -len(name)]  # of the list
         fitting = [
             path
-            for path in by_name[name]
+            for path in by_name[name] or by_number[name]
             if path.startswith(folder) and not layout.is_split(path[len(folder) :], not held)
         ]
         if len(fitting) == 1:
@@ -67,6 +74,28 @@ def mended(named: str, walk: Walk) -> str:
     return (
         f"write paths from the list's folder, with what they end in: {found[0]}{which}, not {named}"
     )
+
+
+def check_counted_alike(root: Path, rows: dict[str, list[Row]], walk: Walk) -> None:
+    """See that a list whose pictures have numbers does not count from 1 where the files count from
+    0, or the other way round: all but the last would be found, each with its neighbour's label.
+    """
+    named, there = (
+        {int(stem) if (stem := Path(name).stem).isdecimal() else None for name in names}
+        for names in ((row.name for each in rows.values() for row in each), walk.pictures)
+    )
+    if None in named or None in there or min(len(named), len(there)) < _FEW:
+        return
+    for by in (1, -1):
+        if named == {n + by for n in there if n is not None} and named != there:
+            first = f"{min(named)} to {max(named)}, and the files {min(there)} to {max(there)}"  # type: ignore[type-var]
+            alone = (max(named), min(there)) if by == 1 else (min(named), max(there))  # type: ignore[type-var]
+            raise DataError(
+                f"the list in {root} numbers its pictures {first}: each label may be its"
+                " neighbour's",
+                "write the files' own names into the list; where the others are right, take picture"
+                f" {alone[0]} out of the list and {alone[1]} out of the folder",
+            )
 
 
 def _written(name: str) -> str:
