@@ -18,7 +18,7 @@ _NAME = "GPU to GPU"
 def redirected(machine: Machine) -> Finding:
     """No bridge above a GPU sends what it reads of another one by way of the processor (ACS)."""
     cards = pci.cards(machine)
-    forced = _forced(machine, cards)
+    forced = _forced(machine, cards) or _misreported(machine, cards)
     if forced is not None:
         return forced
     if len(cards) < 2 or limits.in_container(machine.root) or kind.is_guest(machine):
@@ -62,6 +62,25 @@ def _forced(machine: Machine, cards: list[pci.Card]) -> Finding | None:
         "what one writes may never get to the other: NCCL hangs, or computes other numbers",
         "NCCL_P2P_DISABLE=1; take the line out of /etc/modprobe.d, and x-nv-gpudirect-clique out of"
         " the virtual machine",
+    )
+
+
+def _misreported(machine: Machine, cards: list[pci.Card]) -> Finding | None:
+    """A driver that offers what GeForce cards do not have.
+
+    https://github.com/pytorch/pytorch/issues/119638, https://github.com/NVIDIA/nccl/issues/1127
+    """
+    version = nvidia.loaded(machine) or ""
+    of_525 = re.fullmatch(r"525\.(\d{1,3})\..*", version)
+    wrong = version.startswith("545.") or (of_525 is not None and int(of_525.group(1)) < 105)
+    cards_of = [re.search(r"GeForce RTX [34]0", gpu.name) for gpu in nvidia.ask(machine)[1]]
+    if len(cards) < 2 or not wrong or not all(cards_of) or not _straight(machine):
+        return None
+    return warn(
+        _NAME,
+        f"driver {version} says that they reach each other, and such cards do not",
+        "copies from GPU to GPU give other numbers, and NCCL hangs",
+        "another driver: 535, or 550 and newer; until then NCCL_P2P_DISABLE=1",
     )
 
 

@@ -40,8 +40,30 @@ def switched_off(machine: Machine) -> tuple[str, str] | None:
     return None
 
 
+def given_back(machine: Machine, address: str) -> str:
+    """How a card is taken from vfio-pci for good, by where that was asked for."""
+    if re.search(r'"mode"\s*:\s*"Vfio"', machine.read("/etc/supergfxd.conf") or ""):
+        return (
+            'sudo supergfxctl -m Hybrid (where it hangs: "mode": "Hybrid" in /etc/supergfxd.conf),'
+            " and reboot"
+        )
+    first = distribution.initramfs(machine)
+    if "truenas" in distribution.names(machine):
+        return (
+            "take it out of Isolated GPU Devices (System, Advanced Settings), then"
+            f" {distribution.install(machine)}"
+        )
+    if "vfio-pci.ids=" in (machine.read("/proc/cmdline") or ""):
+        return "take vfio-pci.ids= off the kernel's command line (boot entry), and reboot"
+    for name in machine.names("/etc/modprobe.d"):
+        said = machine.read(f"/etc/modprobe.d/{name}") or ""
+        if re.search(r"^\s*options\s+vfio[-_]pci\s.*\bids=", said, re.MULTILINE):
+            return f"take its line out of /etc/modprobe.d/{name}; sudo {first}; sudo reboot"
+    return f"sudo driverctl unset-override {address}"
+
+
 def _removing(machine: Machine) -> str | None:
-    """A rule of udev that takes NVIDIA's GPUs off the bus."""
+    """A rule of udev, or of tmpfiles, that takes NVIDIA's GPUs off the bus."""
     for folder in (
         "/etc/udev/rules.d",
         "/lib/udev/rules.d",
@@ -53,6 +75,10 @@ def _removing(machine: Machine) -> str | None:
                 ours = "0x10de" in row and "0x03" in row.replace("0x0c03", "")
                 if ours and re.search(r'^[^#]*ATTR\{remove\}\s*=\s*"1"', row):
                     return f"{folder}/{name}"
+    for name in machine.names("/etc/tmpfiles.d"):
+        text = machine.read(f"/etc/tmpfiles.d/{name}") or ""
+        if re.search(r"(?m)^w\S* +/sys/bus/pci/devices/[0-9a-f:.]+\.0/remove ", text):
+            return f"/etc/tmpfiles.d/{name}"
     return None
 
 

@@ -74,7 +74,9 @@ def closed(machine: Machine) -> tuple[str, str, str]:
         (
             f"install the open modules of the same driver (Ubuntu: nvidia-driver-{major}-open,"
             " Debian: nvidia-open-kernel-dkms, Arch: nvidia-open, Enterprise Linux: sudo dnf module"
-            " reset nvidia-driver && sudo dnf module install nvidia-driver:open-dkms, a .run file:"
+            " reset nvidia-driver && sudo dnf module install nvidia-driver:open-dkms, Fedora with"
+            " RPM Fusion: echo '%_with_kmod_nvidia_open 1' | sudo tee /etc/rpm/macros.nvidia-kmod;"
+            " sudo akmods --force --rebuild, NixOS: hardware.nvidia.open = true, a .run file:"
             " --kernel-module-type=open), and reboot"
         ),
     )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
+from doctor import makelog
 from host import nvidia
 from host.machine import Machine
 
-_LAST = ("304", "340", "390")  # for cards up to Fermi; no changes for new kernels any more
 # Debian's are nvidia-current-535…, nvidia-tesla-…; nvidia-fs is no driver.
 _SOURCES = re.compile(r"nvidia-((current|tesla|open|srv)[\w-]*-)?\d")
 _AKMODS = "/var/cache/akmods/nvidia"
 _FAILED = r'was not created|performing the step: "[^"]*module was successfully built"'
-_ERRORS = (r"^(?!.* the step\b).*\berror: .*$", r"^.*\berror\b.*$")
 
 
 def by_akmods(machine: Machine, taken: bool, headers: str) -> tuple[str, str, str] | None:
@@ -87,7 +86,9 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
         # Debian's is nvidia-current, or nvidia-tesla-470.
         for version in machine.names(f"/var/lib/dkms/{name}") if name.startswith("nvidia") else []:
             path = f"/var/lib/dkms/{name}/{version}/build/make.log"
-            found = _read(machine.read(path) or "", "DKMS", version, path, _having(machine) or "")
+            found = makelog.read(
+                machine.read(path) or "", "DKMS", version, path, _having(machine) or ""
+            )
             if found is not None:
                 return found
     path = "/var/log/nvidia-installer.log"
@@ -99,69 +100,27 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
     alone = here and re.search(_FAILED, said) and "is now complete" not in said
     if not running or not (alone or re.search(rf"Failed to run .*-k {re.escape(running)}\b", said)):
         return None
-    return _read(said, "NVIDIA's installer", release.group(1) if release else "", path)
+    return makelog.read(said, "NVIDIA's installer", release.group(1) if release else "", path)
 
 
-def _read(
-    said: str, who: str, version: str, path: str, before: str = ""
-) -> tuple[str, str, str] | None:
-    """What a log says of an attempt to build release `version`; None: nothing went wrong. Kernel
-    `before` has a module.
+def without_others(machine: Machine) -> tuple[str, str, str] | None:
+    """A module of the kernel's that NVIDIA's hang on is not here: seen, why, fix.
+
+    https://github.com/NVIDIA/gpu-driver-container/pull/302
     """
-    error = next(
-        filter(None, (re.search(sign, said, re.MULTILINE | re.IGNORECASE) for sign in _ERRORS)),
-        None,
-    )
-    if error is None:
-        return None
-    line = re.sub(r"^\S*/(?=[^/\s]+:\d)", "", error.group().strip())  # a file's name alone
-    seen = f"{who} could not build its module: {line[:120]}"
-    again = "sudo dkms autoinstall && sudo modprobe nvidia" if who == "DKMS" else "install it again"
-    gcc = _other_gcc(said)
-    major = version.partition(".")[0]
-    if gcc is not None:
-        return (
-            seen,
-            f"the kernel was built by {gcc}, and this machine's compiler is another one",
-            (
-                f"sudo apt-get install {gcc}; sudo update-alternatives --install /usr/bin/gcc"
-                f" gcc /usr/bin/{gcc} 20; {again}"
-            ),
-        )
-    if "PREEMPT_RT" in said:
-        return (
-            f"{who} could not build its module: the kernel is a real-time one (PREEMPT_RT)",
-            "NVIDIA's build refuses such kernels",
-            (
-                "boot a kernel without PREEMPT_RT (Ubuntu: linux-generic); or, at your own"
-                " risk, build with IGNORE_PREEMPT_RT_PRESENCE=1"
-            ),
-        )
-    if major in _LAST:
-        return (
-            seen,
-            f"branch {major} is the last for its cards, and is not kept up with new kernels",
-            "boot the kernel before, or an LTS one; or a build of that branch with patches",
-        )
-    why = "driver and kernel do not fit each other"
-    if "GPL-only symbol" in said:
-        why = f"release {version} calls what this kernel gives to free modules alone"
-    older = f"boot kernel {before}, which has one" if before else "boot the kernel before"
-    return seen, why, f"read {path}; install a newer driver, or {older}"
-
-
-def _other_gcc(said: str) -> str | None:
-    """The kernel's compiler, where another one was used. NVIDIA's build says "differs" where the
-    two have other names, too: the versions tell.
-    """
-    kernel = re.search(r"kernel was built by: *\S*?(gcc-\d+).*", said)
-    used = re.search(r"You are using: *(.*)", said)
-    if kernel is None or not ("compiler differs" in said or "unrecognized command" in said):
-        return None
-    versions = [
-        re.findall(r" (\d+)\.\d+\.\d+$", each.group().strip()) for each in (kernel, used) if each
-    ]
-    return None if len(versions) == 2 and versions[0] == versions[1] != [] else kernel.group(1)
+    needed = machine.run("modinfo", "-F", "depends", "nvidia-modeset")
+    for name in needed.out.strip().split(",") if needed.code == 0 else []:
+        said = machine.run("modinfo", "-F", "filename", name)
+        if name and not name.startswith("nvidia") and said.code == 1 and "not found" in said.err:
+            return (
+                f"it needs the module {name}, which is not installed",
+                "the kernel's own modules are in several packages, and one is missing",
+                (
+                    "sudo dnf install kernel-modules-$(uname -r) kernel-modules-extra-$(uname -r)"
+                    " (Ubuntu: linux-modules-extra-$(uname -r)) && sudo modprobe nvidia-drm"
+                ),
+            )
+    return None
 
 
 def without_headers(machine: Machine) -> str | None:

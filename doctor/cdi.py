@@ -13,6 +13,7 @@ _FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 
 _SEVEN = re.compile(r"""cdiVersion["']?\s*:\s*["']?0\.7""")
 _READS_SEVEN = (26, 1)
+_PODMAN = 5
 _NODE = re.compile(
     r"""["']?path["']?\s*:\s*["']?(/dev/nvidia-(?:uvm|caps)[\w/-]*)["']?,?\s*"""
     r"""(?:["']?\w+["']?\s*:\s*["']?[\w/-]+["']?,?\s*){0,4}?["']?major["']?\s*:\s*(\d+)"""
@@ -24,6 +25,20 @@ def _described(machine: Machine) -> Iterator[tuple[str, str]]:
     for folder in _FOLDERS:
         for name in machine.names(folder):
             yield f"{folder}/{name}", machine.read(f"{folder}/{name}") or ""
+
+
+def _in_force(machine: Machine) -> Iterator[tuple[str, str]]:
+    """The same without those of /etc/cdi that one below /run describes anew: later folders win.
+
+    https://github.com/cncf-tags/container-device-interface (SPEC.md, priority of directories)
+    """
+    every = list(_described(machine))
+    again = any(
+        "nvidia.com/gpu" in text for file, text in every if not file.startswith(_FOLDERS[0])
+    )
+    for file, text in every:
+        if not (again and file.startswith(_FOLDERS[0]) and "nvidia.com/gpu" in text):
+            yield file, text
 
 
 def of_gpus(machine: Machine) -> str | None:
@@ -49,10 +64,14 @@ def other_number(machine: Machine) -> tuple[str, str, str, str] | None:
 
 def missing_device(machine: Machine) -> tuple[str, str] | None:
     """One that hands over a GPU's device which is not there any more: file and device."""
-    there = machine.names("/dev")
-    for file, text in _described(machine):
-        named = re.findall(r"""["']?path["']?\s*:\s*["']?/dev/(nvidia\d+)\b""", text)
-        gone = [name for name in named if name not in there]
+    there, screens = machine.names("/dev"), machine.names("/dev/dri")
+    for file, text in _in_force(machine):
+        named = re.findall(
+            r"""["']?path["']?\s*:\s*["']?/dev/(nvidia\d+|dri/\w+\d+)["']?\s""", text
+        )
+        gone = [name for name in named if name not in (*there, *(f"dri/{n}" for n in screens))]
+        if not screens:
+            gone = [name for name in gone if "/" not in name]
         if "nvidiactl" in there and gone:
             return file, f"/dev/{gone[0]}"
     return None
@@ -74,9 +93,36 @@ def too_new(machine: Machine) -> tuple[str, str] | None:
     )
 
 
+def unread(machine: Machine) -> Finding | None:
+    """Podman before 5 does not read descriptions of version 0.7.0.
+
+    https://github.com/NVIDIA/nvidia-container-toolkit/issues/1860
+    """
+    found = next((file for file, text in _described(machine) if _SEVEN.search(text)), None)
+    told = re.search(r"version (\d{1,4})\.", machine.run("podman", "--version").out)
+    if found is None or told is None or int(told.group(1)) >= _PODMAN:
+        return None
+    return fail(
+        "toolkit",
+        f"{found} is of version 0.7.0, which Podman reads from {_PODMAN} on: this is"
+        f" {told.group(1)}",
+        "no container with GPUs starts: unresolvable CDI devices",
+        "update Podman; or sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+        " --feature-flag no-additional-gids-for-device-nodes; or toolkit 1.18.2",
+    )
+
+
 def missing_file(machine: Machine) -> tuple[str, str] | None:
-    """One that hands over a file of the driver's which is not there any more: both files."""
-    for file, text in _described(machine):
+    """One that hands over a file of the driver's which is not there any more, or calls a program
+    that is not: both files.
+    """
+    for file, text in _in_force(machine):
+        for path in re.findall(
+            r"""path["']?\s*:\s*["']?(/[^\s"',]+/nvidia-c(?:di-hook|tk))\b""", text
+        ):
+            beside = machine.names(path.rpartition("/")[0])
+            if beside and path.rpartition("/")[2] not in beside:
+                return file, path
         for path in re.findall(r"""hostPath["']?\s*:\s*["']?(/[^\s"',]+)""", text):
             folder, _, name = path.rpartition("/")
             beside = machine.names(folder)
@@ -144,7 +190,7 @@ def stale(machine: Machine) -> Finding | None:
     return fail(
         "toolkit",
         f"{file} hands over {path}, which is not there",
-        "no container with GPUs starts: the driver was upgraded since",
+        "no container with GPUs starts: the driver, or the toolkit, was changed since",
         f"sudo nvidia-ctk cdi generate --output={file}",
     )
 

@@ -41,6 +41,50 @@ UNSEEN = (
     ),
     ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
     (
+        r"open sysctl net\S* file.*permission denied|reopen fd \d+: permission denied",
+        "in an LXC container runc 1.3.3 and newer may not write the kernel's settings",
+        (
+            "in the LXC container's configuration on the host: lxc.apparmor.profile: unconfined,"
+            " and start it anew; or an older containerd.io (1.7.28-1); or ENGINE=local"
+        ),
+    ),
+    (
+        r"ldconfig (?:terminated with|failed with) signal 9",
+        "the system's ldconfig is killed as the toolkit runs it in the container (its old hook)",
+        (
+            "a newer nvidia-container-toolkit (1.18 or newer), or CDI: sudo nvidia-ctk cdi generate"
+            " --output=/etc/cdi/nvidia.yaml, nvidia-container-runtime.mode=cdi; restart the engine"
+        ),
+    ),
+    (
+        r"updating ldcache: .*pivot_root",
+        "where the system's / lies in RAM this toolkit (1.18.0) cannot prepare a container",
+        "another version of nvidia-container-toolkit: the newest, or 1.17.9",
+    ),
+    (
+        r"application profiles directory.*read-only",
+        "this toolkit (1.20.0) writes to /etc/nvidia, which is mounted read-only",
+        "mount nothing at /etc/nvidia, or take nvidia-container-toolkit 1.19",
+    ),
+    (
+        r"check if link exists: unexpected link target|hook.*failed to create link",
+        "this toolkit (1.17.0) makes links anew that are in the image",
+        "a newer nvidia-container-toolkit (from 1.17.1 on)",
+    ),
+    (
+        r"nvidia-(?:cdi-hook|ctk): no such file",
+        "the GPUs' description (CDI) names a program that is not there",
+        (
+            "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; the program comes with"
+            " nvidia-container-toolkit-base"
+        ),
+    ),
+    (
+        r"device error: \S+: unknown device",
+        "NVIDIA_VISIBLE_DEVICES, or the image, names a GPU or MIG instance that is not here",
+        "name those of nvidia-smi -L, and make the container anew",
+    ),
+    (
         "unresolvable CDI|failed to stat CDI|CDI device injection failed",
         "the CDI description is missing, or older than the driver",
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from doctor import pytorch
+from doctor import distribution, kind, pytorch, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import visible
+from host import limits, visible
 from host.machine import NO_ANSWER, Machine
 from host.text import whole
 
@@ -126,7 +126,66 @@ def starts(machine: Machine) -> Finding:
         return ok("CUDA starts", "yes")
     # Another library than the driver's own may be found first; a container has its own.
     unwell = warn if machine.environ.get("LD_LIBRARY_PATH") else fail
-    return unwell("CUDA starts", f"no: error {number}", *ERRORS.get(str(number), usual))
+    meant = _here(machine, str(number)) or ERRORS.get(str(number), usual)
+    return unwell("CUDA starts", f"no: error {number}", *meant)
+
+
+def _here(machine: Machine, number: str) -> tuple[str, str] | None:
+    """What an error with several causes means on this machine; None: what it mostly does."""
+    by_hmm = (machine.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") or "").strip()
+    nix = "/run/opengl-driver/lib"
+    if number == "999":
+        return _unknown(machine)
+    if number == "3" and by_hmm == "N":
+        return (
+            "CUDA does not start, though the driver answers: with some kernels by HMM, which is on",
+            (
+                "options nvidia_uvm uvm_disable_hmm=1 in /etc/modprobe.d, sudo"
+                f" {distribution.initramfs(machine)}, and reboot; else {ERRORS['3'][1]}"
+            ),
+        )
+    if number == "35" and "libcuda.so.1" in machine.names(nix):
+        return (
+            f"libcuda lies in {nix}, where this python does not look for it",
+            f"export LD_LIBRARY_PATH={nix}; for good: programs.nix-ld, or nixpkgs' own torch",
+        )
+    if number == "2" and wsl.is_windows(machine) and len(visible.seen(machine)) > wsl.MANY:
+        return (
+            "under WSL CUDA often does not start with four GPUs or more",
+            "export CUDA_VISIBLE_DEVICES=0,1,2",
+        )
+    return None
+
+
+def _unknown(machine: Machine) -> tuple[str, str] | None:
+    """What CUDA's unknown error comes from, and what helps."""
+    names = machine.names("/dev")
+    inside = limits.in_container(machine.root) or kind.is_lxc(machine)
+    if inside and names and "nvidia-uvm" not in names:
+        return (
+            "/dev/nvidia-uvm is not in this container, and CUDA does not start without",
+            "hand it over, as the row `driver` says",
+        )
+    if names and "nvidia-uvm" not in names:
+        return (
+            "the module nvidia_uvm is not loaded, and no program may load it",
+            (
+                "sudo nvidia-modprobe -u -c=0, or sudo modprobe nvidia_uvm; at each boot: echo"
+                " nvidia_uvm | sudo tee /etc/modules-load.d/nvidia-uvm.conf"
+            ),
+        )
+    params = machine.read("/proc/driver/nvidia/params") or ""
+    if inside or "PreserveVideoMemoryAllocations: 0" not in params:
+        return None
+    why, fix = ERRORS["999"]
+    return (
+        why,
+        (
+            f"{fix}; so that it lasts: options nvidia NVreg_PreserveVideoMemoryAllocations=1 in"
+            " /etc/modprobe.d, sudo systemctl enable nvidia-suspend nvidia-resume, and"
+            " reboot"
+        ),
+    )
 
 
 def _by_torch(machine: Machine) -> Finding:
@@ -135,12 +194,17 @@ def _by_torch(machine: Machine) -> Finding:
     words, answer = told if told is not None else ([], None)
     if words[1:] == ["True"]:
         return ok("CUDA starts", "yes")
-    said = answer.err.partition("CUDA initialization: ")[2].strip() if answer else ""
+    said = answer.err.partition("CUDA initialization: ")[2].strip() if answer and words else ""
     # What is built for another CUDA, or for none, has a row of its own.
     if not said or "too old" in said:
         return skip("CUDA starts", "not known: there is no python3 that finds libcuda.so.1")
     found = judge(said.splitlines()[0])
-    return replace(found, name="CUDA starts", seen=f"no, says PyTorch: {found.seen}")
+    number = re.match(r"error (\d+):", found.seen)
+    here = _here(machine, number.group(1)) if number else None
+    why, fix = here or (found.why, found.fix)
+    return replace(
+        found, name="CUDA starts", seen=f"no, says PyTorch: {found.seen}", why=why, fix=fix
+    )
 
 
 def judge(said: str) -> Finding:

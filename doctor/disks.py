@@ -8,11 +8,16 @@ from doctor import kind
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, limits, nvidia
 from host.machine import Machine
-from host.text import whole
+from host.text import number, whole
 
 _RUN = 1e9  # bytes: checkpoints of a middling model
+_CACHES = ("torch", "huggingface", "triton", "torch_extensions")
+_ASKS = {False: "quota -s", True: "lfs quota -u $USER ~"}
 _ROOM = "make room, or put runs/ on another disk: ln -s /big/runs runs"
 _FILES = 1000  # that a run and its caches make
+_LITTLE = 50e6  # bytes
+_BUSY = 50  # per cent
+_LONG = 75  # characters; /pymp-xxxxxxxx/listener-xxxxxxxx comes behind
 _MANY_FILES = 500_000  # of some images and their layers, or of a data set of pictures
 
 
@@ -27,10 +32,10 @@ def disk(machine: Machine) -> Finding:
         return skip("disk", "not known on this system")
     place, least = min(known, key=lambda pair: pair[1])
     seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
-    short = _short(machine, [p for p, _ in known], seen, least)
+    place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
+    short = _short(machine, [p for p, _ in known], seen, least) or _temporary(machine, place, seen)
     if short is not None:
         return short
-    place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
     # Docker mounts its own so: whoever wants to compile there adds :exec.
     inside = limits.in_container(machine.root)
     if not inside and "noexec" in _options(machine, place):
@@ -42,6 +47,11 @@ def disk(machine: Machine) -> Finding:
         )
     if least < 5e9:
         return warn("disk", seen, "a few checkpoints or a data set fill it", _ROOM)
+    return _slow(machine, seen) or ok("disk", seen)
+
+
+def _slow(machine: Machine, seen: str) -> Finding | None:
+    """What GPUs would wait for."""
     device = _rotating(machine)
     if device is not None:
         return warn(
@@ -50,7 +60,16 @@ def disk(machine: Machine) -> Finding:
             "pictures are read in a new order each epoch, a hundred or two a second: GPUs wait",
             "put the data on an SSD; what fits into memory is read slowly once",
         )
-    return ok("disk", seen)
+    busy = _waited_for(machine)
+    if busy is not None:
+        return warn(
+            "disk",
+            f"{seen}; programs waited for disks {busy:.0f} % of the last minute (pressure)",
+            "loaders that read there are slow, and the GPUs wait",
+            "iostat -x 5, or sudo iotop -o, say who; end that, or put the data on a faster disk"
+            " (lsblk -d -o NAME,ROTA: 1 is one that rotates)",
+        )
+    return None
 
 
 def _short(machine: Machine, places: list[str], seen: str, least: int) -> Finding | None:
@@ -63,8 +82,8 @@ def _short(machine: Machine, places: list[str], seen: str, least: int) -> Findin
                 "disk",
                 f"{seen}, and this user's quota has {max(0, room) / 1e9:.1f} GB left for {name}",
                 "`Disk quota exceeded` would end the run, whatever df says",
-                f"quota -s; du -h -d1 ~ | sort -h   # what takes it; or put {name} on another disk:"
-                f" ln -s /big/{name} {name}",
+                f"{_ASKS[machine.has('lfs')]}; du -h -d1 ~ | sort -h   # what takes it; or put"
+                f" {name} on another disk: ln -s /big/{name} {name}",
             )
     known = [machine.files(p if machine.exists(p) else machine.home) for p in places]
     left, total = min((each for each in known if each is not None), default=(_FILES, 0))
@@ -81,6 +100,26 @@ def _short(machine: Machine, places: list[str], seen: str, least: int) -> Findin
         "du --inodes -x -d3 / 2>/dev/null | sort -n | tail   # where they are; or put runs/ on"
         " another disk: ln -s /big/runs runs",
     )
+
+
+def _temporary(machine: Machine, place: str, seen: str) -> Finding | None:
+    """The folder for temporary files has no room, or too long a name."""
+    room = machine.free(place) if machine.exists(place) else None
+    if room is not None and room < _LITTLE:
+        return warn(
+            "disk",
+            f"{seen}, and {room / 1e6:.0f} MB in {place}, for temporary files",
+            "programs end as they start: No usable temporary directory, or No space left on device",
+            f"make room there (du -xh -d1 {place} | sort -h), or export TMPDIR= a folder with room",
+        )
+    if len(place) > _LONG:
+        return warn(
+            "disk",
+            f"{seen}; TMPDIR has {len(place)} characters",
+            "loader processes make sockets in it, whose paths may have 107: AF_UNIX path too long",
+            "export TMPDIR=/tmp",
+        )
+    return None
 
 
 def few(left: int, total: int) -> bool:
@@ -110,7 +149,23 @@ def owner(machine: Machine) -> Finding:
             "nothing can be saved there; a container that ran as root leaves this",
             f"sudo chown -R $(id -u):$(id -g) {name}   # if it is yours",
         )
-    return ok("owner", f"UID {me}" if me else "the caller")
+    return _cached(machine, me) or ok("owner", f"UID {me}" if me else "the caller")
+
+
+def _cached(machine: Machine, me: str) -> Finding | None:
+    """Weights or kernels that others have left where programs look for them first."""
+    cache = _written(machine)[1]
+    for path in (f"{cache}/{name}" for name in _CACHES):
+        if machine.exists(path) and machine.run("test", "-w", path).code == 1:
+            user = machine.run("stat", "-c", "%u", path).out.strip() or "somebody else"
+            name = path[len(cache) - len(".cache") :] if cache.endswith(".cache") else path
+            return warn(
+                "owner",
+                f"{name} belongs to UID {user}, and cannot be written by {me}",
+                "what is downloaded or compiled there ends with Permission denied",
+                f"sudo chown -R $(id -u):$(id -g) {path}   # a container's root left it",
+            )
+    return None
 
 
 def _written(machine: Machine) -> list[str]:
@@ -121,6 +176,8 @@ def _written(machine: Machine) -> list[str]:
 
 def _allowed(machine: Machine, path: str) -> int | None:
     """Bytes that this user's quota leaves on a folder's file system; None without one."""
+    if machine.has("lfs"):  # Lustre's mounts do not say
+        return _of_lustre(machine, path)
     if not any(re.match("(u|usr)(j)?quota|quota$", word) for word in _options(machine, path)):
         return None
     device = _mount(machine, path)[0]
@@ -132,6 +189,24 @@ def _allowed(machine: Machine, path: str) -> int | None:
         if used is not None and (hard or soft):
             return 1024 * ((hard or soft or 0) - used)
     return None
+
+
+def _of_lustre(machine: Machine, path: str) -> int | None:
+    """The same on Lustre, by its own program."""
+    said = machine.run("lfs", "quota", "-q", "-u", kind.user(machine) or "0", path).out
+    words = said.split()
+    used, soft, hard = ([whole(word.rstrip("*")) for word in words[1:4]] + [None] * 3)[:3]
+    if used is None or not (hard or soft):
+        return None
+    return 1024 * ((hard or soft or 0) - used)
+
+
+def _waited_for(machine: Machine) -> float | None:
+    """Per cent of the last minute in which some program waited for a disk; None: of little."""
+    said = machine.read("/proc/pressure/io") or ""
+    found = re.search(r"^some .*\bavg60=([0-9.]{1,6})\b", said, re.MULTILINE)
+    busy = number(found.group(1)) if found else None
+    return busy if busy is not None and busy >= _BUSY else None
 
 
 def _rotating(machine: Machine) -> str | None:

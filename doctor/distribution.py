@@ -27,6 +27,8 @@ INSTALL = {
     "void": "sudo xbps-install void-repo-nonfree && sudo xbps-install nvidia",
     "ubuntu": UBUNTU,
 }
+UBLUE = "/etc/pki/akmods/certs/akmods-ublue.der"
+"""The key by which Universal Blue's images sign their modules."""
 OSTREE = "rpm-ostree install akmod-nvidia xorg-x11-drv-nvidia-cuda"
 """How a system installs it whose image is not written into: of RPM Fusion."""
 _INITRAMFS = {
@@ -108,6 +110,8 @@ def key(machine: Machine) -> str:
     own = [n for n in machine.names("/var/lib/nvidia-pubkeys") if n.endswith(".der")]
     if own:  # openSUSE's packages bring a key each
         return f"/var/lib/nvidia-pubkeys/{max(own)}"
+    if machine.exists(UBLUE):
+        return UBLUE
     if system[:1] == ["fedora"]:
         return "/etc/pki/akmods/certs/public_key.der"
     return (
@@ -119,6 +123,8 @@ def key(machine: Machine) -> str:
 
 def enrol(machine: Machine) -> str:
     """How the key of a module is made known to Secure Boot."""
+    if machine.exists(UBLUE):
+        return "ujust enroll-secure-boot-key && sudo reboot   # and enrol it in the blue screen"
     first = "sudo kmodgenca -a; " if names(machine)[:1] == ["fedora"] else ""
     return (
         f"{first}sudo mokutil --import {key(machine)} && sudo reboot   # and enrol the key in the"

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 
+from doctor import kind
 from doctor.finding import Finding, fail, warn
 from host import limits, nvidia
 from host.machine import Machine
 
 _LOG = "/var/log/fabricmanager.log"
 _CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
+_NO_SWITCH = "NV_WARN_NOTHING_TO_DO"
+_HOST = (
+    "it finds no switch here: those of a virtual machine's GPUs are set up by its host",
+    (
+        "on the hypervisor: FABRIC_MODE=1 (2 for virtual GPUs) in fabricmanager.cfg, and the"
+        " partition of these GPUs activated (fmpm -a); in the guest it need not run"
+    ),
+)
 # What it says as it gives up; why; what helps.
 _CAUSES = (
     (
@@ -29,7 +38,7 @@ _CAUSES = (
         ),
     ),
     (
-        "NV_WARN_NOTHING_TO_DO",
+        _NO_SWITCH,
         "this board's switches want NVLink's subnet manager, which is not here",
         "install nvlsm (and infiniband-diags), and sudo systemctl restart nvidia-fabricmanager",
     ),
@@ -45,8 +54,11 @@ def cause(machine: Machine) -> tuple[str, str] | None:
     said = machine.read(_LOG) or ""
     said += machine.run("journalctl", "-u", "nvidia-fabricmanager", "-b").out[-20000:]
     for sign, why, fix in _CAUSES:
-        if sign in said:
-            return why, fix
+        if sign not in said:
+            continue
+        if sign == _NO_SWITCH and _has_own_switches(machine):
+            return _HOST
+        return why, fix
     log = re.search(r"^LOG_FILE_NAME=(/.+)/", machine.read(_CONFIG) or "", re.MULTILINE)
     beside = machine.names(log.group(1).rpartition("/")[0]) if log else []
     if log is None or not beside or machine.exists(log.group(1)):
@@ -58,6 +70,12 @@ def cause(machine: Machine) -> tuple[str, str] | None:
             " then sudo systemctl restart nvidia-fabricmanager"
         ),
     )
+
+
+def _has_own_switches(machine: Machine) -> bool:
+    """Whether boards with such GPUs, before Blackwell, have NVSwitches on PCIe, without nvlsm."""
+    names = [gpu.name for gpu in nvidia.ask(machine)[1]]
+    return kind.is_guest(machine) and any(re.search(r"\b[AH][128]00\b|H20\b", n) for n in names)
 
 
 def switches(machine: Machine) -> Finding | None:
@@ -97,7 +115,20 @@ def rack(machine: Machine) -> Finding | None:
     named = [line for line in nodes.split("\n") if line.strip() and not line.startswith("#")]
     said = machine.run("systemctl", "is-active", "nvidia-imex").out.strip()
     racked = any("GB200" in gpu.name or "GB300" in gpu.name for gpu in nvidia.ask(machine)[1])
-    if not racked or len(named) < 2 or said != "failed":  # some start it with a job
+    if not racked or len(named) < 2:
+        return None
+    channels = "nvidia-caps-imex-channels"
+    if f" {channels}" in (machine.read("/proc/devices") or "") and not machine.exists(
+        f"/dev/{channels}/channel0"
+    ):
+        return warn(
+            "GPU health",
+            f"a machine of a rack, and /dev/{channels}/channel0 is not there",
+            "NCCL may not share memory with other machines' GPUs (operation not permitted)",
+            "options nvidia NVreg_CreateImexChannel0=1 in /etc/modprobe.d, and reboot; a container:"
+            f" hand over /dev/{channels}",
+        )
+    if said != "failed":  # some start it with a job
         return None
     return warn(
         "GPU health",

@@ -17,7 +17,10 @@ _REFUSED = re.compile(
 )
 _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 _SOON = 10.0  # seconds
-_DISK = re.compile(r"I/O error, dev (nvme\d+|sd[a-z]+)|(nvme\d+): I/O .*timeout")
+_DISK = re.compile(
+    r"I/O error, dev (nvme\d+|sd[a-z]+)|(nvme\d+): (?:I/O .*timeout|controller is down)"
+    r"|EXT4-fs error \(device (\w+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
+)
 _AWAKE = "PM: suspend exit"
 _LOADED = "nvidia-uvm: Loaded the UVM driver"
 
@@ -36,6 +39,16 @@ _SWITCH = (
         "SXid {1} of the NVSwitch {0}: {2}",
         "a switch between the GPUs, or a link of it, has failed: all of them may hang",
         "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
+    ),
+)
+_FOLDER = (
+    (
+        re.compile(
+            r"EXT4-fs warning \(device (\w+)\): ext4_dx_add_entry.*(?:index full|Large dir)"
+        ),
+        "a folder on {0} is full (ext4's index)",
+        "`No space left on device` comes, whatever df says",
+        "spread its files over several folders; or sudo tune2fs -O large_dir, on it",
     ),
 )
 _AROUND = (
@@ -127,9 +140,9 @@ def _stores(said: list[str]) -> Finding | None:
             "ask whoever runs it; until then keep data and runs/ on a disk of this machine",
         )
     failing = map(_DISK.search, said)
-    bad = next((each.group(1) or each.group(2) for each in failing if each), None)
+    bad = next((each[each.lastindex or 0] for each in failing if each), None)
     if bad is None:
-        return None
+        return _told(said, _FOLDER)
     return warn(
         "kernel log",
         f"the disk {bad} has errors, or did not answer in time",

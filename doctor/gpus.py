@@ -75,19 +75,21 @@ def counted(machine: Machine) -> Finding:
     seen += " is missing" if len(lost) == 1 else " are missing"
     why = "it stopped answering, or did not start; what starts CUDA may hang"
     fix = "sudo dmesg | grep -iE 'nvrm|xid'; then power the machine off and on"
-    drained = machine.run("nvidia-smi", "drain", "-p", lost[0].address, "-q").out
-    if re.search(r"is: *draining", drained):
+    said = machine.run("nvidia-smi", "drain", "-p", lost[0].address, "-q").out
+    if drained := re.search(r"is: *draining", said):
         why = "it is being drained: somebody has set it aside (nvidia-smi drain)"
         fix = f"sudo nvidia-smi drain -p {lost[0].address} -m 0"
     elif kind.is_guest(machine):
         fix = "restart this virtual machine; where it stays so, have its host replaced or looked at"
     folder = "/proc/driver/nvidia/gpus"
-    said = [machine.read(f"{folder}/{card.address}/information") or "" for card in lost]
-    shut = any(map(_EXCLUDED.search, said))
+    told = (machine.read(f"{folder}/{card.address}/information") or "" for card in lost)
+    shut = any(map(_EXCLUDED.search, told))
+    cause = None if shut else reasons.logged(machine, lost)
+    if not (shut or cause or drained) and limits.in_container(machine.root):
+        return ok("all GPUs", f"{len(gpus)} listed; the files of {files} are here")
     if shut:
         why = "the driver was told to leave it alone (NVreg_ExcludedGpus)"
         fix = "take that out of /etc/modprobe.d, build the initramfs anew, and reboot"
-    cause = None if shut else reasons.logged(machine, lost)
     if cause is not None:
         seen, why, fix = f"{seen}; {cause[0]}", cause[1], cause[2]
     others = ",".join(gpu.index for gpu in gpus)

@@ -102,6 +102,22 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     return (why, _ANEW) if lost else (why, toolkit.configure(machine))
 
 
+_HARDENED = (
+    "the kernel lets nobody read the filter of devices again (net.core.bpf_jit_harden = 2)",
+    "sudo sysctl -w net.core.bpf_jit_harden=1, and write the same into /etc/sysctl.d",
+)
+
+
+def _hardened(machine: Machine) -> bool:
+    """Whether eBPF programs of root are hardened too; only root may read what is set now."""
+    folders = ("/etc/sysctl.d", "/usr/lib/sysctl.d")
+    files = [f"{folder}/{name}" for folder in folders for name in machine.names(folder)]
+    said = [machine.read(file) or "" for file in (*files, "/etc/sysctl.conf")]
+    named = r"(?m)^\s*net\.core\.bpf_jit_harden\s*=\s*2"
+    now = (machine.read("/proc/sys/net/core/bpf_jit_harden") or "").strip()
+    return now == "2" or any(re.search(named, text) for text in said)
+
+
 def _lost_hook(machine: Machine) -> bool:
     """Whether the toolkit is installed without what Docker's --gpus calls, as after an upgrade.
 
@@ -113,6 +129,13 @@ def _lost_hook(machine: Machine) -> bool:
 
 def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:
     """What its words mean by how toolkit, engine and system are set up."""
+    if "generate new device filter program" in said and _hardened(machine):
+        return _HARDENED
+    if "blocked by the operating system" in said and configured.spares_cgroups(machine):
+        return (
+            f"no-cgroups = true in {CONFIG}: the container may not open the devices",
+            f"{NO_CGROUPS}=false && sudo systemctl restart docker",
+        )
     if "insufficient permissions" in said.lower():
         return selinux.denied(machine) or _refused(machine)
     by_hook = "invoking the NVIDIA Container Runtime Hook directly" in said

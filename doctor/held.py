@@ -161,6 +161,15 @@ def _kept_from(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) ->
             "systemd: PrivateDevices=no for the service; JupyterHub: c.SystemdSpawner."
             "isolate_devices = False; and start it anew",
         )
+    bare = machine.names("/dev") and not any("nvidia" in name for name in machine.names("/dev"))
+    if bare and kind.is_lxc(machine):
+        return unwell(
+            "driver",
+            f"{on_bus}, and this LXC container has none of their devices",
+            "nvidia-smi and CUDA see no driver: it trains on the CPU",
+            "on the host: incus (lxc) config device add NAME gpu gpu; in Proxmox devN:"
+            " /dev/nvidia0, nvidiactl and nvidia-uvm in its configuration; then start it anew",
+        )
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import log, peermem
+from doctor import log, peermem, roce
 from doctor.finding import Finding, ok, skip, warn
 from host import limits
 from host.machine import Machine
@@ -72,6 +72,8 @@ def fabric(machine: Machine) -> Finding:
         or _hungry(machine)
         or _ignored(machine, kind)
         or _handed_over(machine)
+        or (roce.wrong(machine, device, path) if kind == "RoCE" else None)
+        or roce.unopened(machine)
         or peermem.refused(machine)
         or _trouble(machine, kind)
     )

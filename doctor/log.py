@@ -130,7 +130,8 @@ def errors(machine: Machine) -> Finding:
         count = len(found)
         seen = f"{count} Xids, all of programs" if count else "no GPU has failed"
         seen += faults.slept(machine, said)
-        other = _paged(machine, found) or _of_one(found) or faults.around(machine, said)
+        other = _paged(machine, found) or _of_one(found) or _timed_out(machine, found)
+        other = other or faults.around(machine, said)
         return other or ok("kernel log", seen)
     # The cause comes before what the driver then asks for.
     worst = max(failures, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
@@ -189,6 +190,22 @@ def _of_one(found: list[re.Match[str]]) -> Finding | None:
         f"Xid 31 of GPU {places.pop()} alone, {len(started)} times, at {parts.pop()}",
         "where the same program runs on the other GPUs, it is the card and not the program",
         "make doctor ARGS='--stress 5'; hide it with CUDA_VISIBLE_DEVICES, and have it replaced",
+    )
+
+
+def _timed_out(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
+    """A program was ended since the screen wanted the GPU."""
+    rows = nvidia.ask(machine)[1]
+    shown = {gpu.place for gpu in rows if gpu.text("display_active") == "Enabled"}
+    ended = [x for x in found if x.group(2) == "8"]
+    ended = [x for x in ended if any(place.startswith(x.group(1).lower()) for place in shown)]
+    if not ended:
+        return None
+    return warn(
+        "kernel log",
+        f"Xid 8 of GPU {ended[-1].group(1)}, which a screen is attached to",
+        "what computed too long for the screen was ended (the launch timed out)",
+        "sudo systemctl stop display-manager while it trains; or the screen on another GPU",
     )
 
 

@@ -22,15 +22,20 @@ def interfaces(machine: Machine) -> Finding:
     names = machine.names(_NET)
     if not names:
         return skip("network", "not known on this system")
-    other = _of_another_machine(machine)
+    other = _of_another_machine(machine) or _without_names(machine)
     if other is not None:
         return other
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         asked = _told(machine, variable)
         if asked and not _chosen(variable, asked, names):
+            no = "names no interface"
+            if asked.startswith("^"):
+                no = (
+                    "leaves none" if variable.startswith("NCCL") else "is what NCCL reads, not gloo"
+                )
             return fail(
                 "network",
-                f"{variable}={asked} names no interface; there are {', '.join(names)}",
+                f"{variable}={asked} {no}; there are {', '.join(names)}",
                 "the processes do not find each other",
                 f"unset {variable}, or name one of them{_where(machine, variable)}",
             )
@@ -71,6 +76,21 @@ def _where(machine: Machine, variable: str) -> str:
     return "" if machine.environ.get(variable) else f" ({_CONF})"
 
 
+def _without_names(machine: Machine) -> Finding | None:
+    """Docker is told to give containers a name server that is on this machine alone."""
+    said = machine.read("/etc/docker/daemon.json") or ""
+    inner = re.search(r'"dns"\s*:\s*\[\s*"(127\.[\d.]+)"', said)
+    if inner is None:
+        return None
+    return warn(
+        "network",
+        f"daemon.json gives containers the name server {inner.group(1)}, this machine's own",
+        "nobody answers there in a container: builds and downloads find no names",
+        "take dns out of /etc/docker/daemon.json, or name one of the network's (resolvectl"
+        " dns); sudo systemctl restart docker",
+    )
+
+
 def _of_another_machine(machine: Machine) -> Finding | None:
     """A file that tells NCCL how more GPUs are linked than there are."""
     _, gpus = nvidia.ask(machine)
@@ -97,6 +117,8 @@ def _of_another_machine(machine: Machine) -> Finding | None:
 
 def _chosen(variable: str, asked: str, names: list[str]) -> list[str]:
     """Which interfaces a variable means; NCCL takes beginnings, `=` whole names, `^` all others."""
+    if asked.startswith("^") and variable.startswith("GLOO"):
+        return []  # Unable to find address for: ^lo
     words = asked.lstrip("^=").split(",")
     exact = asked.lstrip("^").startswith("=") or variable.startswith("GLOO")
     if exact:

@@ -55,7 +55,8 @@ def _not_loaded(machine: Machine) -> tuple[str, str, str] | None:
         "NCCL goes through the host's memory instead of from GPU to GPU",
         (
             "sudo modprobe nvidia-peermem; echo nvidia-peermem | sudo tee"
-            " /etc/modules-load.d/nvidia-peermem.conf"
+            " /etc/modules-load.d/nvidia-peermem.conf; where modprobe says Invalid argument, first"
+            " NVIDIA's OFED (DOCA-OFED), then the driver again"
         ),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind
+from doctor import kind, unimported
 from doctor.finding import Finding, ok, skip, warn
 from host import INSIDE, nvidia, visible
 from host import lines as table
@@ -15,11 +15,13 @@ from host.text import whole
 ASKED = (
     "import torch; v = torch.version; print('torch:', torch.__version__,"
     " v.cuda or (v.hip and 'AMD') or (getattr(v, 'xpu', None) and 'Intel') or 'CPU',"
-    " *torch._C._cuda_getArchFlags().split() if v.cuda else ())"
+    " *torch._C._cuda_getArchFlags().split() if v.cuda else (),"
+    " f'cudnn_{torch.backends.cudnn.version()}')"
 )
-"""Version, what it is built for, and what it has kernels for. CUDA is not started."""
+"""Version, what it is built for, what it has kernels for, and its cuDNN. CUDA is not started."""
 STARTS = "import torch; print('torch:', torch.version.cuda, torch.cuda.is_available())"
 """Whether CUDA starts; what hinders it is said on the other stream."""
+_PART = "libcudnn_engines_tensor_ir.so.9"
 _OLDEST = (5, 0)  # of which there are wheels for CUDA 12
 # Wheels for CUDA 12.6 are the last for what is older than Turing, and have none for Blackwell; Thor
 # and Spark came with 13.
@@ -27,7 +29,9 @@ _TURING, _BLACKWELL, _LATEST = (7, 5), (10, 0), ((11, 0), (12, 1))
 
 
 def ask(machine: Machine, program: str) -> tuple[list[str], Answer] | None:
-    """What a PyTorch that is not ours prints, by the first python that has one."""
+    """What a PyTorch that is not ours prints, by the first python that has one; no words where its
+    import fails.
+    """
     for python in ("python", "python3"):
         place = machine.place(python) or ""
         if not place or machine.exists(str(INSIDE)) or place.startswith(f"{machine.home}/.venv/"):
@@ -38,6 +42,8 @@ def ask(machine: Machine, program: str) -> tuple[list[str], Answer] | None:
             return None
         if answer.code == 0 and lines:
             return lines[-1].split()[1:], answer
+        if unimported.of(answer) is not None:
+            return [], answer
     return None
 
 
@@ -45,12 +51,15 @@ def other(machine: Machine) -> Finding:
     """It is built for CUDA, has kernels for these GPUs, and the driver is new enough for it."""
     name, gpus = "other PyTorch", visible.seen(machine)
     told = ask(machine, ASKED) if gpus else None
+    hindered = unimported.of(told[1]) if told else None
+    if hindered is not None:
+        return warn(name, f"python's {hindered[0]}", *hindered[1:])
     if told is None or len(told[0]) < 2:
         return skip(name, "no GPU" if not gpus else "none that python finds")
     version, of, *built = told[0]
     unfit = _unfit(machine, gpus, of, built)
     if unfit is None:
-        return ok(name, f"{version} for CUDA {of}")
+        return _mixed(machine, built, version) or ok(name, f"{version} for CUDA {of}")
     return warn(
         name,
         f"python's, {version}, {unfit}",
@@ -71,7 +80,30 @@ def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str 
         return f"is built for CUDA {of}, which needs driver {needed} or newer"
     known = [(g.name, own) for g in gpus if (own := g.capability) and own >= _OLDEST]
     without = sorted({name for name, capability in known if not _runs(built, capability)})
-    return f"has no kernels for {', '.join(without)}" if built and without else None
+    kernels = any(word.startswith(("sm_", "compute_")) for word in built)
+    return f"has no kernels for {', '.join(without)}" if kernels and without else None
+
+
+def _mixed(machine: Machine, built: list[str], version: str) -> Finding | None:
+    """Its cuDNN lacks a part that a newer one of the system's has, and loads that.
+
+    https://github.com/pytorch/pytorch/issues/188892
+    """
+    own = next((whole(word[6:]) for word in built if word.startswith("cudnn_9")), None)
+    listed = machine.run("ldconfig", "-p").out
+    place = re.search(rf"{_PART} .*=> (\S+)/{_PART}", listed)
+    # /lib leads to /usr/lib.
+    names = [n for up in ("", "/usr") for n in machine.names(up + place.group(1))] if place else []
+    found = [re.fullmatch(r"libcudnn\.so\.9\.(\d{1,4})\.\d+", name) for name in names]
+    newer = max((int(each.group(1)) for each in found if each), default=0)
+    if own is None or place is None or not own // 100 % 100 < newer:
+        return None
+    return warn(
+        "other PyTorch",
+        f"{version}, with cuDNN 9.{own // 100 % 100}; {place.group(1)} has cuDNN 9.{newer}",
+        "it takes parts of the other: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH, where its own lack",
+        "sudo apt-get remove 'libcudnn9-*'; or pip install a newer nvidia-cudnn beside it",
+    )
 
 
 def _instead(machine: Machine, gpus: list[Gpu]) -> str:

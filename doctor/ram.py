@@ -13,8 +13,18 @@ from host.text import whole
 _MANY = 1000
 _ASIDE = 0.25  # of the memory
 _COUNTS = "/sys/devices/system/edac/mc"
-_ENDED = re.compile(
-    r"Out of memory: Killed process \d+ \((python[\w.]*|pt_\w+)\).*anon-rss:(\d+)kB"
+_NAMES = r"(python[\w.]*|pt_\w+|ray::[^)\"]*|torchrun|accelerate|deepspeed|llamafactory-cl\w*)"
+_ENDED = re.compile(rf"Out of memory: Killed process \d+ \({_NAMES}\).*anon-rss:(\d+)kB")
+# What ends programs before the kernel must, and says so in the journal alone.
+_EARLY = (
+    (
+        "systemd-oomd",
+        re.compile(
+            r"Killed /\S*/(session-\w+\.scope|[^/\s]*(?:vte|tmux|screen|konsole|[Tt]erminal|docker)"
+            r"[^/\s]*) due"
+        ),
+    ),
+    ("earlyoom", re.compile(rf'sending SIG\w+ to process \d+ (?:uid \d+ )?"{_NAMES}')),
 )
 
 
@@ -104,11 +114,31 @@ def ended_within(machine: Machine, seen: str) -> Finding | None:
     )
 
 
+def _ended_early(machine: Machine, seen: str) -> Finding | None:
+    """A training, or the session that it ran in, that a service ended while memory was left."""
+    for service, sign in _EARLY:
+        words = ("-b", "-q", "--no-pager", "-n", "1000", "-u", service)
+        rows = machine.run("journalctl", *words).out.splitlines()
+        told = [row for row in map(sign.search, rows) if row]
+        if told:
+            return warn(
+                "memory",
+                f"{seen}; {service} has ended {told[-1].group(1)[:40]}",
+                "it ends what takes much memory, with all that was started beside it, before the"
+                " kernel would",
+                "less at once: fewer --data.workers, a smaller batch or more lanes; or sudo"
+                f" systemctl disable --now {service}",
+            )
+    return None
+
+
 def ended(machine: Machine, seen: str) -> Finding | None:
-    """A training that the kernel ended because memory ran out."""
-    found = [x for x in map(_ENDED.search, log.lines(machine) or []) if x]
-    if limits.in_container(machine.root) or not found:
+    """A training that was ended because memory ran out."""
+    if limits.in_container(machine.root):
         return None
+    found = [x for x in map(_ENDED.search, log.lines(machine) or []) if x]
+    if not found:
+        return _ended_early(machine, seen)
     size = int(found[-1].group(2)) * 1024 / 2**30
     times = f", {len(found)} times" if len(found) > 1 else ""
     return warn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, configured, distribution, selinux, wsl
+from doctor import cdi, clusters, configured, distribution, selinux, wsl
 from doctor.engine import answers, told, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
@@ -13,8 +13,12 @@ from host.machine import Machine
 # First release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
-_TRIPS = (1, 17, 7)  # https://github.com/NVIDIA/nvidia-container-toolkit/issues/1093
 _PLAIN = ((1, 17, 0), (1, 17, 1))  # the same, 797: images that ask for no CUDA by a variable
+# https://github.com/NVIDIA/nvidia-container-toolkit/issues/1517
+_OLD_SANDBOX = (
+    "; with driver 565: NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS=disable-nvsandboxutils in"
+    " /etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+)
 _KNOWS_CDI = 25  # the first release of Docker
 _CONFIGURE = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 DESKTOP = (
@@ -44,9 +48,10 @@ def _toolkit(machine: Machine) -> Finding:
     if not answers(machine):
         # Podman takes descriptions as they are, without a toolkit that looks.
         podman = machine.has("podman")
-        wrong = cdi.denied(machine) or cdi.stale(machine) or _denied(machine) if podman else None
+        looks = (cdi.denied, cdi.unread, cdi.stale, _denied) if podman else ()
+        wrong = next((found for look in looks if (found := look(machine))), None)
         unknown = cdi.unlisted(machine)
-        pods = _without_runtime(machine) or _enroot(machine)
+        pods = clusters.pods(machine) or clusters.enroot(machine)
         return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")
     way = docker.handover(machine)
     if way is None:
@@ -57,65 +62,6 @@ def _toolkit(machine: Machine) -> Finding:
         or configured.wrong(machine, way)
         or _known_holes(machine, way)
     )
-
-
-def _without_runtime(machine: Machine) -> Finding | None:
-    """A node of Kubernetes whose containerd starts all pods by runc."""
-    folder = "/etc/containerd"
-    said = machine.read(f"{folder}/config.toml") or ""
-    for more in (f"{folder}/config.d", f"{folder}/conf.d"):
-        said += "".join(machine.read(f"{more}/{name}") or "" for name in machine.names(more))
-    if (
-        "nvidia" in said
-        or 'default_runtime_name = "runc"' not in said
-        or not machine.exists("/etc/kubernetes")
-    ):
-        return None
-    return warn(
-        "toolkit",
-        "containerd starts pods by runc, and knows no runtime of NVIDIA's",
-        "pods get no GPU, and the node offers none",
-        "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl"
-        " restart containerd; then start the device plugin's pod anew",
-    )
-
-
-def _enroot(machine: Machine) -> Finding | None:
-    """Containers of enroot get GPUs by a program of the toolkit's."""
-    if "98-nvidia.sh" not in machine.names("/etc/enroot/hooks.d") and not machine.has("enroot"):
-        return None
-    if machine.has("nvidia-container-cli"):
-        return _enroot_trips(machine)
-    return warn(
-        "toolkit",
-        "enroot is here, and nvidia-container-cli is not",
-        "its containers with GPUs do not start (pyxis: container start failed)",
-        f"{distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)}, on each node",
-    )
-
-
-def _enroot_trips(machine: Machine) -> Finding | None:
-    """What keeps that program from starting a container."""
-    newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
-    said = machine.run("nvidia-container-cli", "info")
-    if said.code == 1 and "nvidia-fabricmanager/socket: permission denied" in said.said:
-        return warn(
-            "toolkit",
-            "nvidia-container-cli may not look at the fabric manager's socket",
-            "containers of enroot with GPUs do not start for whoever is not root",
-            f"{newer}   # from 1.17.7 on it goes on without",
-        )
-    # https://github.com/NVIDIA/libnvidia-container/issues/187
-    old = (0,) < configured.version(machine) < (1, 12)
-    if old and machine.exists("/run/nvidia-persistenced/socket"):
-        return warn(
-            "toolkit",
-            f"{'.'.join(map(str, configured.version(machine)))}, and enroot",
-            "its containers with GPUs may not start: before 1.12 the persistence daemon's socket"
-            " cannot be mounted (no such device or address)",
-            newer,
-        )
-    return None
 
 
 def _denied(machine: Machine) -> Finding | None:
@@ -131,13 +77,8 @@ def _known_holes(machine: Machine, way: str) -> Finding:
     if numbers == (0,):
         return ok("toolkit", word)
     version = ".".join(map(str, numbers))
-    if numbers == _TRIPS and machine.has("enroot"):
-        return warn(
-            "toolkit",
-            f"{version}, and enroot",
-            "its containers with GPUs do not start for whoever is not root (device rules)",
-            distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT),
-        )
+    if numbers == clusters.TRIPS and machine.has("enroot"):
+        return clusters.tripped(machine)
     if numbers < _SAFE_TOOLKIT:
         why = "before 1.19.1 a container can get at the host: CVE-2025-23266, CVE-2026-24260"
         if numbers in _PLAIN:
@@ -195,7 +136,8 @@ def _no_toolkit(machine: Machine) -> Finding:
             "toolkit",
             "nvidia-cdi-refresh.service has failed: the GPUs are described nowhere (CDI)",
             "no container with GPUs starts: unresolvable CDI devices",
-            "sudo systemctl restart nvidia-cdi-refresh; why: journalctl -u nvidia-cdi-refresh",
+            "sudo systemctl restart nvidia-cdi-refresh; why: journalctl -u nvidia-cdi-refresh"
+            + _OLD_SANDBOX * (nvidia.loaded(machine) or "").startswith("565."),
         )
     said = machine.read("/etc/docker/daemon.json") or ""
     named = re.search(r'"runtimes"\s*:\s*\{[^}]*"nvidia"\s*:', said)
@@ -217,6 +159,8 @@ def _no_toolkit(machine: Machine) -> Finding:
 
 def configure(machine: Machine) -> str:
     """How the toolkit is installed here, and Docker told of it."""
+    if "truenas" in distribution.names(machine):  # where apt is shut
+        return distribution.install(machine)
     if "nixos" in distribution.names(machine):
         return "hardware.nvidia-container-toolkit.enable = true;   # and sudo nixos-rebuild switch"
     install = distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)

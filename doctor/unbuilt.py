@@ -18,6 +18,8 @@ UNSIGNED = (
 )
 _OTHER_KERNEL = (
     r"version magic|Unknown symbol|disagrees about version of symbol|Invalid module format"
+    r"|module nvidia\S*: \.gnu\.linkonce\.this_module section size must match"
+    r"|module: nvidia\S*: Unknown rela relocation"
 )
 
 
@@ -49,6 +51,7 @@ def examine(machine: Machine, on_bus: str) -> Finding:
     elif found := (
         building.broken(machine)
         or _for_another(machine)
+        or building.without_others(machine)
         or _never_built(machine)
         or _linked_elsewhere(machine)
     ):

@@ -50,28 +50,11 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
             "driver",
             f"{on_bus}, held by vfio-pci",
             "set aside for a virtual machine",
-            _given_back(machine, cards[0].address),
+            away.given_back(machine, cards[0].address),
         )
     if "nvidia" in by:
         return held.examine(machine, cards, on_bus, unwell)
     return _not_held(machine, cards, on_bus, unwell)
-
-
-def _given_back(machine: Machine, address: str) -> str:
-    """How a card is taken from vfio-pci for good, by where that was asked for."""
-    first = distribution.initramfs(machine)
-    if "truenas" in distribution.names(machine):
-        return (
-            "take it out of Isolated GPU Devices (System, Advanced Settings), then"
-            f" {distribution.install(machine)}"
-        )
-    if "vfio-pci.ids=" in (machine.read("/proc/cmdline") or ""):
-        return "take vfio-pci.ids= off the kernel's command line (boot entry), and reboot"
-    for name in machine.names("/etc/modprobe.d"):
-        said = machine.read(f"/etc/modprobe.d/{name}") or ""
-        if re.search(r"^\s*options\s+vfio[-_]pci\s.*\bids=", said, re.MULTILINE):
-            return f"take its line out of /etc/modprobe.d/{name}; sudo {first}; sudo reboot"
-    return f"sudo driverctl unset-override {address}"
 
 
 def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:

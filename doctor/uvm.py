@@ -135,10 +135,11 @@ def _unloaded(machine: Machine, version: str) -> Finding | None:
             f"CUDA does not start without it (unknown error, 999): {why}",
             fix,
         )
-    if _unmade(machine):
+    unmade = _unmade(machine)
+    if unmade is not None:
         return warn(
             "driver",
-            f"{version}; nvidia_uvm is not loaded, and there is no nvidia-modprobe",
+            f"{version}; nvidia_uvm is not loaded, and {unmade}",
             "that loads it for whoever is not root: CUDA does not start (unknown error, 999)",
             "sudo modprobe nvidia_uvm; for good: install nvidia-modprobe, or echo nvidia_uvm | sudo"
             " tee /etc/modules-load.d/nvidia-uvm.conf",
@@ -167,14 +168,15 @@ def _not_loaded(machine: Machine) -> bool:
     )
 
 
-def _unmade(machine: Machine) -> bool:
-    """Whether nobody but root could load it."""
-    if kind.user(machine) in ("", "0"):
-        return False
-    if machine.exists("/dev/nvidia-uvm") or machine.has("nvidia-modprobe"):
-        return False
+def _unmade(machine: Machine) -> str | None:
+    """Why nobody but root could load it."""
+    if kind.user(machine) in ("", "0") or machine.exists("/dev/nvidia-uvm"):
+        return None
+    if re.search(r"^NoNewPrivs:\s*1", machine.read("/proc/self/status") or "", re.MULTILINE):
+        return "this shell or service may not run nvidia-modprobe as root (NoNewPrivs)"
     programs = machine.names("/usr/bin")  # a record without them says nothing
-    return bool(programs) and "nvidia-modprobe" not in programs
+    lacking = bool(programs) and "nvidia-modprobe" not in programs
+    return "there is no nvidia-modprobe" if lacking and not machine.has("nvidia-modprobe") else None
 
 
 def _hmm_fails(machine: Machine, version: str) -> bool:

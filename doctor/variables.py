@@ -20,6 +20,7 @@ _LEFT = (
     ),
     ("NVIDIA_TF32_OVERRIDE", "0", "TF32 is off, whatever precision is asked for"),
 )
+_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _KNOWN = (
     *("backend", "expandable_segments", "garbage_collection_threshold", "max_split_size_mb"),
@@ -50,6 +51,14 @@ def examine(machine: Machine) -> Finding:
     for name, value, why in _LEFT:
         if machine.environ.get(name) == value:
             return warn(_NAME, f"{name}={value}", why, f"unset {name}, unless it is meant so")
+    if machine.environ.get(_UNCACHED) is not None:
+        return warn(
+            _NAME,
+            f"{_UNCACHED}={machine.environ[_UNCACHED]}",
+            "torch looks only whether it is there, and asks the driver for each tensor's memory:"
+            " slow, and out of memory early",
+            f"unset {_UNCACHED}",
+        )
     share = whole(machine.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"))
     if share is not None and share < 100:
         return warn(
@@ -60,6 +69,7 @@ def examine(machine: Machine) -> Finding:
         )
     return (
         _cut_short(machine)
+        or _other_order(machine)
         or _by_memory(machine)
         or ok(_NAME, "none that slows it down or hides a GPU")
     )
@@ -80,6 +90,28 @@ def _by_memory(machine: Machine) -> Finding | None:
         f"{told[0]}={machine.environ[told[0]]}, and the GPUs have NVLink",
         "NCCL goes through the machine's memory in its place, which is many times slower",
         f"unset {told[0]}, unless what it was set for is not mended",
+    )
+
+
+def _other_order(machine: Machine) -> Finding | None:
+    """CUDA_VISIBLE_DEVICES takes CUDA's numbers, which are not nvidia-smi's among unlike GPUs.
+
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (environment variables): the fastest is
+    the first, unless CUDA_DEVICE_ORDER says otherwise.
+    """
+    asked = machine.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpus = nvidia.ask(machine)[1]
+    unlike = len({gpu.name for gpu in gpus}) > 1
+    by_bus = machine.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    few = len(asked.split(",")) < len(gpus)
+    if not re.fullmatch(r"[0-9]+(,[0-9]+)*", asked) or by_bus or not unlike or not few:
+        return None
+    return warn(
+        _NAME,
+        f"CUDA_VISIBLE_DEVICES={asked} takes CUDA's numbers: its 0 is the fastest GPU",
+        "nvidia-smi counts by the bus: another card may be taken than the one that was meant",
+        "export CUDA_DEVICE_ORDER=PCI_BUS_ID, which counts as nvidia-smi does; or name UUIDs:"
+        " nvidia-smi -L",
     )
 
 

@@ -8,7 +8,8 @@ from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, plan, visible
 from host.machine import Answer, Machine
 
-_MANY = 4  # GPUs
+MANY = 3
+"""GPUs; CUDA often starts with no more: https://github.com/microsoft/WSL/issues/10269."""
 _DEVICE = "/dev/dxg"
 _WSL = "/usr/lib/wsl/lib"
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
@@ -165,20 +166,7 @@ def wsl(machine: Machine) -> Finding:
             "each file takes ten times as long there, and permissions are not kept",
             "git clone it again under ~",
         )
-    return _many(machine) or _device(machine)
-
-
-def _many(machine: Machine) -> Finding | None:
-    """More GPUs than its CUDA starts with: https://github.com/microsoft/WSL/issues/10269."""
-    count = len(visible.seen(machine))
-    if count < _MANY:
-        return None
-    return warn(
-        "WSL",
-        f"{count} GPUs",
-        "CUDA often does not start there with four or more: error 2, out of memory",
-        "where it says so, show it fewer: CUDA_VISIBLE_DEVICES=0,1,2; or use Linux itself",
-    )
+    return _device(machine)
 
 
 def _without_device(machine: Machine, release: str) -> Finding | None:
@@ -212,7 +200,9 @@ def _without_device(machine: Machine, release: str) -> Finding | None:
 def _device(machine: Machine) -> Finding:
     """Windows hands a GPU over, of whichever maker; without CUDA here nobody may want one."""
     if machine.exists(_DEVICE):
-        return ok("WSL", "version 2: the driver is Windows'; install none inside")
+        many = len(visible.seen(machine)) > MANY
+        note = "; where CUDA says error 2, show it fewer GPUs: CUDA_VISIBLE_DEVICES=0,1,2"
+        return ok("WSL", f"version 2: the driver is Windows'; install none inside{note * many}")
     if limits.in_container(machine.root) or plan.on_cpu(machine.environ):
         return ok("WSL", f"version 2, without a GPU ({_DEVICE})")
     if machine.exists(f"{_WSL}/nvidia-smi"):

@@ -264,17 +264,24 @@ def _torch(known: dict[str, Any]) -> None:
         return known["commands"].get(line, known["commands"].get(f"python3{line[6:]}", no))
 
     cuda, starts = answer("torch.version.cuda"), answer("torch.cuda.is_available()")
-    if not cuda["out"].strip():
-        return
     of_torch = [a for line, a in known["commands"].items() if "import torch" in line]
+    broken = [a for a in of_torch if re.search(r"^(Import|OS|Key)Error\b", a["err"], re.MULTILINE)]
+    if not cuda["out"].strip():
+        for program in (pytorch.ASKED, pytorch.STARTS) if broken else ():
+            _says(known, shlex.join(["python", "-c", program]), "", broken[0]["err"], 1)
+        if not broken and starts["out"].strip():
+            line = shlex.join(["python", "-c", pytorch.STARTS])
+            _says(known, line, f"torch: ? {starts['out'].strip()}\n", starts["err"])
+        return
     lists = answer("torch.cuda.get_arch_list()")["out"] or next(
         (a["err"] for a in of_torch if "supports CUDA capabilities" in a["err"]), ""
     )
     built = re.findall(r"(?:sm|compute)_\d+[af]?", lists.rpartition("supports CUDA capab")[2])
     version = answer("torch.__version__")["out"].strip() or "2.7.1"
     of = {"None": "CPU"}.get(cuda["out"].strip(), cuda["out"].strip())
+    cudnn = f"cudnn_{answer('torch.backends.cudnn.version()')['out'].strip() or None}"
     told = {
-        pytorch.ASKED: (" ".join([version, of, *built]), ""),
+        pytorch.ASKED: (" ".join([version, of, *built, cudnn]), ""),
         pytorch.STARTS: (f"{cuda['out'].strip()} {starts['out'].strip() or '?'}", starts["err"]),
     }
     for program, (out, err) in told.items():

@@ -1,0 +1,157 @@
+"""What else than Docker starts containers on machines of a cluster: Kubernetes' nodes, enroot."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import configured, distribution, kind
+from doctor.finding import Finding, fail, warn
+from host import limits
+from host.machine import Machine
+
+_LEFT = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+TRIPS = (1, 17, 7)
+"""A release of the toolkit: https://github.com/NVIDIA/nvidia-container-toolkit/issues/1093"""
+# Distributions of Kubernetes with a containerd of their own: its configuration, and what helps.
+_OWN = (
+    (
+        "k3s",
+        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+        (
+            "{install}; sudo systemctl restart k3s (or k3s-agent), which finds it; pods want"
+            " runtimeClassName: nvidia"
+        ),
+    ),
+    (
+        "RKE2",
+        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+        (
+            "{install}; sudo systemctl restart rke2-server (or rke2-agent), which finds it; pods"
+            " want runtimeClassName: nvidia"
+        ),
+    ),
+    (
+        "MicroK8s",
+        "/var/snap/microk8s/current/args/containerd-template.toml",
+        "sudo microk8s enable nvidia",
+    ),
+)
+
+
+def pods(machine: Machine) -> Finding | None:
+    """A node of Kubernetes whose containers get no GPU."""
+    if limits.in_container(machine.root):
+        return None
+    for name, path, fix in _OWN:
+        said = machine.read(path)
+        left = _LEFT in (said or "") and not machine.exists("/run/nvidia/validations")
+        if left and "nvidia-container-runtime" in machine.names("/usr/bin"):
+            return warn(
+                "toolkit",
+                f"{name} starts pods by {_LEFT}, which a GPU operator left, and not by /usr/bin's",
+                "pods with GPUs do not start",
+                f"{name.lower()}-killall.sh; sudo rm -r /usr/local/nvidia; start {name} again,"
+                " which then finds the other",
+            )
+        if said and "nvidia" not in said:
+            install = distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)
+            return warn(
+                "toolkit",
+                f"{name}'s containerd knows no runtime of NVIDIA's ({path.rpartition('/')[2]})",
+                "pods get no GPU, and the node offers none",
+                fix.format(install=install),
+            )
+    return _without_runtime(machine)
+
+
+def _without_runtime(machine: Machine) -> Finding | None:
+    """A node of Kubernetes whose containerd starts all pods by runc."""
+    folder = "/etc/containerd"
+    said = machine.read(f"{folder}/config.toml") or ""
+    for more in (f"{folder}/config.d", f"{folder}/conf.d"):
+        said += "".join(machine.read(f"{more}/{name}") or "" for name in machine.names(more))
+    program = re.search(r'BinaryName\s*=\s*"(/[^"]*nvidia-container-runtime[^"]*)"', said)
+    beside = machine.names(program.group(1).rpartition("/")[0]) if program else []
+    gone = bool(beside) and program and program.group(1).rpartition("/")[2] not in beside
+    if program and gone and 'default_runtime_name = "nvidia"' in said:
+        return fail(
+            "toolkit",
+            f"containerd starts all pods by {program.group(1)}, which is not there",
+            "no pod starts on this node: the GPU operator was removed, and its runtime left",
+            'take nvidia out of /etc/containerd/config.toml (default_runtime_name = "runc"), or'
+            " install the operator again; then sudo systemctl restart containerd",
+        )
+    if (
+        "nvidia" in said
+        or 'default_runtime_name = "runc"' not in said
+        or not machine.exists("/etc/kubernetes")
+    ):
+        return None
+    return warn(
+        "toolkit",
+        "containerd starts pods by runc, and knows no runtime of NVIDIA's",
+        "pods get no GPU, and the node offers none",
+        "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl"
+        " restart containerd; then start the device plugin's pod anew",
+    )
+
+
+def enroot(machine: Machine) -> Finding | None:
+    """Containers of enroot get GPUs by a program of the toolkit's."""
+    if "98-nvidia.sh" not in machine.names("/etc/enroot/hooks.d") and not machine.has("enroot"):
+        return None
+    if machine.has("nvidia-container-cli"):
+        return _enroot_trips(machine)
+    return warn(
+        "toolkit",
+        "enroot is here, and nvidia-container-cli is not",
+        "its containers with GPUs do not start (pyxis: container start failed)",
+        f"{distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)}, on each node",
+    )
+
+
+def _enroot_trips(machine: Machine) -> Finding | None:
+    """What keeps that program from starting a container."""
+    shut = (machine.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") or "").strip()
+    profiles = machine.names("/etc/apparmor.d")
+    if shut == "1" and profiles and "enroot" not in profiles and kind.user(machine) != "0":
+        return warn(
+            "toolkit",
+            "enroot, and AppArmor lets nobody but root make user namespaces",
+            "its containers do not start: failed to create user namespace: Permission denied",
+            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, and write the same into"
+            " /etc/sysctl.d; or an AppArmor profile for enroot",
+        )
+    newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
+    said = machine.run("nvidia-container-cli", "info")
+    if said.code == 1 and "nvidia-fabricmanager/socket: permission denied" in said.said:
+        return warn(
+            "toolkit",
+            "nvidia-container-cli may not look at the fabric manager's socket",
+            "containers of enroot with GPUs do not start for whoever is not root",
+            f"{newer}   # from 1.17.7 on it goes on without",
+        )
+    if configured.version(machine) == TRIPS:
+        return tripped(machine)
+    # https://github.com/NVIDIA/libnvidia-container/issues/187
+    old = (0,) < configured.version(machine) < (1, 12)
+    if old and machine.exists("/run/nvidia-persistenced/socket"):
+        return warn(
+            "toolkit",
+            f"{'.'.join(map(str, configured.version(machine)))}, and enroot",
+            "its containers with GPUs may not start: before 1.12 the persistence daemon's socket"
+            " cannot be mounted (no such device or address)",
+            newer,
+        )
+    return None
+
+
+def tripped(machine: Machine) -> Finding:
+    """With that release enroot's containers do not start."""
+    return warn(
+        "toolkit",
+        f"{'.'.join(map(str, TRIPS))}, and enroot",
+        "its containers with GPUs do not start for whoever is not root (device rules, permission"
+        " denied)",
+        distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT),
+    )

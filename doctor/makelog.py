@@ -1,0 +1,121 @@
+"""What a log says of building NVIDIA's module, where that went wrong."""
+
+from __future__ import annotations
+
+import re
+
+_LAST = ("304", "340", "390")  # for cards up to Fermi; no changes for new kernels any more
+_ERRORS = (r"^(?!.* the step\b).*\berror: .*$", r"^.*\berror\b.*$")
+_TOOLS = (
+    "Debian, Ubuntu: sudo apt-get install build-essential libelf-dev; Fedora, RHEL: sudo dnf"
+    " install gcc gcc-c++ make elfutils-libelf-devel; Arch: sudo pacman -S base-devel; then {again}"
+)
+# Sign; why; what helps. No newer driver would.
+_LACKS = (
+    (
+        (
+            r"^.*\b(?:g\+\+|c\+\+|gcc|cc|ld|make|flex|bison|bc): (?:command )?not found.*$"
+            r"|^.*error trying to exec 'cc1(?:plus)?'.*$"
+        ),
+        "a tool that builds modules is not installed",
+        _TOOLS,
+    ),
+    (
+        r"^.*please install libelf-dev.*$",
+        "headers that modules are built with are not installed",
+        _TOOLS,
+    ),
+    (
+        r"^.*version .GLIBC_[\d.]+. not found \(required by scripts/.*$",
+        "this kernel's headers are made for a newer system than this one",
+        "boot the distribution's own kernel, and {again}; or upgrade the system",
+    ),
+)
+_CLANG = (
+    "the kernel was built by clang, and its modules want the same",
+    (
+        "sudo pacman -S clang llvm lld (elsewhere: the packages clang, llvm, lld), and {again};"
+        " where gcc is taken all the same: export LLVM=1 CC=clang in /etc/dkms/framework.conf"
+    ),
+)
+
+
+def read(
+    said: str, who: str, version: str, path: str, before: str = ""
+) -> tuple[str, str, str] | None:
+    """What a log says of an attempt to build release `version`; None: nothing went wrong.
+
+    Args:
+        who: DKMS or NVIDIA's installer.
+        path: the log's.
+        before: another kernel, which has a module.
+    """
+    error = next(
+        filter(None, (re.search(sign, said, re.MULTILINE | re.IGNORECASE) for sign in _ERRORS)),
+        None,
+    )
+    again = "sudo dkms autoinstall && sudo modprobe nvidia" if who == "DKMS" else "install it again"
+    lacking = _lacking(said, error.group() if error else "")
+    if lacking is not None:
+        line, why, fix = lacking
+        return f"{who} could not build its module: {line[:120]}", why, fix.format(again=again)
+    if error is None:
+        return None
+    line = re.sub(r"^\S*/(?=[^/\s]+:\d)", "", error.group().strip())  # a file's name alone
+    seen = f"{who} could not build its module: {line[:120]}"
+    gcc = _other_gcc(said)
+    major = version.partition(".")[0]
+    if gcc is not None:
+        return (
+            seen,
+            f"the kernel was built by {gcc}, and this machine's compiler is another one",
+            (
+                f"sudo apt-get install {gcc}; sudo update-alternatives --install /usr/bin/gcc"
+                f" gcc /usr/bin/{gcc} 20; {again}"
+            ),
+        )
+    if "PREEMPT_RT" in said:
+        return (
+            f"{who} could not build its module: the kernel is a real-time one (PREEMPT_RT)",
+            "NVIDIA's build refuses such kernels",
+            (
+                "boot a kernel without PREEMPT_RT (Ubuntu: linux-generic); or, at your own"
+                " risk, build with IGNORE_PREEMPT_RT_PRESENCE=1"
+            ),
+        )
+    if major in _LAST:
+        return (
+            seen,
+            f"branch {major} is the last for its cards, and is not kept up with new kernels",
+            "boot the kernel before, or an LTS one; or a build of that branch with patches",
+        )
+    why = "driver and kernel do not fit each other"
+    if "GPL-only symbol" in said:
+        why = f"release {version} calls what this kernel gives to free modules alone"
+    older = f"boot kernel {before}, which has one" if before else "boot the kernel before"
+    return seen, why, f"read {path}; install a newer driver, or {older}"
+
+
+def _lacking(said: str, error: str) -> tuple[str, str, str] | None:
+    """What this system lacks, whatever the driver's release: the log's line, why, fix."""
+    for sign, why, fix in _LACKS:
+        found = re.search(sign, said, re.MULTILINE)
+        if found is not None:
+            return found.group().strip(), why, fix
+    clang = re.search(r"kernel was built by:.*clang", said) is not None
+    other = clang and re.search(r"You are using:.*gcc", said) is not None
+    return (error.strip(), *_CLANG) if error and other else None
+
+
+def _other_gcc(said: str) -> str | None:
+    """The kernel's compiler, where another one was used. NVIDIA's build says "differs" where the
+    two have other names, too: the versions tell.
+    """
+    kernel = re.search(r"kernel was built by: *\S*?(gcc-\d+).*", said)
+    used = re.search(r"You are using: *(.*)", said)
+    if kernel is None or not ("compiler differs" in said or "unrecognized command" in said):
+        return None
+    versions = [
+        re.findall(r" (\d+)\.\d+\.\d+$", each.group().strip()) for each in (kernel, used) if each
+    ]
+    return None if len(versions) == 2 and versions[0] == versions[1] != [] else kernel.group(1)
