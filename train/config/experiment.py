@@ -125,7 +125,8 @@ class Config(Section):
             if pixels is not None and self.data.size is None:
                 raise UsageError(
                     f"eval.{name}: {pixels} without data.size",
-                    f"set the size of training images, too, such as --data.size {pixels}",
+                    "set --data.size, which scales the pictures of training and of evaluation, such"
+                    f" as --data.size {pixels}",
                 )
         scaled = self.eval.size or self.data.size or 0
         if (self.eval.crop or 0) > scaled:

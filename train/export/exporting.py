@@ -33,6 +33,10 @@ _NEAR = 1e-3
 # What exporters say where a model was traced with a number in place of the batch's size.
 _FIXED = re.compile(r"Constraints violated \(batch|Got invalid dimensions for input: images")
 _ONE_SIZE = "it takes one number of pictures alone"
+_FOR_ALL = (
+    "in its forward pass, compute for all samples and choose with torch.where, in place of nonzero,"
+    " item or an if on what a tensor holds"
+)
 _ANY_SIZE = "in its code, say x.shape[0] where it says len(x) or int(…)"
 
 
@@ -133,9 +137,7 @@ def export(
                     "make room, or name another: --to",
                 ) from error
             except Exception as error:  # whatever an exporter raises
-                why = f"{type(error).__name__}: {first_line(error)}"
-                fixed = _FIXED.search(str(error))
-                yield Failed(name, *((_ONE_SIZE, error, _ANY_SIZE) if fixed else (why, error)))
+                yield _failed(name, error)
                 continue
             # What is no number is not near either.
             if not checked.difference <= _NEAR * max(1.0, float(known.abs().max())):
@@ -148,6 +150,17 @@ def export(
                 aside, folder, done, config=config, said=said, written=written, licence=licence
             )
             yield from map(Removed, old)
+
+
+def _failed(name: str, error: Exception) -> Failed:
+    """Why, in the words of what was raised first: exporters wrap it in steps of their own."""
+    root: BaseException = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    if _FIXED.search(str(error)):
+        return Failed(name, _ONE_SIZE, error, _ANY_SIZE)
+    fix = _FOR_ALL if "data-dependent" in str(root) else ""
+    return Failed(name, f"{type(root).__name__}: {first_line(root)}", error, fix)
 
 
 def _written(config: Config, facts: Facts) -> dict[str, Any]:

@@ -158,6 +158,7 @@ def _holder(path: Path) -> tuple[str, str]:
         if about.get("container"):
             name = f"the container {about['container']} on {about['host']} since {about['since']}"
             return name, f"docker stop {about['container']}"
-        return f"process {about['pid']} on {about['host']} since {about['since']}", "kill -TERM"
+        name = f"process {about['pid']} on {about['host']} since {about['since']}"
+        return name, f"kill -TERM {int(about['pid'])}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "another process", "kill -TERM"

@@ -189,7 +189,7 @@ def _column(
     if found:
         return found[0]
     fix = f"name {'them' if ' ' in knob else 'one'} with --data.{knob}"
-    fix += ", or take the list away" * (wanted is None)
+    fix += ", or put the list elsewhere, if it is not meant" * (wanted is None)
     if split in HELD_OUT:
         fix += f"; where the {split} split has no labels, name the other list: --data.root LIST"
     more = f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
