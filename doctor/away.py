@@ -75,9 +75,11 @@ def _removing(machine: Machine) -> str | None:
                 ours = "0x10de" in row and "0x03" in row.replace("0x0c03", "")
                 if ours and re.search(r'^[^#]*ATTR\{remove\}\s*=\s*"1"', row):
                     return f"{folder}/{name}"
+    # It does not say whose address it is; a GPU's name, or a tool's, does.
+    sign = re.compile(r"(?m)^w\S* +/sys/bus/pci/devices/[0-9a-f:.]+\.0/remove ")
     for name in machine.names("/etc/tmpfiles.d"):
         text = machine.read(f"/etc/tmpfiles.d/{name}") or ""
-        if re.search(r"(?m)^w\S* +/sys/bus/pci/devices/[0-9a-f:.]+\.0/remove ", text):
+        if sign.search(text) and re.search("gpu|nvidia|envycontrol", name + text, re.IGNORECASE):
             return f"/etc/tmpfiles.d/{name}"
     return None
 

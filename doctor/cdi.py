@@ -14,6 +14,7 @@ _FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 _SEVEN = re.compile(r"""cdiVersion["']?\s*:\s*["']?0\.7""")
 _READS_SEVEN = (26, 1)
 _PODMAN = 5
+_KIND = re.compile(r"""kind["']?\s*:\s*["']?nvidia\.com/gpu(?=["'\s,}]|$)""")
 _NODE = re.compile(
     r"""["']?path["']?\s*:\s*["']?(/dev/nvidia-(?:uvm|caps)[\w/-]*)["']?,?\s*"""
     r"""(?:["']?\w+["']?\s*:\s*["']?[\w/-]+["']?,?\s*){0,4}?["']?major["']?\s*:\s*(\d+)"""
@@ -34,10 +35,10 @@ def _in_force(machine: Machine) -> Iterator[tuple[str, str]]:
     """
     every = list(_described(machine))
     again = any(
-        "nvidia.com/gpu" in text for file, text in every if not file.startswith(_FOLDERS[0])
+        _KIND.search(text) is not None for file, text in every if not file.startswith(_FOLDERS[0])
     )
     for file, text in every:
-        if not (again and file.startswith(_FOLDERS[0]) and "nvidia.com/gpu" in text):
+        if not (again and file.startswith(_FOLDERS[0]) and _KIND.search(text)):
             yield file, text
 
 
@@ -67,7 +68,7 @@ def missing_device(machine: Machine) -> tuple[str, str] | None:
     there, screens = machine.names("/dev"), machine.names("/dev/dri")
     for file, text in _in_force(machine):
         named = re.findall(
-            r"""["']?path["']?\s*:\s*["']?/dev/(nvidia\d+|dri/\w+\d+)["']?\s""", text
+            r"""["']?path["']?\s*:\s*["']?/dev/(nvidia\d+|dri/\w+\d+)(?=["'\s,}\]]|$)""", text
         )
         gone = [name for name in named if name not in (*there, *(f"dri/{n}" for n in screens))]
         if not screens:
@@ -98,7 +99,8 @@ def unread(machine: Machine) -> Finding | None:
 
     https://github.com/NVIDIA/nvidia-container-toolkit/issues/1860
     """
-    found = next((file for file, text in _described(machine) if _SEVEN.search(text)), None)
+    ours = ((file, text) for file, text in _in_force(machine) if _KIND.search(text))
+    found = next((file for file, text in ours if _SEVEN.search(text)), None)
     told = re.search(r"version (\d{1,4})\.", machine.run("podman", "--version").out)
     if found is None or told is None or int(told.group(1)) >= _PODMAN:
         return None

@@ -44,13 +44,17 @@ def pods(machine: Machine) -> Finding | None:
         return None
     for name, path, fix in _OWN:
         said = machine.read(path)
+        for more in (f"{path}.d", f"{path[: -len('.toml')]}-v3.toml.d"):
+            said = (said or "") + "".join(
+                machine.read(f"{more}/{n}") or "" for n in machine.names(more)
+            )
         left = _LEFT in (said or "") and not machine.exists("/run/nvidia/validations")
-        if left and "nvidia-container-runtime" in machine.names("/usr/bin"):
+        if left and name != "MicroK8s" and "nvidia-container-runtime" in machine.names("/usr/bin"):
             return warn(
                 "toolkit",
                 f"{name} starts pods by {_LEFT}, which a GPU operator left, and not by /usr/bin's",
                 "pods with GPUs do not start",
-                f"{name.lower()}-killall.sh; sudo rm -r /usr/local/nvidia; start {name} again,"
+                f"sudo {name.lower()}-killall.sh; sudo rm -r /usr/local/nvidia; start {name} again,"
                 " which then finds the other",
             )
         if said and "nvidia" not in said:
@@ -114,7 +118,12 @@ def _enroot_trips(machine: Machine) -> Finding | None:
     """What keeps that program from starting a container."""
     shut = (machine.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") or "").strip()
     profiles = machine.names("/etc/apparmor.d")
-    if shut == "1" and profiles and "enroot" not in profiles and kind.user(machine) != "0":
+    if (
+        shut == "1"
+        and profiles
+        and not any("enroot" in name for name in profiles)
+        and kind.user(machine) != "0"
+    ):
         return warn(
             "toolkit",
             "enroot, and AppArmor lets nobody but root make user namespaces",

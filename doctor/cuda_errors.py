@@ -134,8 +134,9 @@ def _here(machine: Machine, number: str) -> tuple[str, str] | None:
     """What an error with several causes means on this machine; None: what it mostly does."""
     by_hmm = (machine.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") or "").strip()
     nix = "/run/opengl-driver/lib"
-    if number == "999":
-        return _unknown(machine)
+    if number == "999":  # WSL and Jetsons have other devices
+        other = wsl.is_windows(machine) or kind.is_jetson(machine)
+        return None if other else _unknown(machine)
     if number == "3" and by_hmm == "N":
         return (
             "CUDA does not start, though the driver answers: with some kernels by HMM, which is on",

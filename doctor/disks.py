@@ -156,7 +156,8 @@ def _cached(machine: Machine, me: str) -> Finding | None:
     """Weights or kernels that others have left where programs look for them first."""
     cache = _written(machine)[1]
     for path in (f"{cache}/{name}" for name in _CACHES):
-        if machine.exists(path) and machine.run("test", "-w", path).code == 1:
+        shut = machine.exists(path) and machine.run("test", "-w", path).code == 1
+        if shut and "ro" not in _options(machine, path):  # mounted so on purpose
             user = machine.run("stat", "-c", "%u", path).out.strip() or "somebody else"
             name = path[len(cache) - len(".cache") :] if cache.endswith(".cache") else path
             return warn(
@@ -176,8 +177,8 @@ def _written(machine: Machine) -> list[str]:
 
 def _allowed(machine: Machine, path: str) -> int | None:
     """Bytes that this user's quota leaves on a folder's file system; None without one."""
-    if machine.has("lfs"):  # Lustre's mounts do not say
-        return _of_lustre(machine, path)
+    if _mount(machine, path)[2] == "lustre":  # whose options do not say
+        return _of_lustre(machine, path if machine.exists(path) else machine.home)
     if not any(re.match("(u|usr)(j)?quota|quota$", word) for word in _options(machine, path)):
         return None
     device = _mount(machine, path)[0]
@@ -230,11 +231,11 @@ def _options(machine: Machine, path: str) -> list[str]:
     return _mount(machine, path)[1]
 
 
-def _mount(machine: Machine, path: str) -> tuple[str, list[str]]:
-    """The device that a folder is on, and what it is mounted with."""
+def _mount(machine: Machine, path: str) -> tuple[str, list[str], str]:
+    """The device that a folder is on, what it is mounted with, and the kind of file system."""
     text = machine.read("/proc/self/mounts") or machine.read("/proc/mounts") or ""
     rows = [row.split() for row in text.splitlines()]
-    mounts = [(row[1], row[0], row[3].split(",")) for row in rows if len(row) > 3]
+    mounts = [(row[1], row[0], row[3].split(","), row[2]) for row in rows if len(row) > 3]
     real = machine.real(path)
     above = [m for m in mounts if f"{real}/".startswith(f"{m[0].rstrip('/')}/")]
-    return max(above, key=lambda mount: len(mount[0]))[1:] if above else ("", [])
+    return max(above, key=lambda mount: len(mount[0]))[1:] if above else ("", [], "")

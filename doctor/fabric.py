@@ -10,6 +10,7 @@ from host import limits, nvidia
 from host.machine import Machine
 
 _LOG = "/var/log/fabricmanager.log"
+_TALOS = "/var/log/ext-nvidia-fabricmanager.log"
 _CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 _NO_SWITCH = "NV_WARN_NOTHING_TO_DO"
 _HOST = (
@@ -38,6 +39,14 @@ _CAUSES = (
         ),
     ),
     (
+        "FABRIC_NODE_CONFIG_FILE has an invalid value",
+        "its configuration names a file that is not there, and it refuses to start",
+        (
+            "FABRIC_NODE_CONFIG_FILE= in fabricmanager.cfg names one that is (Talos: a newer"
+            " extension nvidia-fabricmanager); then restart it"
+        ),
+    ),
+    (
         _NO_SWITCH,
         "this board's switches want NVLink's subnet manager, which is not here",
         "install nvlsm (and infiniband-diags), and sudo systemctl restart nvidia-fabricmanager",
@@ -51,7 +60,7 @@ _AGAIN = (
 
 def cause(machine: Machine) -> tuple[str, str] | None:
     """Why it does not start, as it says itself, and what helps."""
-    said = machine.read(_LOG) or ""
+    said = "".join(machine.read(file) or "" for file in (_LOG, _TALOS))
     said += machine.run("journalctl", "-u", "nvidia-fabricmanager", "-b").out[-20000:]
     for sign, why, fix in _CAUSES:
         if sign not in said:
@@ -118,12 +127,14 @@ def rack(machine: Machine) -> Finding | None:
     if not racked or len(named) < 2:
         return None
     channels = "nvidia-caps-imex-channels"
-    if f" {channels}" in (machine.read("/proc/devices") or "") and not machine.exists(
-        f"/dev/{channels}/channel0"
-    ):
+    # A job may be given another one than channel0; and some get theirs with the job alone.
+    none = f" {channels}" in (machine.read("/proc/devices") or "") and not machine.names(
+        f"/dev/{channels}"
+    )
+    if none and (said != "active" or limits.in_job(machine.environ, machine.root)):
         return warn(
             "GPU health",
-            f"a machine of a rack, and /dev/{channels}/channel0 is not there",
+            f"a machine of a rack, and /dev/{channels} holds no channel",
             "NCCL may not share memory with other machines' GPUs (operation not permitted)",
             "options nvidia NVreg_CreateImexChannel0=1 in /etc/modprobe.d, and reboot; a container:"
             f" hand over /dev/{channels}",

@@ -19,7 +19,7 @@ _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the star
 _SOON = 10.0  # seconds
 _DISK = re.compile(
     r"I/O error, dev (nvme\d+|sd[a-z]+)|(nvme\d+): (?:I/O .*timeout|controller is down)"
-    r"|EXT4-fs error \(device (\w+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
+    r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
 _AWAKE = "PM: suspend exit"
 _LOADED = "nvidia-uvm: Loaded the UVM driver"
@@ -44,7 +44,7 @@ _SWITCH = (
 _FOLDER = (
     (
         re.compile(
-            r"EXT4-fs warning \(device (\w+)\): ext4_dx_add_entry.*(?:index full|Large dir)"
+            r"EXT4-fs warning \(device ([\w-]+)\): ext4_dx_add_entry.*(?:index full|Large dir)"
         ),
         "a folder on {0} is full (ext4's index)",
         "`No space left on device` comes, whatever df says",

@@ -73,7 +73,7 @@ def fabric(machine: Machine) -> Finding:
         or _ignored(machine, kind)
         or _handed_over(machine)
         or (roce.wrong(machine, device, path) if kind == "RoCE" else None)
-        or roce.unopened(machine)
+        or (roce.unopened(machine) if kind != "EFA" else None)
         or peermem.refused(machine)
         or _trouble(machine, kind)
     )

@@ -89,9 +89,22 @@ def _unboosted(machine: Machine) -> bool:
     """Whether a laptop could shift power to its GPU, and what does that is off."""
     places = "/proc/driver/nvidia/gpus"
     said = [machine.read(f"{places}/{name}/power") or "" for name in machine.names(places)]
-    if not any(re.search(r"Notebook Dynamic Boost:\s*Supported", text) for text in said):
+    able = any(re.search(r"Notebook Dynamic Boost:\s*Supported", text) for text in said)
+    if not able and not _at_its_least(machine):
         return False
     return machine.run("systemctl", "is-active", "nvidia-powerd").out.strip() == "inactive"
+
+
+def _at_its_least(machine: Machine) -> bool:
+    """Whether a laptop's GPU of a kind that can be given more is busy, and draws all it may."""
+    names = {gpu.index: gpu.name for gpu in nvidia.ask(machine)[1]}
+    for gpu in nvidia.health(machine):
+        limit, drawn = gpu.number("enforced.power.limit"), gpu.number("power.draw")
+        able = re.search(r"RTX [345]0\d0.* Laptop GPU", names.get(gpu.index, ""))
+        busy = (gpu.number("utilization.gpu") or 0) >= _BUSY
+        if able and busy and limit and drawn and drawn >= 0.95 * limit:
+            return True
+    return False
 
 
 def _unit(machine: Machine) -> str:

@@ -205,7 +205,8 @@ def _timed_out(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
         "kernel log",
         f"Xid 8 of GPU {ended[-1].group(1)}, which a screen is attached to",
         "what computed too long for the screen was ended (the launch timed out)",
-        "sudo systemctl stop display-manager while it trains; or the screen on another GPU",
+        "the screen on another GPU (the processor's own), or a smaller batch; over ssh, where"
+        " nothing else runs in the desktop: sudo systemctl stop display-manager",
     )
 
 

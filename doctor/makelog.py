@@ -21,7 +21,7 @@ _LACKS = (
         _TOOLS,
     ),
     (
-        r"^.*please install libelf-dev.*$",
+        r"^(?!.*warning:).*please install libelf-dev.*$",
         "headers that modules are built with are not installed",
         _TOOLS,
     ),
@@ -103,7 +103,7 @@ def _lacking(said: str, error: str) -> tuple[str, str, str] | None:
         if found is not None:
             return found.group().strip(), why, fix
     clang = re.search(r"kernel was built by:.*clang", said) is not None
-    other = clang and re.search(r"You are using:.*gcc", said) is not None
+    other = clang and re.search(r"You are using:(?!.*clang)", said) is not None
     return (error.strip(), *_CLANG) if error and other else None
 
 

@@ -79,12 +79,13 @@ def _where(machine: Machine, variable: str) -> str:
 def _without_names(machine: Machine) -> Finding | None:
     """Docker is told to give containers a name server that is on this machine alone."""
     said = machine.read("/etc/docker/daemon.json") or ""
-    inner = re.search(r'"dns"\s*:\s*\[\s*"(127\.[\d.]+)"', said)
+    inner = re.search(r'"dns"\s*:\s*\[\s*("127\.[\d.]+"[\s,]*)+\]', said)
     if inner is None:
         return None
+    server = inner.group(1).partition(",")[0].strip().strip('"')
     return warn(
         "network",
-        f"daemon.json gives containers the name server {inner.group(1)}, this machine's own",
+        f"daemon.json gives containers the name server {server}, this machine's own",
         "nobody answers there in a container: builds and downloads find no names",
         "take dns out of /etc/docker/daemon.json, or name one of the network's (resolvectl"
         " dns); sudo systemctl restart docker",

@@ -13,14 +13,15 @@ from host.nvidia import Capability, Gpu
 from host.text import whole
 
 ASKED = (
-    "import torch; v = torch.version; print('torch:', torch.__version__,"
+    "import torch; v = torch.version; f = getattr(torch._C, '_cuda_getArchFlags', str);"
+    " print('torch:', torch.__version__,"
     " v.cuda or (v.hip and 'AMD') or (getattr(v, 'xpu', None) and 'Intel') or 'CPU',"
-    " *torch._C._cuda_getArchFlags().split() if v.cuda else (),"
-    " f'cudnn_{torch.backends.cudnn.version()}')"
+    " *(f().split() if v.cuda else ()), 'cudnn_%s' % torch.backends.cudnn.version())"
 )
 """Version, what it is built for, what it has kernels for, and its cuDNN. CUDA is not started."""
 STARTS = "import torch; print('torch:', torch.version.cuda, torch.cuda.is_available())"
 """Whether CUDA starts; what hinders it is said on the other stream."""
+_WHOLE = 21  # of cuDNN 9
 _PART = "libcudnn_engines_tensor_ir.so.9"
 _OLDEST = (5, 0)  # of which there are wheels for CUDA 12
 # Wheels for CUDA 12.6 are the last for what is older than Turing, and have none for Blackwell; Thor
@@ -32,6 +33,7 @@ def ask(machine: Machine, program: str) -> tuple[list[str], Answer] | None:
     """What a PyTorch that is not ours prints, by the first python that has one; no words where its
     import fails.
     """
+    hindered = None
     for python in ("python", "python3"):
         place = machine.place(python) or ""
         if not place or machine.exists(str(INSIDE)) or place.startswith(f"{machine.home}/.venv/"):
@@ -42,9 +44,9 @@ def ask(machine: Machine, program: str) -> tuple[list[str], Answer] | None:
             return None
         if answer.code == 0 and lines:
             return lines[-1].split()[1:], answer
-        if unimported.of(answer) is not None:
-            return [], answer
-    return None
+        if hindered is None and unimported.of(answer) is not None:
+            hindered = answer
+    return None if hindered is None else ([], hindered)
 
 
 def other(machine: Machine) -> Finding:
@@ -96,13 +98,15 @@ def _mixed(machine: Machine, built: list[str], version: str) -> Finding | None:
     names = [n for up in ("", "/usr") for n in machine.names(up + place.group(1))] if place else []
     found = [re.fullmatch(r"libcudnn\.so\.9\.(\d{1,4})\.\d+", name) for name in names]
     newer = max((int(each.group(1)) for each in found if each), default=0)
-    if own is None or place is None or not own // 100 % 100 < newer:
+    # Wheels have that part of their own from 9.21 on, as far as is known.
+    if own is None or place is None or not own // 100 % 100 < min(newer, _WHOLE):
         return None
     return warn(
         "other PyTorch",
         f"{version}, with cuDNN 9.{own // 100 % 100}; {place.group(1)} has cuDNN 9.{newer}",
-        "it takes parts of the other: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH, where its own lack",
-        "sudo apt-get remove 'libcudnn9-*'; or pip install a newer nvidia-cudnn beside it",
+        "parts that its own lacks it takes from there: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+        "take the system's cuDNN away (Debian, Ubuntu: sudo apt-get remove 'libcudnn9-*'), or give"
+        " the environment a newer one: nvidia-cudnn-cu12, or -cu13",
     )
 
 

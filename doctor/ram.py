@@ -117,7 +117,7 @@ def ended_within(machine: Machine, seen: str) -> Finding | None:
 def _ended_early(machine: Machine, seen: str) -> Finding | None:
     """A training, or the session that it ran in, that a service ended while memory was left."""
     for service, sign in _EARLY:
-        words = ("-b", "-q", "--no-pager", "-n", "1000", "-u", service)
+        words = ("-b", "-q", "--no-pager", "-o", "cat", "-n", "1000", "-u", service)
         rows = machine.run("journalctl", *words).out.splitlines()
         told = [row for row in map(sign.search, rows) if row]
         if told:

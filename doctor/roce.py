@@ -40,7 +40,7 @@ def _other_address(machine: Machine, device: str, path: str) -> tuple[str, str, 
     https://github.com/NVIDIA/nccl/issues/769
     """
     asked = whole(machine.environ.get("NCCL_IB_GID_INDEX"))
-    known = _addresses(machine, path)
+    known = _addresses(machine, path) if asked is not None else {}
     if asked is None or not known:
         return None
     gid, kind = known.get(asked, (_EMPTY, ""))
@@ -68,11 +68,13 @@ def _of_the_host(machine: Machine, device: str, path: str) -> tuple[str, str, st
 
     https://github.com/NVIDIA/nccl/issues/925
     """
+    if not limits.in_container(machine.root):
+        return None
     folder = f"{path}/gid_attrs/ndevs"
     named = {(machine.read(f"{folder}/{name}") or "").strip() for name in machine.names(folder)}
     named -= {""}
     here = machine.names("/sys/class/net")
-    if not limits.in_container(machine.root) or not named or not here or named & {*here}:
+    if not named or not here or named & {*here}:
         return None
     return (
         f"; {device} belongs to {min(named)}, which is not in this container",
@@ -89,7 +91,8 @@ def unopened(machine: Machine) -> tuple[str, str, str] | None:
     names = machine.names("/dev/infiniband")
     given = [name for name in names if name.startswith("uverbs")]
     there = machine.names(_FABRIC)
-    if not limits.in_container(machine.root) or not given or len(given) >= len(there):
+    chosen = machine.environ.get("NCCL_IB_HCA") or machine.environ.get("NCCL_IB_DISABLE") == "1"
+    if chosen or not limits.in_container(machine.root) or not given or len(given) >= len(there):
         return None
     return (
         f"; this container was given {len(given)} of {len(there)} devices of /dev/infiniband",

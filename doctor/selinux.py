@@ -20,7 +20,7 @@ def denied(machine: Machine) -> tuple[str, str] | None:
     audit = machine.run("ausearch", "-m", "avc").out.splitlines()
     found = [x for x in map(_DENIED.search, [*(log.lines(machine) or []), *audit]) if x]
     if not found:
-        return None
+        return _mislabelled(machine)
     # The second lets them be mapped as well, where their type is the X server's.
     needed = _SWITCHES[1 if "map" in found[-1].group(1).split() else 0]
     if _is_on(machine, needed):
@@ -30,6 +30,16 @@ def denied(machine: Machine) -> tuple[str, str] | None:
         f"sudo setsebool -P {needed} 1"
         + " (container-selinux 2.232 or newer)" * (needed == _SWITCHES[1])
         + "; or for one container: --security-opt label=disable",
+    )
+
+
+def _mislabelled(machine: Machine) -> tuple[str, str] | None:
+    """The devices have the label of any device, which containers may not use."""
+    if "object_r:device_t:" not in machine.run("ls", "-Z", "/dev/nvidia0").out:
+        return None
+    return (
+        "/dev/nvidia0 has SELinux's label of any device (device_t)",
+        "sudo restorecon -v /dev/nvidia*; at each boot: by a rule of udev or a unit",
     )
 
 

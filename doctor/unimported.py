@@ -80,7 +80,10 @@ _CAUSES = (
         ),
     ),
     (
-        r"No module named 'torch\._C'|partially initialized module 'torch'|attribute '__version__'",
+        (
+            r"No module named 'torch\._C'|partially initialized module 'torch'"
+            r"|module 'torch' has no attribute '(?:__version__|version|backends)'"
+        ),
         "a folder or a file called torch is found before the installed one",
         "run python in another folder, or rename that one",
     ),
@@ -110,7 +113,8 @@ def of(answer: Answer) -> tuple[str, str, str] | None:
     last = next(
         (line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), ""
     )
-    if answer.code == 0 or not last or _ABSENT.search(last):
+    # A Python 2 does not even read what it is asked.
+    if answer.code == 0 or not last or _ABSENT.search(last) or last.startswith("SyntaxError"):
         return None
     bare = re.sub(r"/\S*/(?=[^/\s]+)", "", last.partition(": ")[2] or last)  # says less of folders
     seen = f"does not start: {bare}"[:160]

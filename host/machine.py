@@ -17,7 +17,7 @@ from typing import Mapping
 
 from host import HOME, limits
 from host.followed import FOLLOWED
-from host.text import whole, without_secrets
+from host.text import whole, without_passwords, without_secrets
 
 # Kubernetes' plugins, WSL, Gentoo and driver containers put nvidia-smi there, which is not on
 # everybody's PATH.
@@ -180,7 +180,8 @@ class Machine:
     def record(self) -> str:
         """All that was read and said so far, as JSON."""
         answers = {
-            line: {"code": a.code, "out": a.out, "err": a.err} for line, a in self._answers.items()
+            line: {"code": a.code, "out": without_passwords(a.out), "err": without_passwords(a.err)}
+            for line, a in self._answers.items()
         }
         for path in limits.sources(self.root):
             look = self.names if self._place(path).is_dir() else self.read
@@ -191,7 +192,7 @@ class Machine:
         seen = {
             "home": self.home,
             "environ": told,
-            "files": self._files,
+            "files": {path: without_passwords(text) for path, text in self._files.items()},
             "folders": self._folders,
             "links": self._links,
             "programs": sorted(self._programs),

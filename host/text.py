@@ -16,6 +16,12 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 # A path made of an address has one slash left.
 _USER = re.compile(r"(\w:/{1,2})[^\s/@]+@")
+_PASS = re.compile(
+    r"((?:passw(?:or)?d|passphrase|identitytoken|api[_-]?key|access[_-]?key|secret[\w-]*|\bauth"
+    r"|[_-](?:token|key))[\"']?\s*[:=]\s*[\"']?|--[\w-]*(?:key|token|password|secret) )"
+    r"[^\s\"',;}]+",
+    re.IGNORECASE,
+)
 _QUERY = re.compile(r"(\w:/{1,2}[^\s?'\"]*)\?[^\s'\"]+")
 _NAMED = 3  # of many, in a message
 
@@ -37,6 +43,13 @@ def printable(text: str) -> str:
 def without_secrets(text: str) -> str:
     """The same without what stands before the @ of an address, and behind its ?."""
     return _QUERY.sub(r"\1?…", _USER.sub(r"\1…@", text))
+
+
+def without_passwords(text: str) -> str:
+    """The same without what stands behind a word for a password or a key, in a configuration or a
+    command.
+    """
+    return _PASS.sub(r"\1…", without_secrets(text))
 
 
 def json_line(value: object) -> str:

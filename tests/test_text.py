@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from doctor import finding
 from host.errors import UsageError
-from host.text import printable
+from host.text import printable, without_passwords
 from train.record import documents
 
 RED, TITLE, CURSOR = "\x1b[31m", "\x1b]0;mine\x07", "\x9b2J"
@@ -50,6 +50,22 @@ def test_what_a_terminal_would_obey_is_written_out(text, shown) -> None:
 )
 def test_an_address_is_shown_without_its_secrets(text, shown) -> None:
     assert printable(text) == shown == printable(shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "gone"),
+    [
+        ('[auth]\n  username = "ada"\n  password = "hunter2"', 'password = "…"', "hunter2"),
+        ('{"auth": "YWRhOmh1bnRlcjI=", "dns": ["1.1.1.1"]}', '"dns": ["1.1.1.1"]', "YWRhOmh"),
+        ("python3 train.py --wandb-key s3cr3t --lr 0.1", "--wandb-key … --lr 0.1", "s3cr3t"),
+        ("HF_TOKEN=hf_abcdef python", "HF_TOKEN=… python", "hf_abc"),
+        ("Key was rejected by service", "Key was rejected by service", "…"),
+    ],
+)
+def test_a_password_is_not_kept(text, kept, gone) -> None:
+    told = without_passwords(text)
+    assert kept in told
+    assert gone not in told
 
 
 def test_an_error_is_one_line_of_text() -> None:

@@ -77,7 +77,9 @@ def build(recorded: dict[str, Any], folder: Path, *, told: bool = False) -> Mach
     known = _unfold(recorded)
     made: set[Path] = set()
     for name, target in sorted(known["links"].items(), key=lambda link: len(link[0])):
-        if not target.endswith(".ko"):  # a module's dangles where it is not among the files
+        above, _, last = target.rpartition("/")
+        # A module's dangles where it is not among the files, and what its folder is known not to hold.
+        if not target.endswith(".ko") and last in known["folders"].get(above, [last]):
             _inside(root, target).mkdir(parents=True, exist_ok=True)
         link = _inside(root, name)
         _make(link.parent, made)
@@ -292,6 +294,9 @@ def _torch(known: dict[str, Any]) -> None:
 
 def _mounted(given: dict[str, Any], path: str) -> Any:
     """The room of the file system that a folder is on, as far as a report shows it."""
+    # Where the image is the root, /home leads to /var/home.
+    if "/home" not in given and given.get("/", [1])[0] == 0 and "/var" in given:
+        path = f"/var{path}" if path.startswith("/home") else path
     above = [str(parent) for parent in Path(path).parents if str(parent) in given]
     return given[above[0]] if above else 800
 

@@ -201,18 +201,23 @@ def _check_hot(path: Path, rows: Rows, others: list[str], asked: str | None) -> 
     """Refuse a list with a column of 0 and 1 for each class, also where one of them is asked for:
     it would be that class and all others.
     """
-    bits = {n: [_BITS.get(str(row.get(n)).strip().lower()) for row in rows] for n in others}
-    hot = [name for name, each in bits.items() if None not in each]
-    sums = {sum(filter(None, each)) for each in zip(*(bits[name] for name in hot), strict=True)}
-    if asked is not None and (asked not in hot or len(hot) < 3):
+    if asked is None and any(n.lower() in LABEL for n in others):
         return
-    unnamed = asked is not None or not any(n.lower() in LABEL for n in others)
-    if len(hot) > 1 and unnamed and sums == {1}:
+    hot = [n for n in others if all(_bit(row, n) is not None for row in rows)]
+    # What has no 1 may be no class; two are one, and its contrary.
+    several = sum(any(_bit(row, n) for row in rows) for n in hot) > 2
+    if asked is not None and not (asked in hot and several):
+        return
+    if len(hot) > 1 and all(sum(_bit(row, n) or 0 for n in hot) == 1 for row in rows):
         raise DataError(
             f"{path} has a column of 0 and 1 for each class: {some(hot)}",
             "write one column, label, with the name of the one that is 1"
             + f"; or take the others out, for {asked} against all others" * (asked is not None),
         )
+
+
+def _bit(row: Mapping[str, Any], name: str) -> int | None:
+    return _BITS.get(str(row.get(name)).strip().lower())
 
 
 def _check_one(path: Path, rows: Rows, label: str) -> None:

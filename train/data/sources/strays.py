@@ -82,7 +82,10 @@ def check_counted_alike(root: Path, rows: dict[str, list[Row]], walk: Walk) -> N
     """
     named, there = (
         {int(stem) if (stem := Path(name).stem).isdecimal() else None for name in names}
-        for names in ((row.name for each in rows.values() for row in each), walk.pictures)
+        for names in (
+            (row.name for each in rows.values() for row in each),
+            {*walk.pictures, *walk.bad},
+        )
     )
     if None in named or None in there or min(len(named), len(there)) < _FEW:
         return
