@@ -9,8 +9,6 @@ from doctor.finding import Finding, fail, warn
 from host.machine import Machine
 
 _FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
-
-
 _SEVEN = re.compile(r"""cdiVersion["']?\s*:\s*["']?0\.7""")
 _READS_SEVEN = (26, 1)
 _PODMAN = 5

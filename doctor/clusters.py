@@ -12,6 +12,10 @@ from host.machine import Machine
 _LEFT = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 TRIPS = (1, 17, 7)
 """A release of the toolkit: https://github.com/NVIDIA/nvidia-container-toolkit/issues/1093"""
+_NAMESPACES = (
+    ("user.max_user_namespaces", "0", "65536"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+)
 # Distributions of Kubernetes with a containerd of their own: its configuration, and what helps.
 _OWN = (
     (
@@ -131,6 +135,9 @@ def _enroot_trips(machine: Machine) -> Finding | None:
             "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, and write the same into"
             " /etc/sysctl.d; or an AppArmor profile for enroot",
         )
+    barred = without_namespaces(machine)
+    if barred is not None:
+        return barred
     newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
     said = machine.run("nvidia-container-cli", "info")
     if said.code == 1 and "nvidia-fabricmanager/socket: permission denied" in said.said:
@@ -152,6 +159,22 @@ def _enroot_trips(machine: Machine) -> Finding | None:
             " cannot be mounted (no such device or address)",
             newer,
         )
+    return None
+
+
+def without_namespaces(machine: Machine) -> Finding | None:
+    """The kernel lets nobody but root make user namespaces, in which such containers run.
+
+    https://github.com/NVIDIA/enroot/blob/main/doc/requirements.md
+    """
+    for name, bad, good in _NAMESPACES:
+        if (machine.read(f"/proc/sys/{name.replace('.', '/')}") or "").strip() == bad:
+            return warn(
+                "toolkit",
+                f"{name} is {bad}: nobody but root may make user namespaces",
+                "enroot and rootless Podman start no container",
+                f"sudo sysctl -w {name}={good}, and write the same into /etc/sysctl.d",
+            )
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind
+from doctor import kind, mounts
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, limits, nvidia
 from host.machine import Machine
@@ -34,11 +34,12 @@ def disk(machine: Machine) -> Finding:
     seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
     place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
     short = _short(machine, [p for p, _ in known], seen, least) or _temporary(machine, place, seen)
+    short = short or mounts.bucket(machine) or mounts.dead(machine)
     if short is not None:
         return short
     # Docker mounts its own so: whoever wants to compile there adds :exec.
     inside = limits.in_container(machine.root)
-    if not inside and "noexec" in _options(machine, place):
+    if not inside and "noexec" in mounts.options(machine, place):
         return warn(
             "disk",
             f"{seen}; {place} is mounted noexec",
@@ -52,6 +53,15 @@ def disk(machine: Machine) -> Finding:
 
 def _slow(machine: Machine, seen: str) -> Finding | None:
     """What GPUs would wait for."""
+    for name in machine.names("/sys/block"):
+        gone = whole(machine.read(f"/sys/block/{name}/md/degraded")) if name[:2] == "md" else 0
+        if gone:
+            return warn(
+                "disk",
+                f"{seen}; {name} lacks {gone} of its disks (RAID)",
+                "it is slower, and one more that fails takes all that is on it",
+                f"cat /proc/mdstat; sudo mdadm --detail /dev/{name}; replace the disk that failed",
+            )
     device = _rotating(machine)
     if device is not None:
         return warn(
@@ -134,7 +144,7 @@ def owner(machine: Machine) -> Finding:
         if not machine.exists(path) or machine.run("test", "-w", path).code != 1:
             continue
         name = path.rsplit("/", 1)[1]
-        if "ro" in _options(machine, path):
+        if "ro" in mounts.options(machine, path):
             return fail(
                 "owner",
                 f"{name}/ is on a file system that is mounted read-only",
@@ -157,7 +167,7 @@ def _cached(machine: Machine, me: str) -> Finding | None:
     cache = _written(machine)[1]
     for path in (f"{cache}/{name}" for name in _CACHES):
         shut = machine.exists(path) and machine.run("test", "-w", path).code == 1
-        if shut and "ro" not in _options(machine, path):  # mounted so on purpose
+        if shut and "ro" not in mounts.options(machine, path):  # mounted so on purpose
             user = machine.run("stat", "-c", "%u", path).out.strip() or "somebody else"
             name = path[len(cache) - len(".cache") :] if cache.endswith(".cache") else path
             return warn(
@@ -177,11 +187,11 @@ def _written(machine: Machine) -> list[str]:
 
 def _allowed(machine: Machine, path: str) -> int | None:
     """Bytes that this user's quota leaves on a folder's file system; None without one."""
-    if _mount(machine, path)[2] == "lustre":  # whose options do not say
-        return _of_lustre(machine, path if machine.exists(path) else machine.home)
-    if not any(re.match("(u|usr)(j)?quota|quota$", word) for word in _options(machine, path)):
+    if mounts.kind_of(machine, path) == "lustre":  # whose options do not say
+        return mounts.lustre_quota(machine, path if machine.exists(path) else machine.home)
+    if not any(re.match("(u|usr)(j)?quota|quota$", word) for word in mounts.options(machine, path)):
         return None
-    device = _mount(machine, path)[0]
+    device = mounts.of(machine, path)[0]
     for row in machine.run("quota", "-w", "-l").out.splitlines():
         words = row.split()
         if len(words) < 4 or words[0] != device:
@@ -190,16 +200,6 @@ def _allowed(machine: Machine, path: str) -> int | None:
         if used is not None and (hard or soft):
             return 1024 * ((hard or soft or 0) - used)
     return None
-
-
-def _of_lustre(machine: Machine, path: str) -> int | None:
-    """The same on Lustre, by its own program."""
-    said = machine.run("lfs", "quota", "-q", "-u", kind.user(machine) or "0", path).out
-    words = said.split()
-    used, soft, hard = ([whole(word.rstrip("*")) for word in words[1:4]] + [None] * 3)[:3]
-    if used is None or not (hard or soft):
-        return None
-    return 1024 * ((hard or soft or 0) - used)
 
 
 def _waited_for(machine: Machine) -> float | None:
@@ -217,25 +217,10 @@ def _rotating(machine: Machine) -> str | None:
     # A guest's disks say so whatever they are.
     if kind.is_guest(machine) or not nvidia.ask(machine)[1] or not machine.names(place):
         return None
-    device = _mount(machine, place)[0]
+    device = mounts.of(machine, place)[0]
     if device.startswith("/dev/mapper/"):
         device = machine.real(device)
     found = re.fullmatch(r"/dev/(?:(sd[a-z]+)\d*|(md\d+|dm-\d+))", device)
     name = (found.group(1) or found.group(2)) if found else ""
     turns = (machine.read(f"/sys/block/{name}/queue/rotational") or "").strip() == "1"
     return device if name and turns else None
-
-
-def _options(machine: Machine, path: str) -> list[str]:
-    """What the file system that a folder is on is mounted with."""
-    return _mount(machine, path)[1]
-
-
-def _mount(machine: Machine, path: str) -> tuple[str, list[str], str]:
-    """The device that a folder is on, what it is mounted with, and the kind of file system."""
-    text = machine.read("/proc/self/mounts") or machine.read("/proc/mounts") or ""
-    rows = [row.split() for row in text.splitlines()]
-    mounts = [(row[1], row[0], row[3].split(","), row[2]) for row in rows if len(row) > 3]
-    real = machine.real(path)
-    above = [m for m in mounts if f"{real}/".startswith(f"{m[0].rstrip('/')}/")]
-    return max(above, key=lambda mount: len(mount[0]))[1:] if above else ("", [], "")

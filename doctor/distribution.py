@@ -69,6 +69,7 @@ HEADERS = {
     "arch": "sudo pacman -S linux-headers   # of the kernel that runs: linux-lts-headers and so on",
     "suse": "sudo zypper install kernel-default-devel",
     "void": "sudo xbps-install linux-headers",
+    **dict.fromkeys(("azurelinux", "mariner"), "sudo tdnf install kernel-devel-$(uname -r)"),
 }
 APT_HEADERS = (
     "sudo apt-get install linux-headers-$(uname -r); for good, the package of headers that follows"
@@ -83,6 +84,7 @@ TOOLKIT = {
     **dict.fromkeys(("fedora", "rhel"), "sudo dnf install nvidia-container-toolkit"),
     "arch": "sudo pacman -S nvidia-container-toolkit",
     "suse": "sudo zypper install nvidia-container-toolkit",
+    **dict.fromkeys(("azurelinux", "mariner"), "sudo tdnf install nvidia-container-toolkit"),
 }
 
 DKMS = (
@@ -177,6 +179,13 @@ def headers(machine: Machine) -> str:
     """How the files are installed that modules for the running kernel are built with."""
     if "-pve" in (machine.read("/proc/sys/kernel/osrelease") or ""):
         return "sudo apt-get install proxmox-default-headers   # of Proxmox; pve-headers before 8"
+    running = machine.read("/proc/sys/kernel/osrelease") or ""
+    if "uek" in running:
+        return "sudo dnf install kernel-uek-devel-$(uname -r)"
+    amazons = re.match(r"6\.(1[2-9]|[2-9]\d)\.\d+-.*\.amzn2023", running)
+    if amazons:  # from 6.12 on its packages are called after the kernel
+        own = f"kernel6.{amazons.group(1)}-devel"
+        return f"sudo dnf install {own}-$(uname -r) || sudo dnf install {own}"
     return of(machine, HEADERS, APT_HEADERS)
 
 

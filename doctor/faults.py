@@ -18,7 +18,9 @@ _REFUSED = re.compile(
 _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 _SOON = 10.0  # seconds
 _DISK = re.compile(
-    r"I/O error, dev (nvme\d+|sd[a-z]+)|(nvme\d+): (?:I/O .*timeout|controller is down)"
+    r"(?:I/O|critical medium) error, dev (nvme\d+|sd[a-z]+)"
+    r"|(nvme\d+): (?:I/O .*timeout|controller is down|Disabling device after reset failure)"
+    r"|md/\w+:(md\d+): Disk failure|EXT4-fs \(([\w-]+)\): (?:I/O error|Remounting)"
     r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
 _AWAKE = "PM: suspend exit"
@@ -57,6 +59,15 @@ _AROUND = (
         "a processor hung for {0} s in {1} (soft lockup)",
         "the kernel did not come back from the driver in time: programs hang, or the machine",
         "reboot; if it comes back, another version of the driver or the kernel",
+    ),
+    (
+        re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:python|pt_)[^:\]]*)"),
+        "a processor hung for {0} s in {1} (soft lockup)",
+        "the kernel did not come back in time: a training hangs, or the machine",
+        (
+            "reboot; if it comes back, another version of the driver or the kernel; in a virtual"
+            " machine ask who runs its host"
+        ),
     ),
     (
         # The status' bit 61: not corrected.

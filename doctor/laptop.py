@@ -11,6 +11,8 @@ from host.machine import Machine
 from host.text import number
 
 SUPPLY = "/sys/class/power_supply"
+_PROFILE = "/sys/firmware/acpi/platform_profile"
+_QUIET = ("low-power", "quiet", "cool")
 _BUSY = 80  # per cent
 _REASONS = "clocks_event_reasons.active"
 _POWERD = "nvidia-powerd.service"
@@ -34,6 +36,15 @@ def held_back(machine: Machine) -> Finding | None:
             "this laptop runs on its battery",
             "firmware and driver hold the GPU at a part of its clocks",
             "plug in the charger",
+        )
+    profile = machine.read(_PROFILE) or ""
+    if profile in _QUIET and "performance" in (machine.read(f"{_PROFILE}_choices") or ""):
+        return warn(
+            "heat and power",
+            f"this machine's firmware is set to {profile} (platform_profile)",
+            "it gives processor and GPU less power",
+            "powerprofilesctl set performance, or echo performance | sudo tee"
+            f" {_PROFILE}; supergfxctl's and the maker's own tools set it as well",
         )
     kept = _kept_low(machine)
     watts = _charger(machine)

@@ -9,58 +9,16 @@ import re
 
 from doctor import faults
 from doctor.finding import Finding, fail, ok, skip, warn
+from doctor.xids import MEANING
 from host import kernel, nvidia
 from host.machine import Machine
 
 _ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager"))
-_RESET = "sudo nvidia-smi --gpu-reset -i {gpu}, or reboot"
-_FABRIC = (
-    "reboot, since a reset of one GPU does not mend a fabric of several; if it comes back, have the"
-    " machine serviced: nvidia-bug-report.sh"
-)
-_REPLACE = "have the card replaced; until then hide it with CUDA_VISIBLE_DEVICES"
-_POWER = "power the machine off and on; then look at plugs, riser and cooling"
-# Number: what it means, what helps. Those that are missing are mostly faults of a program.
-_MEANING = {
-    46: ("it stopped working on what it was given", _RESET),
-    48: ("an error in its memory that could not be corrected", _RESET),
-    54: ("its power plugs are not all connected", _POWER),
-    61: ("its own controller stopped", _RESET),
-    62: ("its own controller stopped", _RESET),
-    63: ("a row of its memory is to be replaced by a spare one, at the next reset", _RESET),
-    64: ("a row of its memory could not be replaced", _REPLACE),
-    74: ("an error on NVLink: a bridge, a cable, or the switch", _RESET),
-    79: ("the GPU has fallen off the bus: power, heat, riser or the card itself", _POWER),
-    92: ("very many errors in its memory were corrected", _REPLACE),
-    94: ("an error in its memory ended one program", _RESET),
-    95: ("an error in its memory that may have reached any program", _RESET),
-    109: ("it did not come back from one program to the others", _RESET),
-    110: ("it stopped for a fault of its security", _RESET),
-    119: (
-        "its firmware (GSP) does not answer",
-        (
-            f"{_RESET}; update the driver; where it comes again, with closed modules: options"
-            " nvidia NVreg_EnableGpuFirmware=0 in /etc/modprobe.d, and reboot"
-        ),
-    ),
-    120: ("its firmware (GSP) stopped", f"{_RESET}; update the driver"),
-    136: ("NVLink could not be set up", _RESET),
-    140: ("errors in its memory that could not be corrected", _RESET),
-    143: ("it could not be initialised", _RESET),
-    144: ("its NVLink has failed", _RESET),
-    145: ("an error on NVLink: GPUs may hang that talk to each other", _FABRIC),
-    149: ("its NVLink has failed", _RESET),
-    150: ("its NVLink has failed: what steers it has stopped", _RESET),
-    156: ("a part of it is to be given up, at the next reset", _RESET),
-    157: ("a part of it could not be given up", _REPLACE),
-    158: ("it did not answer in time", _RESET),
-    167: ("its PCIe link has failed", "sudo reboot; if it comes back, seat the card again"),
-    168: ("errors in a part of its memory that it keeps for itself", f"{_RESET}; then replace it"),
-    154: ("the driver asks for a reset or a reboot", _RESET),
-}
 _LOST, _ASKED = 79, 154
+_IN_USE = "; where it says in use, end that first: a screen, nvidia-persistenced, DCGM"
+_REBOOT = "Node Reboot Required"
 _OF_MEMORY = (48, 63, 94, 95)  # which the next reset mends
-_OF_LINKS = (144, 150)
+_OF_LINKS = (144, 146, 147, 148, 150)
 ASLEEP = (
     "it sleeps, and does not wake (D3cold)",
     "what switches it off (bbswitch, power management) does not switch it on again",
@@ -117,7 +75,7 @@ def errors(machine: Machine) -> Finding:
         and not any(int(x.group(2)) == _LOST for x in failures)
     ):
         seen = f"GPU {off.group(1)} has fallen off the bus"
-        return fail("kernel log", seen, *_MEANING[_LOST])
+        return fail("kernel log", seen, *MEANING[_LOST])
     if not failures and any(_WAITS in line for line in said):
         return fail(
             "kernel log",
@@ -136,7 +94,11 @@ def errors(machine: Machine) -> Finding:
     # The cause comes before what the driver then asks for.
     worst = max(failures, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
     number, place = int(worst.group(2)), worst.group(1)
-    meaning, fix = _MEANING[number]
+    meaning, fix = MEANING[number]
+    fix += _IN_USE * ("--gpu-reset" in fix)
+    asked = any(int(x.group(2)) == _ASKED and _REBOOT in x.group(3) for x in failures)
+    if asked and number != _LOST:
+        fix = "sudo reboot (a reset will not do, says Xid 154); if it hangs, power it off and on"
     asleep = {x.group(1) for x in map(re.compile(_SLEEPS).search, said) if x}
     if number == _LOST and any(each.startswith(place) for each in asleep):
         meaning, fix = ASLEEP[0], ASLEEP[2]
@@ -215,7 +177,7 @@ def _since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> li
     own = [each for each in found if each.group(1) == place]
     mended = [n for n, x in enumerate(own) if x.group(2) == "154" and "to 0x0" in x.group(3)]
     after = own[mended[-1] + 1 :] if mended else own
-    known = [each for each in after if int(each.group(2)) in _MEANING and not _is_noise(each)]
+    known = [each for each in after if int(each.group(2)) in MEANING and not _is_noise(each)]
     settled = _is_settled(machine, place)
     return [each for each in known if not (settled and int(each.group(2)) in _OF_MEMORY)]
 

@@ -26,6 +26,14 @@ _LACKS = (
         _TOOLS,
     ),
     (
+        r"^.*internal compiler error: (?:Segmentation fault|Illegal instruction).*$",
+        "a compiler that crashes so has mostly met memory that fails, and not a fault of its own",
+        (
+            "have the memory tested (memtest86+ for a night), XMP or EXPO off in the BIOS until"
+            " then; then {again}"
+        ),
+    ),
+    (
         r"^.*version .GLIBC_[\d.]+. not found \(required by scripts/.*$",
         "this kernel's headers are made for a newer system than this one",
         "boot the distribution's own kernel, and {again}; or upgrade the system",

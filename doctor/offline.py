@@ -6,9 +6,40 @@ from doctor import kind
 from doctor.finding import Finding, warn
 from host import limits
 from host.machine import Machine
+from host.text import whole
 
 _CPUS = "/sys/devices/system/cpu"
+_LOW = 0.4  # of the most: a processor without its turbo has half and more
+_FIXED = ("acpi-cpufreq", "cppc_cpufreq", "pcc-cpufreq")  # whose powersave is the lowest clock
 _OFF = ("off", "forceoff")  # second threads of cores, which the machine's owner does not want
+
+
+def held(machine: Machine) -> Finding | None:
+    """They are kept at a low clock: by what scales them, or by a firmware that misses its charger.
+
+    https://docs.kernel.org/admin-guide/pm/cpufreq.html
+    """
+    folder = f"{_CPUS}/cpu0/cpufreq"
+    most, best, least, now = (
+        whole(machine.read(f"{folder}/{name}")) or 0
+        for name in ("scaling_max_freq", "cpuinfo_max_freq", "cpuinfo_min_freq", "scaling_cur_freq")
+    )
+    driver = (machine.read(f"{folder}/scaling_driver") or "").strip()
+    governor = (machine.read(f"{folder}/scaling_governor") or "").strip()
+    why = None
+    if 0 < most < _LOW * best:
+        why = f"kept below {most / 1e6:.1f} of {best / 1e6:.1f} GHz (scaling_max_freq)"
+    elif governor == "powersave" and driver in _FIXED and now and now <= least * 1.05:
+        why = f"kept at {now / 1e6:.1f} of {best / 1e6:.1f} GHz by the governor powersave"
+    if why is None:
+        return None
+    return warn(
+        "CPUs",
+        why,
+        "loaders and launches are slow: the GPUs wait",
+        "sudo cpupower frequency-set -g performance -u"
+        f" {best / 1e6:.1f}GHz; for good by tuned-adm profile, or what set it (TLP, auto-cpufreq)",
+    )
 
 
 def some(machine: Machine) -> Finding | None:

@@ -12,6 +12,7 @@ from host.machine import Machine
 _HOT = 90  # where the driver names no reason: blowers run at 87, and slow down above 90
 _COOL = 70
 _REASONS = "clocks_event_reasons.active"
+_BRAKE, _HEAT = 0x80, 0x60  # clocks_throttle_reasons.active
 _IMPOSSIBLE = 3  # times the limit; short peaks reach twice
 _BUSY, _SLOW = 80, 0.6  # per cent; of the most
 _SET = 0x2  # clocks_throttle_reasons.active: by the clocks that somebody has set
@@ -42,11 +43,15 @@ def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
                     "nvidia-smi -q -d TEMPERATURE says the limit; on a laptop: update the BIOS, and"
                     " run thermald --adaptive; cleaning helps nothing",
                 )
+            cold = bits & _BRAKE and not bits & _HEAT
             return warn(
                 "heat and power",
                 f"{seen}{', slowed by ' * bool(reasons)}{', '.join(reasons)}",
                 "it computes slower than it could, and the others wait for it",
-                "check fans, dust, airflow and the power plugs; nvidia-smi -q -d PERFORMANCE",
+                "check power supplies, their cables and the machine's management controller (BMC):"
+                " they pull that brake; nvidia-smi -q -d PERFORMANCE"
+                if cold
+                else "check fans, dust, airflow and the power plugs; nvidia-smi -q -d PERFORMANCE",
             )
     for gpu in gpus:
         limit, usual = gpu.number("power.limit"), gpu.number("power.default_limit")

@@ -49,7 +49,8 @@ def processors(machine: Machine) -> Finding:
             f"unset {bound.split('=')[0]}, or export OMP_PROC_BIND=false",
         )
     if quota is None or quota >= there:
-        return _few(machine, there) or offline.some(machine) or ok("CPUs", f"{there}")
+        slow = offline.some(machine) or offline.held(machine)
+        return _few(machine, there) or slow or ok("CPUs", f"{there}")
     seen = f"{quota:g} of {there}, by cgroup quota"
     # A quota stops all threads at once, the trainer's as well: it needs room.
     if quota >= 2 * _EACH * max(1, len(visible.seen(machine))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, clusters, configured, distribution, selinux, wsl
+from doctor import cdi, clusters, configured, distribution, rootless, selinux, wsl
 from doctor.engine import answers, told, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
@@ -48,7 +48,7 @@ def _toolkit(machine: Machine) -> Finding:
     if not answers(machine):
         # Podman takes descriptions as they are, without a toolkit that looks.
         podman = machine.has("podman")
-        looks = (cdi.denied, cdi.unread, cdi.stale, _denied) if podman else ()
+        looks = (cdi.denied, cdi.unread, cdi.stale, _denied, rootless.barred) if podman else ()
         wrong = next((found for look in looks if (found := look(machine))), None)
         unknown = cdi.unlisted(machine)
         pods = clusters.pods(machine) or clusters.enroot(machine)

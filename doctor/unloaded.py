@@ -205,7 +205,8 @@ def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
                 "read that pod's log (kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset):"
                 " mostly its driver is too old for this kernel (a newer driver.version), or the"
                 " kernel's headers are not to be had (another node image, a newer operator, or"
-                " precompiled drivers); then delete the pod"
+                " precompiled drivers); then delete the pod. Google's and Amazon's images of"
+                " nodes bring the driver: driver.enabled=false"
             ),
         )
     if log.last(machine, unbuilt.UNSIGNED) and unbuilt.secure_boot(machine):

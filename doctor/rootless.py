@@ -1,0 +1,52 @@
+"""What keeps Podman from starting containers for whoever is not root."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import clusters, kind, mounts
+from doctor.finding import Finding, warn
+from host.machine import Machine
+
+_SHARED = ("nfs", "nfs4", "lustre", "gpfs", "beegfs")
+_IDS = ("/etc/subuid", "/etc/subgid")
+
+
+def barred(machine: Machine) -> Finding | None:
+    """Podman's own documents: https://github.com/containers/podman/blob/main/troubleshooting.md"""
+    if kind.user(machine) in ("", "0"):
+        return None
+    return clusters.without_namespaces(machine) or _without_ids(machine) or _far_away(machine)
+
+
+def _without_ids(machine: Machine) -> Finding | None:
+    """This user has no range of IDs for what is in a container."""
+    name, number = machine.run("id", "-un").out.strip(), kind.user(machine)
+    said = [machine.read(path) for path in _IDS]
+    if not name or any(text is None for text in said):
+        return None
+    own = re.compile(rf"^(?:{re.escape(name)}|{number}):", re.MULTILINE)
+    if all(own.search(text or "") for text in said):
+        return None
+    return warn(
+        "toolkit",
+        "this user has no range of IDs in /etc/subuid and /etc/subgid",
+        "Podman unpacks no image: there might not be enough IDs available in the namespace",
+        f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name} && podman"
+        " system migrate",
+    )
+
+
+def _far_away(machine: Machine) -> Finding | None:
+    """Images are kept on a file system of the network, on which no layers can be made."""
+    root = machine.run("podman", "info", "--format", "{{.Store.GraphRoot}}").out.strip()
+    place = mounts.kind_of(machine, root) if root.startswith("/") else ""
+    if place not in _SHARED:
+        return None
+    return warn(
+        "toolkit",
+        f"Podman keeps its images on {place}",
+        "layers cannot be made there: lsetxattr, operation not supported",
+        "graphroot= a folder of a local disk in ~/.config/containers/storage.conf, then podman"
+        " system reset",
+    )
