@@ -91,6 +91,20 @@ def test_a_signal_to_the_launch_saves_and_stops(tmp_path, cpus, number) -> None:
     assert int(newest.removeprefix("step-")) == result(run)["steps"]
 
 
+def test_ctrl_c_to_every_process_at_once_saves_and_stops(tmp_path) -> None:
+    """As some schedulers send it: the launcher passes it on beside it, which is no second one."""
+    run = tmp_path / "run"
+    child = start("-m", "train.launch", "fit", *DIGITS, "--run", str(run), CPUS="2")
+    wait_for(run / "checkpoints" / "step-00000045")
+    for process in [child, *psutil.Process(child.pid).children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGINT)
+    code, err = finish(child)
+    assert code == 75, err
+    assert one_line(err).startswith("stopped: a signal came; step ")
+    assert result(run)["status"] == "stopped"
+
+
 @pytest.mark.parametrize("cpus", ["1", "2"])
 def test_a_run_that_is_finished_ends_well_whatever_comes_then(tmp_path, cpus) -> None:
     """Ctrl-C, twice, while the report is drawn."""

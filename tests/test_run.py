@@ -211,7 +211,10 @@ def test_knobs_that_do_not_decide_the_result_may_change_on_resume(finished, cli)
     other = cli("fit", "--config", config, "--run", finished, "--resume", "--optim.lr", 0.2)
     assert other.code == 2
     assert "was started with optim.lr 0.1, and not 0.2" in other.err
-    assert "go on with --optim.lr 0.1, or start a new run" in one_line(other.err)
+    assert (
+        "go on with --optim.lr 0.1, or with RUN= and --resume alone, or start a new run"
+        in one_line(other.err)
+    )
     other = cli("fit", "--config", "configs/cifar10.yaml", "--run", finished, "--resume")
     assert "go on with RUN= and --resume alone, which take its own knobs" in one_line(other.err)
     assert re.search(r"; and [1-9]\d* more → ", other.err)

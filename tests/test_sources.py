@@ -191,7 +191,7 @@ def test_a_third_split_is_named(root) -> None:
     lay(root, {"test/dark/0.png": 1, "extra/dark/0.png": 1, "notes.txt.png": 5})
     found = read(root)
     assert found.left_out == {
-        "test/": "validation is validation",
+        "test/": "not used: validation is validation",
         "extra/": "in no split, with class folders as training has",
         "notes.txt.png": "in no split",
     }
@@ -639,7 +639,7 @@ def test_a_column_of_splits(tmp_path) -> None:
     assert (len(found.train), len(found.validation)) == (6, 2)
     assert found.left_out == {
         "pictures/9.png": "in no list",
-        "test, 1 picture": "validation is val",
+        "test, 1 picture": "not used: validation is val",
     }
     listed(tmp_path, text.replace("b,val", "b,"))
     refused(tmp_path, r"1 rows have no split: metadata\.csv:9")

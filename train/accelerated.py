@@ -3,7 +3,6 @@
 python -m train.accelerated --config_file configs/accelerate/multi_gpu.yaml -m train fit …
 """
 
-import logging
 import signal
 import sys
 
@@ -12,11 +11,12 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from host import errors
+from train.process import quiet
 
 
 def main() -> int:
     """Launch what argv says; returns the exit code of the trainer that failed first, or 0."""
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    quiet.launchers()
     try:
         launch()
     except ChildFailedError as failed:

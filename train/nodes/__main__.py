@@ -7,7 +7,6 @@
 
 import argparse
 import json
-import logging
 import os
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from train.nodes import addresses, alike, clocks, links, meeting, rounds, watchi
 from train.nodes.meeting import Meeting
 from train.nodes.stores import say
 from train.nodes.watching import Watch
-from train.process import outcome
+from train.process import outcome, quiet
 from train.verbs import Launched
 
 _LAST_CALL = 10  # seconds for more machines, once enough are there
@@ -104,8 +103,7 @@ def _run(met: Meeting, watch: Watch, processes: int, words: list[str]) -> int:
         max_restarts=_RESTARTS if nodes.least else 0,
         local_addr=own,
     )
-    # It tells how a trainer ended in fifty lines; the trainer says it in one.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    quiet.launchers()
     try:
         elastic_launch(config, sys.executable)("-m", "train", *words)
     except ChildFailedError as failed:

@@ -5,6 +5,7 @@ Saving inside a handler hangs: the signal may have come in the middle of a colle
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,6 +13,7 @@ from types import FrameType
 from host.errors import Stopped
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_AGAIN = 1.0  # seconds
 
 
 class StopFlag:
@@ -20,6 +22,7 @@ class StopFlag:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self._asked = False
+        self._since = 0.0  # when a signal came first
         self._breaks = False
 
     def __bool__(self) -> bool:
@@ -30,9 +33,13 @@ class StopFlag:
         self._asked = True
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        # A person at the keyboard who asks twice does not want to wait for a save.
-        if number == signal.SIGINT and self.signal == signal.SIGINT:
+        # A person at the keyboard who asks twice does not want to wait for a save. Who sends it to
+        # every process has the launcher's come beside it, at once.
+        now = time.monotonic()
+        if number == signal.SIGINT and self.signal == signal.SIGINT and now > self._since + _AGAIN:
             os._exit(128 + number)
+        if self.signal is None:
+            self._since = now
         self.signal = signal.Signals(number)
         if self._breaks:
             raise KeyboardInterrupt

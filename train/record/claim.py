@@ -91,6 +91,8 @@ def _check_knobs(now: Config, before: Config, run: Path, what: str) -> None:
         words = shlex.join(word for name, was, _ in other for word in (f"--{name}", typed(was)))
         if len(other) > _FEW:
             words = "RUN= and --resume alone, which take its own knobs"
+        else:
+            words += ", or with RUN= and --resume alone"
         weights = run / "checkpoints" / "latest" / "model.safetensors"
         averaged = verification.average_of(weights)
         own = f", from its weights if you like: --model.weights {weights}" * weights.exists()

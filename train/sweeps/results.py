@@ -17,6 +17,7 @@ from train.sweeps.study import Trial
 
 # Knobs that change what a record says of the machine, and what they leave to be compared.
 _MOVING = {"optim.name", "reproducibility", "numerics"}
+_NAMING = {"model.name", "data.source", "optim.loss"}  # of code of the user's own
 _FIXED = ("code", "package", "image", "mixed_precision")
 
 
@@ -178,6 +179,7 @@ def strangers(folder: Path, rows: Sequence[Row], planned: Points) -> list[str]:
 
     found, first = [], None
     moved = any(axis.knob in _MOVING for axis in planned.axes)
+    named = any(axis.knob in _NAMING for axis in planned.axes)
     meant = [
         name
         for knob, name in (("data.", "data"), ("model.", "starting weights"))
@@ -188,7 +190,12 @@ def strangers(folder: Path, rows: Sequence[Row], planned: Points) -> list[str]:
         if record is None:
             continue
         first = first or (row.trial.number, record)
-        other = [name for name, _, _ in comparison.unlike(first[1], record)]
+        # Code that a trial does not name is not imported there.
+        other = [
+            name
+            for name, *both in comparison.unlike(first[1], record)
+            if not (named and name.startswith("code ") and "none" in both)
+        ]
         if moved:
             other = [name for name in other if name.split()[0] in _FIXED]
         other = [name for name in other if name not in meant]

@@ -71,7 +71,10 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
             f"{path} has no line of column names: it begins with {first}",
             f"write file_name,label (and so on) as its first line{away * ('://' in first)}",
         )
-    named = config.image_column is not None or any(name.lower() in PICTURE for name in known)
+    usual: tuple[str, ...] = PICTURE
+    if len(known) == 2 and any(name.lower() in LABEL for name in known):
+        usual = (*PICTURE, "id")  # which is a row's number where there is more to say of it
+    named = config.image_column is not None or any(name.lower() in usual for name in known)
     if not named and any(name.lower().startswith("pixel") for name in known):
         raise DataError(
             f"{path} has pixels in its columns, and no names of pictures",
@@ -79,7 +82,7 @@ def read(path: Path, rows: Rows, split: str, config: Data) -> Columns:
         )
     neither = config.label_column is None and not any(name.lower() in LABEL for name in known)
     knob = "image_column" + " and --data.label_column" * neither
-    picture = _column(path, known, config.image_column, PICTURE, knob, split=split)
+    picture = _column(path, known, config.image_column, usual, knob, split=split)
     _check_hot(path, rows, [n for n in known if n != picture], config.label_column)
     label = _column(path, known, config.label_column, LABEL, "label_column", split=split)
     if config.label_column is None:

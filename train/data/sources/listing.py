@@ -142,7 +142,9 @@ def _found(config: Data, root: Path, rows: dict[str, list[Row]], walk: Walk) -> 
         )
     left_out = {name: why for name, why in walk.left_out.items() if not _is_list(Path(name))}
     left_out |= {
-        f"{name}, {len(split):,} picture{'s' * (len(split) > 1)}": f"validation is {held_name}"
+        f"{name}, {len(split):,} picture{'s' * (len(split) > 1)}": (
+            f"not used: validation is {held_name}"
+        )
         for name, split in rows.items()
         if name not in (train_name, held_name)
     }

@@ -140,7 +140,7 @@ def _splits(root: Path, walk: Walk) -> dict[str, str]:
             walk.left_out[entry.name] = set_aside(entry.name)
         elif entry.name not in chosen.values():
             folder = is_folder(entry)
-            why = f"validation is {held[0]}" if entry.name in held else "in no split"
+            why = f"not used: validation is {held[0]}" if entry.name in held else "in no split"
             if entry.name in alike:
                 why = _ASIDE
             walk.left_out[entry.name + "/" * folder] = why
