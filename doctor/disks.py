@@ -33,8 +33,9 @@ def disk(machine: Machine) -> Finding:
     place, least = min(known, key=lambda pair: pair[1])
     seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
     place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
-    short = _short(machine, [p for p, _ in known], seen, least) or _temporary(machine, place, seen)
-    short = short or mounts.bucket(machine) or mounts.dead(machine)
+    short = mounts.bucket(machine, [*_written(machine), _data(machine)])
+    short = short or _short(machine, [p for p, _ in known], seen, least)
+    short = short or _temporary(machine, place, seen)
     if short is not None:
         return short
     # Docker mounts its own so: whoever wants to compile there adds :exec.
@@ -53,15 +54,14 @@ def disk(machine: Machine) -> Finding:
 
 def _slow(machine: Machine, seen: str) -> Finding | None:
     """What GPUs would wait for."""
-    for name in machine.names("/sys/block"):
-        gone = whole(machine.read(f"/sys/block/{name}/md/degraded")) if name[:2] == "md" else 0
-        if gone:
-            return warn(
-                "disk",
-                f"{seen}; {name} lacks {gone} of its disks (RAID)",
-                "it is slower, and one more that fails takes all that is on it",
-                f"cat /proc/mdstat; sudo mdadm --detail /dev/{name}; replace the disk that failed",
-            )
+    degraded = None if limits.in_container(machine.root) else _degraded(machine)
+    if degraded is not None:
+        return warn(
+            "disk",
+            f"{seen}; {degraded}",
+            "it is slower, and with too many that fail all that is on it is lost",
+            "cat /proc/mdstat; sudo mdadm --detail says which: replace the disk that failed",
+        )
     device = _rotating(machine)
     if device is not None:
         return warn(
@@ -79,6 +79,18 @@ def _slow(machine: Machine, seen: str) -> Finding | None:
             "iostat -x 5, or sudo iotop -o, say who; end that, or put the data on a faster disk"
             " (lsblk -d -o NAME,ROTA: 1 is one that rotates)",
         )
+    return None
+
+
+def _degraded(machine: Machine) -> str | None:
+    """The RAID that runs, caches or data are on, where it lacks a disk."""
+    for path in (*_written(machine), _data(machine)):
+        device = mounts.of(machine, path)[0]
+        device = machine.real(device) if device.startswith("/dev/") else ""
+        name = device.rpartition("/")[2]
+        lacks = whole(machine.read(f"/sys/block/{name}/md/degraded")) if name[:2] == "md" else 0
+        if lacks:
+            return f"{name} lacks {lacks} of its disks (RAID)"
     return None
 
 
@@ -179,6 +191,12 @@ def _cached(machine: Machine, me: str) -> Finding | None:
     return None
 
 
+def _data(machine: Machine) -> str:
+    """The folder that pictures are read from."""
+    place = machine.environ.get("DATA") or "data"
+    return place if place.startswith("/") else f"{machine.home}/{place}"
+
+
 def _written(machine: Machine) -> list[str]:
     """The folders that a training writes into."""
     cache = "/cache" if machine.exists(str(INSIDE)) else f"{machine.home}/.cache"
@@ -212,8 +230,7 @@ def _waited_for(machine: Machine) -> float | None:
 
 def _rotating(machine: Machine) -> str | None:
     """The disk that the data is on, where that turns; a report is not to name the folder."""
-    place = machine.environ.get("DATA") or "data"
-    place = place if place.startswith("/") else f"{machine.home}/{place}"
+    place = _data(machine)
     # A guest's disks say so whatever they are.
     if kind.is_guest(machine) or not nvidia.ask(machine)[1] or not machine.names(place):
         return None

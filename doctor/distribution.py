@@ -181,7 +181,7 @@ def headers(machine: Machine) -> str:
         return "sudo apt-get install proxmox-default-headers   # of Proxmox; pve-headers before 8"
     running = machine.read("/proc/sys/kernel/osrelease") or ""
     if "uek" in running:
-        return "sudo dnf install kernel-uek-devel-$(uname -r)"
+        return of(machine, {}, "sudo dnf install kernel-uek-devel-$(uname -r)")
     amazons = re.match(r"6\.(1[2-9]|[2-9]\d)\.\d+-.*\.amzn2023", running)
     if amazons:  # from 6.12 on its packages are called after the kernel
         own = f"kernel6.{amazons.group(1)}-devel"

@@ -20,7 +20,8 @@ _SOON = 10.0  # seconds
 _DISK = re.compile(
     r"(?:I/O|critical medium) error, dev (nvme\d+|sd[a-z]+)"
     r"|(nvme\d+): (?:I/O .*timeout|controller is down|Disabling device after reset failure)"
-    r"|md/\w+:(md\d+): Disk failure|EXT4-fs \(([\w-]+)\): (?:I/O error|Remounting)"
+    r"|md/\w+:md\d+: Disk failure on (nvme\d+|sd[a-z]+)"
+    r"|EXT4-fs \(([\w-]+)\): (?:I/O error|Remounting)"
     r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
 _AWAKE = "PM: suspend exit"
@@ -158,7 +159,10 @@ def _stores(said: list[str]) -> Finding | None:
         "kernel log",
         f"the disk {bad} has errors, or did not answer in time",
         "data may be read wrong, and checkpoints not be saved",
-        f"sudo smartctl -a /dev/{bad}; save what matters, and replace it",
+        f"lsblk -s /dev/{bad} says which disk that is; sudo smartctl -a /dev/DISK; save what"
+        " matters, and replace it"
+        if re.match(r"dm-|md\d|sd[a-z]+\d|nvme\d+n\d+p", bad)
+        else f"sudo smartctl -a /dev/{bad}; save what matters, and replace it",
     )
 
 

@@ -16,7 +16,7 @@ from host.machine import Machine
 _ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager"))
 _LOST, _ASKED = 79, 154
 _IN_USE = "; where it says in use, end that first: a screen, nvidia-persistenced, DCGM"
-_REBOOT = "Node Reboot Required"
+_REBOOT = r"(?:to 0x\w+ \(|action: )Node Reboot Required"
 _OF_MEMORY = (48, 63, 94, 95)  # which the next reset mends
 _OF_LINKS = (144, 146, 147, 148, 150)
 ASLEEP = (
@@ -96,8 +96,8 @@ def errors(machine: Machine) -> Finding:
     number, place = int(worst.group(2)), worst.group(1)
     meaning, fix = MEANING[number]
     fix += _IN_USE * ("--gpu-reset" in fix)
-    asked = any(int(x.group(2)) == _ASKED and _REBOOT in x.group(3) for x in failures)
-    if asked and number != _LOST:
+    asked = [x.group(3) for x in failures if x.group(1) == place and int(x.group(2)) == _ASKED]
+    if asked and re.search(_REBOOT, asked[-1]) and "--gpu-reset" in fix:
         fix = "sudo reboot (a reset will not do, says Xid 154); if it hangs, power it off and on"
     asleep = {x.group(1) for x in map(re.compile(_SLEEPS).search, said) if x}
     if number == _LOST and any(each.startswith(place) for each in asleep):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 from doctor import kind
 from doctor.finding import Finding, fail, warn
 from host.machine import Machine
 from host.text import whole
 
 _PROGRAMS = ("fuse.gcsfuse", "fuse.s3fs", "fuse.goofys", "fuse.rclone", "fuse.blobfuse2")
-_MOUNTS = 8  # that are looked at
 
 
 def lustre_quota(machine: Machine, path: str) -> int | None:
@@ -26,36 +28,55 @@ def kind_of(machine: Machine, path: str) -> str:
     return of(machine, path)[2]
 
 
-def dead(machine: Machine) -> Finding | None:
-    """A bucket, or the like, whose program was ended: what reads there fails."""
-    text = machine.read("/proc/self/mounts") or machine.read("/proc/mounts") or ""
-    rows = [row.split() for row in text.splitlines()]
-    for row in [row for row in rows if len(row) > 3 and row[2].startswith("fuse.")][:_MOUNTS]:
-        if row[2] in _PROGRAMS and "not connected" in machine.run("stat", "-c", "%F", row[1]).err:
-            return warn(
+def bucket(machine: Machine, places: list[str]) -> Finding | None:
+    """A bucket, or the like, that is not what a training takes it for.
+
+    Args:
+        places: folders that it reads or writes, runs/ first.
+    """
+    for path in places:
+        device, _, program = of(machine, path)
+        name = path.rpartition("/")[2]
+        if program not in _PROGRAMS:
+            continue
+        # Of these alone: `df` waits for a program that hangs.
+        if "not connected" in machine.run("df", "-kP", path, seconds=5).err:
+            return (fail if path == places[0] else warn)(
                 "disk",
-                f"{row[1].rpartition('/')[2]} is mounted by {row[2][5:]}, which was ended",
-                "what reads there fails: Transport endpoint is not connected",
-                f"fusermount -u {row[1]} (or sudo umount -f), and mount it again; sudo dmesg |"
-                " grep -i oom says whether memory ran out",
+                f"{name} is mounted by {program[5:]}, which was ended",
+                "what reads or saves there fails: Transport endpoint is not connected",
+                f"fusermount -u {device_place(machine, path)} (or sudo umount -f), and mount it"
+                " again; sudo dmesg | grep -i oom says whether memory ran out",
             )
-    return None
-
-
-def bucket(machine: Machine) -> Finding | None:
-    """Runs are written into a bucket, where nothing is renamed or written twice."""
-    device, _, kind_here = of(machine, f"{machine.home}/runs")
-    if device != "mountpoint-s3" and kind_here not in _PROGRAMS:
+    device, _, program = of(machine, places[0])
+    if device != "mountpoint-s3" and program not in _PROGRAMS:
         return None
     refuses = device == "mountpoint-s3"
-    tell = fail if refuses else warn
-    return tell(
+    return warn(
         "disk",
-        f"runs/ is in a bucket ({device if refuses else kind_here[5:]})",
+        f"runs/ is in a bucket ({device if refuses else program[5:]})",
         "checkpoints are written beside each other and renamed: "
-        + ("nothing can be renamed there" if refuses else "there that is slow, and not safe"),
+        + ("most buckets refuse that there" if refuses else "there that is slow, and not safe"),
         "put runs/ on a disk, and copy it to the bucket: docs/elsewhere.md",
     )
+
+
+def device_place(machine: Machine, path: str) -> str:
+    """Where the file system that a folder is on is mounted, to be pasted."""
+    real = machine.real(path)
+    above = [row for row in _rows(machine) if f"{real}/".startswith(f"{row[1].rstrip('/')}/")]
+    return shlex.quote(max((row[1] for row in above), key=len, default=path))
+
+
+def _rows(machine: Machine) -> list[list[str]]:
+    """Device, folder, kind and options of each mount; blanks in names are octal numbers there."""
+    text = machine.read("/proc/self/mounts") or machine.read("/proc/mounts") or ""
+    rows = [row.split() for row in text.splitlines()]
+    return [[_plain(word) for word in row] for row in rows if len(row) > 3]
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), word)
 
 
 def options(machine: Machine, path: str) -> list[str]:
@@ -65,9 +86,7 @@ def options(machine: Machine, path: str) -> list[str]:
 
 def of(machine: Machine, path: str) -> tuple[str, list[str], str]:
     """The device that a folder is on, what it is mounted with, and the kind of file system."""
-    text = machine.read("/proc/self/mounts") or machine.read("/proc/mounts") or ""
-    rows = [row.split() for row in text.splitlines()]
-    mounts = [(row[1], row[0], row[3].split(","), row[2]) for row in rows if len(row) > 3]
+    mounts = [(row[1], row[0], row[3].split(","), row[2]) for row in _rows(machine)]
     real = machine.real(path)
     above = [m for m in mounts if f"{real}/".startswith(f"{m[0].rstrip('/')}/")]
     return max(above, key=lambda mount: len(mount[0]))[1:] if above else ("", [], "")

@@ -9,7 +9,7 @@ from host.machine import Machine
 from host.text import whole
 
 _CPUS = "/sys/devices/system/cpu"
-_LOW = 0.4  # of the most: a processor without its turbo has half and more
+_LOW = 0.5  # of its base clock; where that is not told, of the most
 _FIXED = ("acpi-cpufreq", "cppc_cpufreq", "pcc-cpufreq")  # whose powersave is the lowest clock
 _OFF = ("off", "forceoff")  # second threads of cores, which the machine's owner does not want
 
@@ -20,15 +20,22 @@ def held(machine: Machine) -> Finding | None:
     https://docs.kernel.org/admin-guide/pm/cpufreq.html
     """
     folder = f"{_CPUS}/cpu0/cpufreq"
-    most, best, least, now = (
+    most, best, base, least, now = (
         whole(machine.read(f"{folder}/{name}")) or 0
-        for name in ("scaling_max_freq", "cpuinfo_max_freq", "cpuinfo_min_freq", "scaling_cur_freq")
+        for name in (
+            *("scaling_max_freq", "cpuinfo_max_freq", "base_frequency"),
+            *("cpuinfo_min_freq", "scaling_cur_freq"),
+        )
     )
     driver = (machine.read(f"{folder}/scaling_driver") or "").strip()
     governor = (machine.read(f"{folder}/scaling_governor") or "").strip()
-    why = None
-    if 0 < most < _LOW * best:
+    # Without its turbo, which is a choice, a processor has its base.
+    turbo = machine.read(f"{_CPUS}/intel_pstate/no_turbo") != "1"
+    turbo = turbo and machine.read(f"{_CPUS}/cpufreq/boost") != "0"
+    why, fix = None, "sudo cpupower frequency-set -g performance"
+    if turbo and 0 < most < _LOW * (base or best):
         why = f"kept below {most / 1e6:.1f} of {best / 1e6:.1f} GHz (scaling_max_freq)"
+        fix = f"sudo cpupower frequency-set -u {best}kHz"
     elif governor == "powersave" and driver in _FIXED and now and now <= least * 1.05:
         why = f"kept at {now / 1e6:.1f} of {best / 1e6:.1f} GHz by the governor powersave"
     if why is None:
@@ -37,8 +44,7 @@ def held(machine: Machine) -> Finding | None:
         "CPUs",
         why,
         "loaders and launches are slow: the GPUs wait",
-        "sudo cpupower frequency-set -g performance -u"
-        f" {best / 1e6:.1f}GHz; for good by tuned-adm profile, or what set it (TLP, auto-cpufreq)",
+        f"{fix}; for good in what set it (tuned-adm profile, TLP, auto-cpufreq)",
     )
 
 

@@ -43,7 +43,7 @@ def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
                     "nvidia-smi -q -d TEMPERATURE says the limit; on a laptop: update the BIOS, and"
                     " run thermald --adaptive; cleaning helps nothing",
                 )
-            cold = bits & _BRAKE and not bits & _HEAT
+            cold = bits & _BRAKE and not bits & _HEAT and not kind.is_laptop(machine)
             return warn(
                 "heat and power",
                 f"{seen}{', slowed by ' * bool(reasons)}{', '.join(reasons)}",

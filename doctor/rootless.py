@@ -22,18 +22,19 @@ def barred(machine: Machine) -> Finding | None:
 def _without_ids(machine: Machine) -> Finding | None:
     """This user has no range of IDs for what is in a container."""
     name, number = machine.run("id", "-un").out.strip(), kind.user(machine)
-    said = [machine.read(path) for path in _IDS]
-    if not name or any(text is None for text in said):
+    named = re.search(r"^subid:\s*(.*)$", machine.read("/etc/nsswitch.conf") or "", re.MULTILINE)
+    if not re.fullmatch(r"[\w.@-]+", name) or (named and named.group(1).split() != ["files"]):
         return None
-    own = re.compile(rf"^(?:{re.escape(name)}|{number}):", re.MULTILINE)
-    if all(own.search(text or "") for text in said):
+    # Others' names are not read: a record would have them.
+    counted = [machine.run("grep", "-cE", f"^({name}|{number}):", path) for path in _IDS]
+    if not any(answer.code == 1 and answer.out.strip() == "0" for answer in counted):
         return None
     return warn(
         "toolkit",
         "this user has no range of IDs in /etc/subuid and /etc/subgid",
         "Podman unpacks no image: there might not be enough IDs available in the namespace",
-        f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name} && podman"
-        " system migrate",
+        f"sudo usermod --add-subuids FIRST-LAST --add-subgids FIRST-LAST {name}, 65,536 numbers"
+        " that no other row of these two files has; then podman system migrate",
     )
 
 
@@ -47,6 +48,6 @@ def _far_away(machine: Machine) -> Finding | None:
         "toolkit",
         f"Podman keeps its images on {place}",
         "layers cannot be made there: lsetxattr, operation not supported",
-        "graphroot= a folder of a local disk in ~/.config/containers/storage.conf, then podman"
-        " system reset",
+        "podman system reset (which removes this user's images and containers); then graphroot= a"
+        " new, empty folder of a local disk, in ~/.config/containers/storage.conf",
     )

@@ -54,11 +54,10 @@ MEANING = {
     158: ("it did not answer in time", _RESET),
     167: ("its PCIe link has failed", "sudo reboot; if it comes back, seat the card again"),
     168: ("errors in a part of its memory that it keeps for itself", f"{_RESET}; then replace it"),
-    142: ("its NVLink has failed", _RESET),
     146: ("its NVLink has failed", _RESET),
     147: ("its NVLink has failed", _RESET),
     148: ("its NVLink has failed", _RESET),
-    151: ("what shares it out to this virtual machine has failed", "restart this virtual machine"),
+    151: ("the keys of confidential computing were not renewed", "restart this virtual machine"),
     154: ("the driver asks for a reset or a reboot", _RESET),
     155: ("an error on NVLink", _RESET),
 }
