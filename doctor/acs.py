@@ -73,14 +73,34 @@ def _misreported(machine: Machine, cards: list[pci.Card]) -> Finding | None:
     version = nvidia.loaded(machine) or ""
     of_525 = re.fullmatch(r"525\.(\d{1,3})\..*", version)
     wrong = version.startswith("545.") or (of_525 is not None and int(of_525.group(1)) < 105)
-    cards_of = [re.search(r"GeForce RTX [34]0", gpu.name) for gpu in nvidia.ask(machine)[1]]
-    if len(cards) < 2 or not wrong or not all(cards_of) or not _straight(machine):
+    names = [gpu.name for gpu in nvidia.ask(machine)[1]]
+    if len(cards) < 2 or not all(re.search(r"GeForce RTX [345]0", name) for name in names):
+        return None
+    patched = all("RTX 50" in name for name in names) and not wrong
+    told = machine.read("/proc/driver/nvidia/params") or ""
+    if patched and "RegistryDwords" in told and "RMForceStaticBar1" not in told:
+        return _unmapped() if _straight(machine) else None
+    if not wrong or not _straight(machine):
         return None
     return warn(
         _NAME,
         f"driver {version} says that they reach each other, and such cards do not",
         "copies from GPU to GPU give other numbers, and NCCL hangs",
         "another driver: 535, or 550 and newer; until then NCCL_P2P_DISABLE=1",
+    )
+
+
+def _unmapped() -> Finding:
+    """A patched driver for cards whose memory is not mapped whole by itself.
+
+    https://github.com/noonghunna/club-3090 (docs/PCIE_P2P.md)
+    """
+    return warn(
+        _NAME,
+        "a patched driver says that they reach each other, and does not map their memory whole",
+        "nothing arrives: NCCL hangs as it starts",
+        'options nvidia NVreg_RegistryDwords="RMForceStaticBar1=1;PeerMappingOverride=1" in'
+        " /etc/modprobe.d, the initramfs anew, and reboot; until then NCCL_P2P_DISABLE=1",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, offline, ram
+from doctor import kind, offline, ram, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, visible
 from host.machine import Machine
@@ -164,7 +164,8 @@ def memory(machine: Machine) -> Finding:
     known = ram.failing(machine)
     for look in (ram.corrected, ram.ended_within, ram.set_aside, ram.strict, ram.ended):
         known = known or look(machine, seen)
-    return known or ok("memory", seen)
+    half = "; WSL takes half of Windows' unless .wslconfig says memory=" * wsl.is_windows(machine)
+    return known or ok("memory", f"{seen}{half}")
 
 
 def _is_anothers(machine: Machine, path: str) -> bool:
