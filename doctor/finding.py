@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from dataclasses import asdict, dataclass
 from typing import Iterable
@@ -47,6 +48,14 @@ def warn(name: str, seen: str, why: str, fix: str) -> Finding:
 def fail(name: str, seen: str, why: str, fix: str) -> Finding:
     """It cannot train, or not as asked."""
     return Finding(name, "fail", seen, why, fix)
+
+
+def in_its_file(fix: str) -> str:
+    """What helps, with the flags that a training takes as keys of its experiment's file, which is
+    all that --verify takes.
+    """
+    keys = re.sub(r"--((?:data|model|optim|augment|eval)\.\w+) ([^\s,;)]+)", r"\1: \2", fix)
+    return keys if keys == fix else f"{keys} (in the experiment's file)"
 
 
 def skip(name: str, seen: str) -> Finding:

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from doctor.finding import Finding, fail, ok, skip, warn
+from doctor.finding import Finding, fail, in_its_file, ok, skip, warn
 from doctor.inside import datasheet
 from host.errors import LockstepError, UsageError, nearest
 from train import assemble, experiment
@@ -66,7 +66,8 @@ def examine(path: Path, card: str, count: str = "1", *, half: bool = False) -> l
         classes, shape = len(data.classes), data.train.shape
         need = memory.of_shapes(config, classes, shape, world=cards.count, half=half)
     except LockstepError as error:
-        return [fail("on that card", error.problem, "nothing can be said of it", error.fix)]
+        fix = in_its_file(error.fix)
+        return [fail("on that card", error.problem, "nothing can be said of it", fix)]
     found = [ok("card", _described(cards))]
     try:
         samples = assemble.samples(config, data)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from doctor.finding import Finding, fail, ok, skip, warn
+from doctor.finding import Finding, fail, in_its_file, ok, skip, warn
 from doctor.inside import devices
 from host import plan, stages
 from host.errors import LockstepError, first_line
@@ -76,7 +76,7 @@ def examine(path: Path, machine: Machine) -> list[Finding]:
     except (LockstepError, RuntimeError) as error:
         name = ["experiment", *names][len(found)]
         if isinstance(error, LockstepError):
-            seen, fix = error.problem, error.fix
+            seen, fix = error.problem, in_its_file(error.fix)
         else:  # torch's own, of a GPU that is unwell or data that it cannot take
             seen = f"{type(error).__name__}: {first_line(error)}"
             fix = "mend what the rows above say of CUDA; else `make train` says where"
