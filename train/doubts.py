@@ -39,9 +39,12 @@ def doubts(parts: Parts) -> Iterator[str]:
         )
     yield from _of_weights(parts)
     if images.skipped:
-        count = len(images.train) + len(images.validation) + len(images.skipped)
+        folders = sum(name.endswith("/") for name in images.skipped)
+        bad = len(images.skipped) - folders
+        count = len(images.train) + len(images.validation) + bad
+        beside = f", and {folders} folder{'s' * (folders > 1)}" * (folders > 0)
         yield (
-            f"{len(images.skipped):,} of {count:,} pictures cannot be used, and are skipped:"
+            f"{bad:,} of {count:,} pictures{beside} cannot be used, and are skipped:"
             f" {some(images.skipped)}; run.json lists them"
         )
     if runtime.unspread:
