@@ -45,8 +45,8 @@ def bucket(machine: Machine, places: list[str]) -> Finding | None:
                 "disk",
                 f"{name} is mounted by {program[5:]}, which was ended",
                 "what reads or saves there fails: Transport endpoint is not connected",
-                f"fusermount -u {device_place(machine, path)} (or sudo umount -f), and mount it"
-                " again; sudo dmesg | grep -i oom says whether memory ran out",
+                f"fusermount -u {shlex.quote(_above(machine, path)[1])} (or sudo umount -f), and"
+                " mount it again; sudo dmesg | grep -i oom says whether memory ran out",
             )
     device, _, program = of(machine, places[0])
     if device != "mountpoint-s3" and program not in _PROGRAMS:
@@ -59,13 +59,6 @@ def bucket(machine: Machine, places: list[str]) -> Finding | None:
         + ("most buckets refuse that there" if refuses else "there that is slow, and not safe"),
         "put runs/ on a disk, and copy it to the bucket: docs/elsewhere.md",
     )
-
-
-def device_place(machine: Machine, path: str) -> str:
-    """Where the file system that a folder is on is mounted, to be pasted."""
-    real = machine.real(path)
-    above = [row for row in _rows(machine) if f"{real}/".startswith(f"{row[1].rstrip('/')}/")]
-    return shlex.quote(max((row[1] for row in above), key=len, default=path))
 
 
 def _rows(machine: Machine) -> list[list[str]]:
@@ -86,7 +79,12 @@ def options(machine: Machine, path: str) -> list[str]:
 
 def of(machine: Machine, path: str) -> tuple[str, list[str], str]:
     """The device that a folder is on, what it is mounted with, and the kind of file system."""
-    mounts = [(row[1], row[0], row[3].split(","), row[2]) for row in _rows(machine)]
+    device, _, kind_here, told = _above(machine, path)
+    return device, told.split(","), kind_here
+
+
+def _above(machine: Machine, path: str) -> list[str]:
+    """Device, folder, kind and options of the mount that a folder is on; empty words without."""
     real = machine.real(path)
-    above = [m for m in mounts if f"{real}/".startswith(f"{m[0].rstrip('/')}/")]
-    return max(above, key=lambda mount: len(mount[0]))[1:] if above else ("", [], "")
+    above = [row for row in _rows(machine) if f"{real}/".startswith(f"{row[1].rstrip('/')}/")]
+    return max(above, key=lambda row: len(row[1]))[:4] if above else ["", "", "", ""]

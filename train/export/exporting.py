@@ -1,7 +1,6 @@
 """A checkpoint in the formats that are asked for, each checked on pictures."""
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ from torch import Tensor
 
 from host import dotted
 from host.dotted import is_path
-from host.errors import DataError, HostError, LockstepError, UsageError, first_line
+from host.errors import DataError, HostError, LockstepError, UsageError
 from train import trained
 from train.config import Config
 from train.data import load, loose
 from train.experiment import moved, parse
-from train.export import card, formats, place
+from train.export import card, failing, formats, place
 from train.export.deployed import Deployed, preprocessing
+from train.export.failing import Failed
 from train.export.formats import Call
 from train.export.place import NAMES
 from train.record import checkpoint, documents, provenance
@@ -30,14 +30,6 @@ _MOST = 512  # pictures
 _BATCH = 64
 # Of the largest logit: what an order of additions may change, and a wrong weight does not.
 _NEAR = 1e-3
-# What exporters say where a model was traced with a number in place of the batch's size.
-_FIXED = re.compile(r"Constraints violated \(batch|Got invalid dimensions for input: images")
-_ONE_SIZE = "it takes one number of pictures alone"
-_FOR_ALL = (
-    "in its forward pass, compute for all samples and choose with torch.where, in place of nonzero,"
-    " item or an if on what a tensor holds"
-)
-_ANY_SIZE = "in its code, say x.shape[0] where it says len(x) or int(…)"
 
 
 @dataclass(frozen=True)
@@ -60,16 +52,6 @@ class Removed:
     """A file of an earlier export, of other weights or code than those that stand beside it now."""
 
     file: Path
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A format that this model does not go into, why, and what mends that where it is known."""
-
-    name: str
-    why: str
-    error: Exception | None = None
-    fix: str = ""
 
 
 def export(
@@ -137,7 +119,7 @@ def export(
                     "make room, or name another: --to",
                 ) from error
             except Exception as error:  # whatever an exporter raises
-                yield _failed(name, error)
+                yield failing.of(name, error)
                 continue
             # What is no number is not near either.
             if not checked.difference <= _NEAR * max(1.0, float(known.abs().max())):
@@ -150,17 +132,6 @@ def export(
                 aside, folder, done, config=config, said=said, written=written, licence=licence
             )
             yield from map(Removed, old)
-
-
-def _failed(name: str, error: Exception) -> Failed:
-    """Why, in the words of what was raised first: exporters wrap it in steps of their own."""
-    root: BaseException = error
-    while root.__cause__ is not None:
-        root = root.__cause__
-    if _FIXED.search(str(error)):
-        return Failed(name, _ONE_SIZE, error, _ANY_SIZE)
-    fix = _FOR_ALL if "data-dependent" in str(root) else ""
-    return Failed(name, f"{type(root).__name__}: {first_line(root)}", error, fix)
 
 
 def _written(config: Config, facts: Facts) -> dict[str, Any]:

@@ -220,10 +220,7 @@ class Tries:
             raise UsageError(
                 f"the model returns {got} for {len(images)} images, and logits of {wanted} are"
                 " wanted",
-                "return them alone from forward, in training as well: a head beside them is not"
-                " trained"
-                if isinstance(logits, tuple | list | dict)
-                else "return them from forward",
+                "return them alone from forward, in training as well",
             )
         return logits.float()
 

@@ -62,7 +62,8 @@ def main(options: argparse.Namespace, _knobs: dict[str, Any]) -> None:
     path = trained.chosen(options)
     folder = options.to or path.absolute().parent.parent / "export"
     from train.export import exporting, place
-    from train.export.exporting import Failed, Removed
+    from train.export.exporting import Removed
+    from train.export.failing import Failed
 
     failed: list[Failed] = []
     for each in exporting.export(

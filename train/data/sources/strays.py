@@ -3,6 +3,7 @@
 import os
 import unicodedata
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,25 +81,25 @@ def check_counted_alike(root: Path, rows: dict[str, list[Row]], walk: Walk) -> N
     """See that a list whose pictures have numbers does not count from 1 where the files count from
     0, or the other way round: all but the last would be found, each with its neighbour's label.
     """
-    named, there = (
-        {int(stem) if (stem := Path(name).stem).isdecimal() else None for name in names}
-        for names in (
-            (row.name for each in rows.values() for row in each),
-            {*walk.pictures, *walk.bad},
-        )
-    )
-    if None in named or None in there or min(len(named), len(there)) < _FEW:
+    named = _numbers(row.name for each in rows.values() for row in each)
+    there = _numbers({*walk.pictures, *walk.bad})
+    if min(len(named), len(there)) < _FEW or named == there:
         return
-    for by in (1, -1):
-        if named == {n + by for n in there if n is not None} and named != there:
-            first = f"{min(named)} to {max(named)}, and the files {min(there)} to {max(there)}"  # type: ignore[type-var]
-            alone = (max(named), min(there)) if by == 1 else (min(named), max(there))  # type: ignore[type-var]
+    first, last = min(there), max(there)
+    for by, extra, unnamed in ((1, last + 1, first), (-1, first - 1, last)):
+        if named == {number + by for number in there}:
             raise DataError(
-                f"the list in {root} numbers its pictures {first}: each label may be its"
-                " neighbour's",
+                f"the list in {root} numbers its pictures {first + by} to {last + by}, and the"
+                f" files {first} to {last}: each label may be its neighbour's",
                 "write the files' own names into the list; where the others are right, take picture"
-                f" {alone[0]} out of the list and {alone[1]} out of the folder",
+                f" {extra} out of the list and {unnamed} out of the folder",
             )
+
+
+def _numbers(names: Iterable[str]) -> set[int]:
+    """Those that pictures are called by; none where one is called otherwise."""
+    stems = {Path(name).stem for name in names}
+    return {int(stem) for stem in stems} if all(map(str.isdecimal, stems)) else set()
 
 
 def _written(name: str) -> str:
