@@ -26,6 +26,7 @@ def switched_off(machine: Machine) -> tuple[str, str] | None:
                 tools = {
                     "supergfx": "sudo supergfxctl -m Hybrid",
                     "EnvyControl": "sudo envycontrol -s hybrid",
+                    "system76-power": "sudo system76-power graphics hybrid",
                 }
                 file = f"{folder}/{name}"
                 fix = next((fix for word, fix in tools.items() if word in name + text), None)
@@ -34,7 +35,8 @@ def switched_off(machine: Machine) -> tuple[str, str] | None:
                     suse = "suse" in distribution.names(machine)
                     fix = f"sudo prime-select {'offload' if suse else 'on-demand'}"
                 seen = f"{file} keeps its module from being loaded"
-                return seen, f"{fix or f'sudo mv {file} {file}.off'} && sudo reboot"
+                first = f"sudo mv {file} {file}.off && sudo {distribution.initramfs(machine)}"
+                return seen, f"{fix or first} && sudo reboot"
     if (machine.read("/etc/prime-discrete") or "") in ("off", "intel"):
         return "prime-select has switched it off", "sudo prime-select on-demand && sudo reboot"
     return None

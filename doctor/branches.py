@@ -7,6 +7,30 @@ from host import nvidia, pci
 from host.machine import Machine
 
 _VOLTA = range(0x1D81, 0x1DF7)
+_LAST = "580"  # the branch that is the last for Maxwell, Pascal and Volta
+_OF_BRANCH = {
+    "nixos": "hardware.nvidia.package = config.boot.kernelPackages.nvidiaPackages.legacy_{0};",
+    "fedora": "sudo dnf remove 'xorg-x11-drv-nvidia*' 'akmod-nvidia*'; sudo dnf install"
+    " akmod-nvidia-{0}xx xorg-x11-drv-nvidia-{0}xx-cuda, and reboot   # of RPM Fusion",
+    "arch": "install nvidia-{0}xx-dkms and nvidia-{0}xx-utils (AUR), and reboot",
+    **dict.fromkeys(("ubuntu", "debian"), "sudo apt-get install nvidia-driver-{0}"),
+}
+_OPEN = {
+    "ubuntu": "sudo apt-get install nvidia-driver-{0}-open",
+    "debian": "sudo apt-get install nvidia-open-kernel-dkms",
+    "arch": "sudo pacman -S nvidia-open",
+    "rhel": "sudo dnf module reset nvidia-driver && sudo dnf module install"
+    " nvidia-driver:open-dkms",
+    "fedora": "echo '%_with_kmod_nvidia_open 1' | sudo tee /etc/rpm/macros.nvidia-kmod; sudo akmods"
+    " --force --rebuild   # of RPM Fusion",
+    "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta",
+    "amzn": "a newer image for EKS, AL2023_x86_64_NVIDIA; elsewhere sudo dnf install nvidia-open",
+    "nixos": "hardware.nvidia.open = true;",
+}
+_EVERYWHERE = (
+    "Ubuntu: nvidia-driver-{0}-open, Debian: nvidia-open-kernel-dkms, Arch: nvidia-open, a .run"
+    " file: --kernel-module-type=open, Amazon's images for EKS: a newer one"
+)
 _OPEN_ONLY = 10  # compute capability of Blackwell, the first that the closed modules do not start
 _BLACKWELL = 0x2900  # its first device
 _WHOLE_CARDS = ("Amazon EC2", "Google")  # as the firmware names clouds that give no parts of one
@@ -15,13 +39,14 @@ _WHOLE_CARDS = ("Amazon EC2", "Google")  # as the firmware names clouds that giv
 def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, str, str]:
     """The driver is too new for the card."""
     seen = f"the installed driver no longer knows this card, branch {branch} does (see dmesg)"
-    if any(card.device in _VOLTA for card in cards):
-        fix = f"sudo apt-get install nvidia-driver-{branch}"
-        if "nixos" in distribution.names(machine):
-            package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{branch}"
-            fix = f"hardware.nvidia.package = {package};"
-        elif not {"ubuntu", "debian"} & {*distribution.names(machine)}:
-            fix = f"install your distribution's driver of branch {branch}"
+    if branch == _LAST:
+        usual = f"install your distribution's driver of branch {branch}"
+        fix = distribution.of(machine, _OF_BRANCH, usual).format(branch)
+        if not any(card.device in _VOLTA for card in cards):
+            fix += (
+                "; a PyTorch for CUDA 12.6 computes on it then (2.14 is the last), make train's own"
+                " does not"
+            )
         return seen, "the driver is too new for it", fix
     return (
         seen,
@@ -68,17 +93,13 @@ def wants_open(machine: Machine, cards: list[pci.Card]) -> bool:
 def closed(machine: Machine) -> tuple[str, str, str]:
     """The closed kernel modules do not start cards from Blackwell on."""
     major = (nvidia.loaded(machine) or "580").split(".")[0]
+    how = distribution.of(machine, _OPEN, _EVERYWHERE).format(major)
+    if "rhel" in distribution.names(machine) and distribution.version(machine) == "10":
+        how = "sudo dnf install nvidia-open"  # it has no modules of packages
     return (
         "the closed kernel modules are loaded",
         "from Blackwell on (RTX 50, B200, GB10) only the open ones start the card",
-        (
-            f"install the open modules of the same driver (Ubuntu: nvidia-driver-{major}-open,"
-            " Debian: nvidia-open-kernel-dkms, Arch: nvidia-open, Enterprise Linux: sudo dnf module"
-            " reset nvidia-driver && sudo dnf module install nvidia-driver:open-dkms, Fedora with"
-            " RPM Fusion: echo '%_with_kmod_nvidia_open 1' | sudo tee /etc/rpm/macros.nvidia-kmod;"
-            " sudo akmods --force --rebuild, NixOS: hardware.nvidia.open = true, a .run file:"
-            " --kernel-module-type=open), and reboot"
-        ),
+        f"install the open modules of the same driver ({how}), and reboot",
     )
 
 

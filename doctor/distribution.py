@@ -25,6 +25,7 @@ INSTALL = {
     "gentoo": "sudo emerge x11-drivers/nvidia-drivers",
     "nixos": 'services.xserver.videoDrivers = [ "nvidia" ]; hardware.nvidia.open = true;',
     "void": "sudo xbps-install void-repo-nonfree && sudo xbps-install nvidia",
+    "alpine": "take a distribution with glibc: NVIDIA's driver does not run with Alpine's musl",
     "ubuntu": UBUNTU,
 }
 UBLUE = "/etc/pki/akmods/certs/akmods-ublue.der"
@@ -99,6 +100,11 @@ _IMAGES = {
     "ubuntu-core": "sudo snap install the components nvidia-…-ko and -user of your pc-kernel",
     "sl-micro": "sudo transactional-update pkg install nvidia-open-driver-G06-signed-kmp-meta"
     " nvidia-compute-utils-G06, and reboot   # of SUSE's repository of NVIDIA's",
+    **dict.fromkeys(
+        ("opensuse-microos", "opensuse-aeon", "opensuse-kalpa"),
+        "sudo transactional-update pkg install nvidia-open-driver-G06-signed-kmp-meta"
+        " nvidia-compute-utils-G06, and reboot   # of NVIDIA's repository",
+    ),
     "truenas": "tick Install NVIDIA Drivers (Apps, Configuration, Settings), and reboot",
     "rhcos": "the GPU operator installs it: Node Feature Discovery, then a ClusterPolicy",
 }
@@ -155,6 +161,12 @@ def names(machine: Machine) -> list[str]:
     ]
 
 
+def version(machine: Machine) -> str:
+    """The distribution's number, without what stands behind its first point."""
+    found = re.search(r'^VERSION_ID="?([0-9]+)', _release(machine), re.MULTILINE)
+    return found.group(1) if found else ""
+
+
 def install(machine: Machine, usual: str = UBUNTU) -> str:
     """How the driver is installed."""
     new = any(card.is_blackwell for card in pci.cards(machine))
@@ -199,8 +211,7 @@ def initramfs(machine: Machine) -> str:
 def of(machine: Machine, table: Mapping[str, str], usual: str) -> str:
     """What a table says for this distribution."""
     line = next((table[word] for word in names(machine) if word in table), usual)
-    version = re.search(r'^VERSION_ID="?([0-9]+)', _release(machine), re.MULTILINE)
-    old = (*names(machine)[:1], version.group(1) if version else "") in _BEFORE_DNF
+    old = (*names(machine)[:1], version(machine)) in _BEFORE_DNF
     return line.replace("sudo dnf ", "sudo yum ") if old else line
 
 

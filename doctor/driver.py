@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import access, away, distribution, held, kind, lost, mismatch, unloaded, uvm, wsl
+from doctor import access, away, distribution, dxg, held, kind, lost, mismatch, unloaded, uvm
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Answer, Machine
@@ -46,8 +46,8 @@ def driver(machine: Machine) -> Finding:
         rows = _answers(machine, answer.code, gpus)
         if rows.status != "ok":
             return rows
-        return wsl.hidden(machine) or access.misled(machine, rows.seen)
-    for reason in (wsl.blocked, mismatch.found, _none_found, _complaint, _jetson, _unloaded):
+        return dxg.hidden(machine) or access.misled(machine, rows.seen)
+    for reason in (dxg.blocked, mismatch.found, _none_found, _complaint, _jetson, _unloaded):
         found = reason(machine, answer)
         if found is not None:
             return found

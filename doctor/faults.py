@@ -17,13 +17,6 @@ _REFUSED = re.compile(
 )
 _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 _SOON = 10.0  # seconds
-_DISK = re.compile(
-    r"(?:I/O|critical medium) error, dev (nvme\d+|sd[a-z]+)"
-    r"|(nvme\d+): (?:I/O .*timeout|controller is down|Disabling device after reset failure)"
-    r"|md/\w+:md\d+: Disk failure on (nvme\d+|sd[a-z]+)"
-    r"|EXT4-fs \(([\w-]+)\): (?:I/O error|Remounting)"
-    r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
-)
 _AWAKE = "PM: suspend exit"
 _LOADED = "nvidia-uvm: Loaded the UVM driver"
 
@@ -35,6 +28,15 @@ _ROOM = (
         "programs hang or end, and the GPU may be locked",
         "reboot; Resizable BAR in the BIOS makes that room as large as its memory",
     ),
+    (
+        re.compile(r"RC watchdog: GPU is probably locked"),
+        "the driver's watchdog found a GPU locked",
+        "programs on it hang, or the machine does",
+        (
+            "reboot; if it comes back, options nvidia NVreg_DynamicPowerManagement=0x00 in"
+            " /etc/modprobe.d where that is 0x02, or another version of the driver"
+        ),
+    ),
 )
 _SWITCH = (
     (
@@ -42,49 +44,6 @@ _SWITCH = (
         "SXid {1} of the NVSwitch {0}: {2}",
         "a switch between the GPUs, or a link of it, has failed: all of them may hang",
         "reboot; if it comes back, have the machine serviced: nvidia-bug-report.sh",
-    ),
-)
-_FOLDER = (
-    (
-        re.compile(
-            r"EXT4-fs warning \(device ([\w-]+)\): ext4_dx_add_entry.*(?:index full|Large dir)"
-        ),
-        "a folder on {0} is full (ext4's index)",
-        "`No space left on device` comes, whatever df says",
-        "spread its files over several folders; or sudo tune2fs -O large_dir, on it",
-    ),
-)
-_AROUND = (
-    (
-        re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:cuda|nv)[^:\]]*)"),
-        "a processor hung for {0} s in {1} (soft lockup)",
-        "the kernel did not come back from the driver in time: programs hang, or the machine",
-        "reboot; if it comes back, another version of the driver or the kernel",
-    ),
-    (
-        re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:python|pt_)[^:\]]*)"),
-        "a processor hung for {0} s in {1} (soft lockup)",
-        "the kernel did not come back in time: a training hangs, or the machine",
-        (
-            "reboot; if it comes back, another version of the driver or the kernel; in a virtual"
-            " machine ask who runs its host"
-        ),
-    ),
-    (
-        # The status' bit 61: not corrected.
-        re.compile(
-            r"mce: \[Hardware Error\]: (CPU \d+): Machine Check: \d+ Bank \d+:"
-            r" [2367abef][0-9a-f]{15}"
-        ),
-        "{0} reports an error of the hardware (machine check)",
-        "a processor, its memory or its bus fails: programs end, or compute wrongly",
-        "sudo ras-mc-ctl --errors, or rasdaemon, says which part; then have the machine serviced",
-    ),
-    (
-        re.compile(r"\bnvidia \S+: swiotlb buffer is full"),
-        "the driver found no room to copy through (swiotlb buffer is full)",
-        "without an IOMMU some memory is reached through a buffer that is too small",
-        "switch the IOMMU on in the BIOS; else boot with swiotlb=131072",
     ),
 )
 
@@ -110,7 +69,7 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
         )
     inside = limits.in_container(machine.root)
     other = None if inside else _faulted(said) or _woken(machine, said)
-    return other or _told(said, _ROOM) or (None if inside else _told(said, _SWITCH))
+    return other or matching(said, _ROOM) or (None if inside else matching(said, _SWITCH))
 
 
 def _of(row: re.Match[str], cards: list[str]) -> bool:
@@ -118,52 +77,15 @@ def _of(row: re.Match[str], cards: list[str]) -> bool:
     return f"0000:{row.group(2)}" in cards
 
 
-def _told(
+def matching(
     said: list[str], lines: tuple[tuple[re.Pattern[str], str, str, str], ...]
 ) -> Finding | None:
+    """The first of `lines` whose sign a line of the log has."""
     for sign, seen, why, fix in lines:
         row = next((x for x in map(sign.search, said) if x), None)
         if row:
             return warn("kernel log", seen.format(*row.groups()), why, fix)
     return None
-
-
-def around(machine: Machine, said: list[str]) -> Finding | None:
-    """What failed around the GPUs, to be said where none of them has failed: a processor, a file
-    server that does not answer, a disk.
-    """
-    if limits.in_container(machine.root):
-        return None
-    return _told(said, _AROUND) or _stores(said)
-
-
-def _stores(said: list[str]) -> Finding | None:
-    """What is read or saved there hangs."""
-    silent = ""
-    for row in said:
-        found = re.search(r"nfs: server (\S+) (not responding|OK)", row)
-        if found:
-            silent = found.group(1) if found.group(2) != "OK" else ""
-    if silent:
-        return warn(
-            "kernel log",
-            f"the file server {silent} does not answer (NFS)",
-            "what reads or saves there hangs, a training as well",
-            "ask whoever runs it; until then keep data and runs/ on a disk of this machine",
-        )
-    failing = map(_DISK.search, said)
-    bad = next((each[each.lastindex or 0] for each in failing if each), None)
-    if bad is None:
-        return _told(said, _FOLDER)
-    return warn(
-        "kernel log",
-        f"the disk {bad} has errors, or did not answer in time",
-        "data may be read wrong, and checkpoints not be saved",
-        f"lsblk -s /dev/{bad} says which disk that is; sudo smartctl -a /dev/DISK; save what"
-        " matters, and replace it"
-        if re.match(r"dm-|md\d|sd[a-z]+\d|nvme\d+n\d+p", bad)
-        else f"sudo smartctl -a /dev/{bad}; save what matters, and replace it",
-    )
 
 
 def _faulted(said: list[str]) -> Finding | None:

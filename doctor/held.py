@@ -10,6 +10,24 @@ from doctor.finding import Finding, fail, skip
 from host import limits, nvidia, pci
 from host.machine import Machine
 
+# A world of its own, without the driver's programs; and the way out of it.
+_CLOSED = (
+    (
+        kind.is_apptainer,
+        "this container (Apptainer) was started without the driver's libraries",
+        "start it with --nv: apptainer exec --nv …",
+    ),
+    (
+        kind.is_flatpak,
+        "this shell is within a Flatpak, where the system's programs are not",
+        "flatpak-spawn --host bash; or install the editor as a package, not as a Flatpak",
+    ),
+    (
+        lambda machine: "alpine" in distribution.names(machine),
+        "this is Alpine, whose musl does not run the driver's libraries, nor PyTorch",
+        "take an image, or a distribution, with glibc: Debian, Ubuntu, Fedora",
+    ),
+)
 _CPU = "or train on the CPU: CPUS=1"
 _OWN_DEV = r"(?m)^tmpfs /dev tmpfs"  # where the system's is a devtmpfs
 _MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
@@ -98,13 +116,9 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
         )
     if not nvidia.devices(machine):  # sysfs shows the host's cards in every container
         return _not_given(machine, unwell)
-    if kind.is_apptainer(machine):
-        return unwell(
-            "driver",
-            f"{on_bus}, and this container (Apptainer) was started without the driver's libraries",
-            "it trains on the CPU",
-            "start it with --nv: apptainer exec --nv …",
-        )
+    closed = next((rest for holds, *rest in _CLOSED if holds(machine)), None)
+    if closed is not None:
+        return unwell("driver", f"{on_bus}, and {closed[0]}", "it trains on the CPU", closed[1])
     apart = mounted(machine)
     if apart is not None:
         return unwell(

@@ -40,6 +40,11 @@ def is_lxc(machine: Machine) -> bool:
     )
 
 
+def is_flatpak(machine: Machine) -> bool:
+    """Whether it is a Flatpak's own world, as that of VS Code's terminal may be."""
+    return machine.exists("/.flatpak-info")
+
+
 def is_apptainer(machine: Machine) -> bool:
     """Whether it is a container of Apptainer or Singularity."""
     return machine.exists("/.singularity.d")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import faults
+from doctor import faults, surroundings
 from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.xids import MEANING
 from host import kernel, nvidia
@@ -89,7 +89,7 @@ def errors(machine: Machine) -> Finding:
         seen = f"{count} Xids, all of programs" if count else "no GPU has failed"
         seen += faults.slept(machine, said)
         other = _paged(machine, found) or _of_one(found) or _timed_out(machine, found)
-        other = other or faults.around(machine, said)
+        other = other or surroundings.found(machine, said)
         return other or ok("kernel log", seen)
     # The cause comes before what the driver then asks for.
     worst = max(failures, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))

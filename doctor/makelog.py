@@ -71,17 +71,9 @@ def read(
         return None
     line = re.sub(r"^\S*/(?=[^/\s]+:\d)", "", error.group().strip())  # a file's name alone
     seen = f"{who} could not build its module: {line[:120]}"
-    gcc = _other_gcc(said)
-    major = version.partition(".")[0]
-    if gcc is not None:
-        return (
-            seen,
-            f"the kernel was built by {gcc}, and this machine's compiler is another one",
-            (
-                f"sudo apt-get install {gcc}; sudo update-alternatives --install /usr/bin/gcc"
-                f" gcc /usr/bin/{gcc} 20; {again}"
-            ),
-        )
+    compiled = _compiled(said, again)
+    if compiled is not None:
+        return (seen, *compiled)
     if "PREEMPT_RT" in said:
         return (
             f"{who} could not build its module: the kernel is a real-time one (PREEMPT_RT)",
@@ -91,6 +83,7 @@ def read(
                 " risk, build with IGNORE_PREEMPT_RT_PRESENCE=1"
             ),
         )
+    major = version.partition(".")[0]
     if major in _LAST:
         return (
             seen,
@@ -113,6 +106,25 @@ def _lacking(said: str, error: str) -> tuple[str, str, str] | None:
     clang = re.search(r"kernel was built by:.*clang", said) is not None
     other = clang and re.search(r"You are using:(?!.*clang)", said) is not None
     return (error.strip(), *_CLANG) if error and other else None
+
+
+def _compiled(said: str, again: str) -> tuple[str, str] | None:
+    """The kernel was built by another compiler, and that matters: why, and what helps."""
+    amazons = re.search(r"built by: *\S*?(gcc\d+)-(?:gcc|cc)\b", said)
+    gcc = amazons.group(1) if amazons else _other_gcc(said)
+    if gcc is None:
+        return None
+    fix = (
+        f"sudo apt-get install {gcc}; sudo update-alternatives --install /usr/bin/gcc gcc"
+        f" /usr/bin/{gcc} 20"
+    )
+    if amazons:
+        fix = (
+            f"sudo yum install {gcc}; CC=/usr/bin/{gcc}-cc behind 'make' in"
+            " /usr/src/nvidia-*/dkms.conf"
+        )
+    why = f"the kernel was built by {gcc}, and this machine's compiler is another one"
+    return why, f"{fix}; {again}"
 
 
 def _other_gcc(said: str) -> str | None:

@@ -152,13 +152,19 @@ def _for_another(machine: Machine) -> tuple[str, str, str] | None:
         seen,
         "it was installed without DKMS, which builds it anew for each kernel",
         (
-            f"boot {other}; or install the kmod-nvidia of this kernel, once there is one; or"
-            " sudo dnf module install nvidia-driver:latest-dkms, which builds it"
+            f"boot {other}; or install the kmod-nvidia of this kernel, once there is one; or sudo"
+            f" dnf {_dkms(machine)}, which builds it"
             if "rhel" in distribution.names(machine)
             else "install the driver again for this kernel, from packages with DKMS (of a .run"
             f" file: sudo sh NVIDIA-Linux-*.run --dkms); or boot {other}"
         ),
     )
+
+
+def _dkms(machine: Machine) -> str:
+    """What dnf of Enterprise Linux is told to install, so that DKMS builds the module."""
+    whole = distribution.version(machine) == "10"  # without modules of packages
+    return "install nvidia-open" if whole else "module install nvidia-driver:latest-dkms"
 
 
 def _of_packages(machine: Machine, other: str) -> str | None:

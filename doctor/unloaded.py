@@ -12,6 +12,10 @@ from host.machine import Machine
 
 _OPEN = ("nouveau", "NovaCore", "nova_core", "nova", "nvidiafb", "rivafb")
 _NOUVEAU = distribution.KEPT_AWAY + "; {install} && sudo reboot{note}"
+_CHARGER = (
+    "where it went as the charger was pulled: options nvidia NVreg_DynamicPowerManagement=0x00 in"
+    " /etc/modprobe.d (TLP: RUNTIME_PM_ON_BAT=on), and power it off and on; "
+)
 _BIND = "/sys/bus/pci/drivers/nvidia/bind"
 _OLD = "   # a card before Turing: its closed modules of branch 580 at the most, no open ones"
 _DENIED = r"avc:\s+denied\s+\{ module_load \}.*nvidia"
@@ -93,7 +97,7 @@ def _unbound(machine: Machine, cards: list[pci.Card]) -> Finding | None:
         f"{_on_bus(cards)}; the driver is loaded, and no card is bound to it"
         + (f": {off[0]}" if off else ""),
         "a tool that switches laptops' GPUs off, or somebody, took the card from its driver",
-        f"{again}; {unbuilt.CPU}",
+        f"{again}; {_CHARGER * kind.is_laptop(machine)}{unbuilt.CPU}",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import kind, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import nvidia, visible
 from host.machine import Machine
@@ -37,17 +38,9 @@ def examine(machine: Machine) -> Finding:
     """None of them slows training down, or hides a GPU."""
     if not nvidia.ask(machine)[1]:
         return skip(_NAME, "no GPU")
-    for name in _ALLOCATOR:
-        words = re.sub(r"\[[^]]*\]", "", machine.environ.get(name, ""))
-        keys = [word.partition(":")[0].strip() for word in words.split(",") if word.strip()]
-        strange = next((key for key in keys if key not in _KNOWN), None)
-        if strange is not None:
-            return warn(
-                _NAME,
-                f"{name} has a word that is none of torch's options: {strange[:40]}",
-                "torch ends as it starts CUDA (Unrecognized key), unless a newer one knows it",
-                f"unset {name}, or mend it: max_split_size_mb:128, expandable_segments:True",
-            )
+    strange = _unknown(machine) or _remapped(machine)
+    if strange is not None:
+        return strange
     for name, value, why in _LEFT:
         if machine.environ.get(name) == value:
             return warn(_NAME, f"{name}={value}", why, f"unset {name}, unless it is meant so")
@@ -72,6 +65,47 @@ def examine(machine: Machine) -> Finding:
         or _other_order(machine)
         or _by_memory(machine)
         or ok(_NAME, "none that slows it down or hides a GPU")
+    )
+
+
+def _unknown(machine: Machine) -> Finding | None:
+    """An option of the allocator's that torch does not have."""
+    for name in _ALLOCATOR:
+        words = re.sub(r"\[[^]]*\]", "", machine.environ.get(name, ""))
+        keys = [word.partition(":")[0].strip() for word in words.split(",") if word.strip()]
+        strange = next((key for key in keys if key not in _KNOWN), None)
+        if strange is not None:
+            return warn(
+                _NAME,
+                f"{name} has a word that is none of torch's options: {strange[:40]}",
+                "torch ends as it starts CUDA (Unrecognized key), unless a newer one knows it",
+                f"unset {name}, or mend it: max_split_size_mb:128, expandable_segments:True",
+            )
+    return None
+
+
+def _remapped(machine: Machine) -> Finding | None:
+    """The allocator is to map memory anew, where the driver does not do that.
+
+    https://github.com/unslothai/unsloth/issues/1446, https://github.com/pytorch/pytorch/issues/192330
+    """
+    name = next(
+        (n for n in _ALLOCATOR if "expandable_segments:True" in machine.environ.get(n, "")), None
+    )
+    where = {
+        "under WSL": wsl.is_windows(machine),
+        "on a Jetson": kind.is_jetson(machine),
+        "on a virtual GPU": any(gpu.is_virtual for gpu in visible.seen(machine)),
+    }
+    here = next((words for words, holds in where.items() if holds), None)
+    if name is None or here is None:
+        return None
+    return warn(
+        _NAME,
+        f"{name} has expandable_segments:True, {here}",
+        "the driver there often refuses to map memory so: CUDA driver error (operation not"
+        " supported, device not ready, unknown error, out of memory)",
+        f"unset {name}, or expandable_segments:False in it; under WSL also Windows' newest driver",
     )
 
 

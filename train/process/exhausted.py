@@ -1,6 +1,7 @@
 """Lack of memory: how libraries say it, and what to do about it."""
 
 import os
+import platform
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -68,7 +69,9 @@ def _in_pieces(text: str) -> str | None:
             rf"{_AMOUNT} is reserved by PyTorch but unallocated",
         )
     )
-    if not (asked and free and kept) or "expandable_segments" in _allocator():
+    # Under WSL the driver does not map memory anew: https://github.com/pytorch/pytorch/issues/192330
+    told = "expandable_segments" in _allocator() or "microsoft" in platform.release().lower()
+    if not (asked and free and kept) or told:
         return None
     sizes = [float(found.group(1)) * _UNITS[found.group(2)] for found in (asked, free, kept)]
     enough = sizes[1] < sizes[0] <= sizes[1] + sizes[2]
