@@ -66,15 +66,25 @@ def held_back(machine: Machine) -> Finding | None:
     return None
 
 
+def is_mobile(machine: Machine, gpu: nvidia.Gpu) -> bool:
+    """Whether it is a laptop's, whose power the firmware decides."""
+    return kind.is_laptop(machine) or re.search("Laptop|Max-Q|Mobile", gpu.name) is not None
+
+
 def _kept_low(machine: Machine) -> str | None:
     """A laptop's GPU that is busy and cool, and not let out of a state of little power.
 
     https://github.com/ublue-os/bazzite/issues/4384,
     https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1344
     """
-    for gpu in nvidia.health(machine) if kind.is_laptop(machine) else []:
+    listed = {gpu.index: gpu for gpu in nvidia.ask(machine)[1] if is_mobile(machine, gpu)}
+    for gpu in nvidia.health(machine):
+        if gpu.index not in listed:
+            continue
         load, state = gpu.number("utilization.gpu") or 0, gpu.text("pstate") or ""
-        capped = gpu.bits(_REASONS) & nvidia.CAPPED
+        own = listed[gpu.index]
+        limit, usual = own.number("power.limit"), own.number("power.default_limit")
+        capped = gpu.bits(_REASONS) & nvidia.CAPPED or (limit and usual and limit < usual / 2)
         # P2 is what the driver computes in by choice.
         if load < _BUSY or not capped or not re.fullmatch("P([3-9]|1[0-5])", state):
             continue

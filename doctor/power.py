@@ -54,6 +54,8 @@ def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
                 else "check fans, dust, airflow and the power plugs; nvidia-smi -q -d PERFORMANCE",
             )
     for gpu in gpus:
+        if laptop.is_mobile(machine, gpu):  # nvidia-smi -pl does nothing there
+            continue
         limit, usual = gpu.number("power.limit"), gpu.number("power.default_limit")
         others = [g.number("power.limit") or 0 for g in gpus if g.name == gpu.name]
         less = limit is not None and usual is not None and limit < 0.95 * usual

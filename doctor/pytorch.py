@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, unimported
+from doctor import companions, kind, unimported
 from doctor.finding import Finding, ok, skip, warn
 from host import INSIDE, nvidia, visible
 from host import lines as table
@@ -16,9 +16,12 @@ ASKED = (
     "import torch; v = torch.version; f = getattr(torch._C, '_cuda_getArchFlags', str);"
     " print('torch:', torch.__version__,"
     " v.cuda or (v.hip and 'AMD') or (getattr(v, 'xpu', None) and 'Intel') or 'CPU',"
-    " *(f().split() if v.cuda else ()), 'cudnn_%s' % torch.backends.cudnn.version())"
+    " *(f().split() if v.cuda else ()), 'cudnn_%s' % torch.backends.cudnn.version(),"
+    " 'at_' + torch.__file__)"
 )
-"""Version, what it is built for, what it has kernels for, and its cuDNN. CUDA is not started."""
+"""Version, what it is built for, what it has kernels for, its cuDNN, and its file. CUDA is not
+started.
+"""
 STARTS = "import torch; print('torch:', torch.version.cuda, torch.cuda.is_available())"
 """Whether CUDA starts; what hinders it is said on the other stream."""
 _WHOLE = 21  # of cuDNN 9
@@ -26,6 +29,7 @@ _PART = "libcudnn_engines_tensor_ir.so.9"
 _OLDEST = (5, 0)  # of which there are wheels for CUDA 12
 # Wheels for CUDA 12.6 are the last for what is older than Turing, and have none for Blackwell; Thor
 # and Spark came with 13.
+_TEGRA = ((5, 3), (6, 2), (7, 2), (8, 7))  # which run no kernels of other GPUs
 _TURING, _BLACKWELL, _LATEST = (7, 5), (10, 0), ((11, 0), (12, 1))
 
 
@@ -58,8 +62,12 @@ def other(machine: Machine) -> Finding:
         return warn(name, f"python's {hindered[0]}", *hindered[1:])
     if told is None or len(told[0]) < 2:
         return skip(name, "no GPU" if not gpus else "none that python finds")
-    version, of, *built = told[0]
+    words, _, place = " ".join(told[0]).partition(" at_")
+    version, of, *built = words.split()
     unfit = _unfit(machine, gpus, of, built)
+    beside = companions.wrong(machine, version, place, told[1].err, gpus)
+    if unfit is None and beside is not None:
+        return warn(name, f"python's, {version}, {beside[0]}", *beside[1:])
     if unfit is None:
         return _mixed(machine, built, version) or ok(name, f"{version} for CUDA {of}")
     return warn(
@@ -122,9 +130,11 @@ def _instead(machine: Machine, gpus: list[Gpu]) -> str:
         if any(capability >= _BLACKWELL for capability in known):
             return "no one build runs on all of them: name some with CUDA_VISIBLE_DEVICES"
         line = "cu126"
+    told = companions.index_for_the_cpu(machine)
+    first = f"take the index that ends in /whl/cpu out of {told}; then, " if told else ""
     return (
-        f"in an environment of its own, install the wheel for CUDA {line[2:4]}.{line[4:]} ({line}):"
-        " the command is on https://pytorch.org/get-started/locally"
+        f"{first}in an environment of its own, install the wheel for CUDA {line[2:4]}.{line[4:]}"
+        f" ({line}): the command is on https://pytorch.org/get-started/locally"
     )
 
 
@@ -138,6 +148,7 @@ def _runs(built: list[str], capability: Capability) -> bool:
         if found.group(4) == "a" and of == capability:
             return True
         same = of[0] == capability[0] and of[1] <= capability[1]
+        same = of == capability if capability in _TEGRA else same
         if found.group(4) != "a" and (same if found.group(1) == "sm" else of <= capability):
             return True
     return False

@@ -42,12 +42,13 @@ _LOG = (
     ),
     (r"{card}.*(Unable to|Refused to|can't) change power state", *log.ASLEEP),
     (
-        r"No address space to allocate resized BAR1",
-        "the driver was told to enlarge the card's window, and there is no room for that",
-        "NVreg_EnableResizableBar=1 in /etc/modprobe.d; this driver gives up the card then",
+        "No address space to allocate resized BAR1|Fatal Error while attempting to resize PCIe",
+        "the driver would enlarge the card's window (BAR1), and there is no room for that",
+        "it gives up the card then: told so by NVreg_EnableResizableBar=1, or by itself (595)",
         (
-            "take it out (grep -r EnableResizableBar /etc/modprobe.d), build the initramfs anew"
-            " (sudo update-initramfs -u, or dracut --force, or mkinitcpio -P), and reboot"
+            "options nvidia NVreg_EnableResizableBar=0 in /etc/modprobe.d, in place of a 1 there"
+            " (grep -r EnableResizableBar /etc/modprobe.d); build the initramfs anew (sudo"
+            " update-initramfs -u, or dracut --force, or mkinitcpio -P), and reboot"
         ),
     ),
     (

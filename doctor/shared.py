@@ -15,7 +15,7 @@ def apart(machine: Machine) -> Finding | None:
     """A GPU that shares the processor's page tables, where the kernel cannot."""
     sharing = _sharing(machine)
     asked = machine.run("nvidia-smi", "-q").out if sharing else ""
-    slow = _stuck(asked)
+    slow = _crawling(machine, sharing) or _stuck(asked)
     if slow is not None:
         return warn(
             "GPU health",
@@ -50,6 +50,17 @@ def balanced(machine: Machine) -> Finding | None:
 def _sharing(machine: Machine) -> list[nvidia.Gpu]:
     """GPUs that share the processor's page tables."""
     return [gpu for gpu in visible.seen(machine) if re.search(r"\bG(B10|[BH]\d00)\b", gpu.name)]
+
+
+def _crawling(machine: Machine, gpus: list[nvidia.Gpu]) -> tuple[int, int] | None:
+    """The same, of what nvidia-smi lists."""
+    now = {gpu.index: gpu for gpu in nvidia.health(machine)}
+    for gpu in (gpu for gpu in gpus if gpu.index in now):
+        clock, load = map(now[gpu.index].number, ("clocks.sm", "utilization.gpu"))
+        most, slowed = gpu.number("clocks.max.sm"), gpu.bits("clocks_throttle_reasons.active")
+        if clock and most and load and load >= _LOADED and not slowed and clock < _SLOW * most:
+            return int(clock), int(most)
+    return None
 
 
 def _stuck(asked: str) -> tuple[int, int] | None:

@@ -10,9 +10,11 @@ from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
 from host.machine import Machine
 
-# First release without known holes through which a container gets at the host: CVE-2024-0132
+# The newest release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
+_DXGDMAL = f"{wsl.LIBRARIES}/libnvdxgdmal.so.1"
+_KNOWS_DXGDMAL, _DESKTOP_KNOWS_DXGDMAL = (1, 14, 4), (4, 31)
 _PLAIN = ((1, 17, 0), (1, 17, 1))  # the same, 797: images that ask for no CUDA by a variable
 # https://github.com/NVIDIA/nvidia-container-toolkit/issues/1517
 _OLD_SANDBOX = (
@@ -58,6 +60,7 @@ def _toolkit(machine: Machine) -> Finding:
         return _no_toolkit(machine)
     return (
         _uninstalled(machine)
+        or _old_desktop(machine)
         or cdi.wrong(machine, way)
         or configured.wrong(machine, way)
         or _known_holes(machine, way)
@@ -79,17 +82,43 @@ def _known_holes(machine: Machine, way: str) -> Finding:
     version = ".".join(map(str, numbers))
     if numbers == clusters.TRIPS and machine.has("enroot"):
         return clusters.tripped(machine)
-    if numbers < _SAFE_TOOLKIT:
-        why = "before 1.19.1 a container can get at the host: CVE-2025-23266, CVE-2026-24260"
-        if numbers in _PLAIN:
-            why = f"some images do not start (unsupported IMEX channel value: all); {why}"
+    newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
+    if numbers in _PLAIN:
         return warn(
             "toolkit",
             f"{version} ({word})",
-            why,
-            distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT),
+            "some images do not start (unsupported IMEX channel value: all)",
+            newer,
         )
-    return ok("toolkit", f"{version} ({word})")
+    if numbers < _KNOWS_DXGDMAL and machine.exists(_DXGDMAL):
+        return fail(
+            "toolkit",
+            f"{version} ({word}), which does not hand {_DXGDMAL} to containers",
+            "Windows' driver from 555 on needs it: CUDA ends there with error 500",
+            newer,
+        )
+    # It matters where images of others run; nothing that trains fails by it.
+    hole = "; before 1.19.1 an image can get at the host: CVE-2025-23266, CVE-2026-24260"
+    return ok("toolkit", f"{version} ({word}){hole * (numbers < _SAFE_TOOLKIT)}")
+
+
+def _old_desktop(machine: Machine) -> Finding | None:
+    """Docker Desktop's own toolkit is older than Windows' driver.
+
+    https://github.com/NVIDIA/nvidia-container-toolkit/issues/520
+    """
+    if not machine.exists(_DXGDMAL):
+        return None
+    told = re.search(r"Docker Desktop (\d{1,3})\.(\d{1,3})", machine.run("docker", "version").out)
+    if told is None or (int(told.group(1)), int(told.group(2))) >= _DESKTOP_KNOWS_DXGDMAL:
+        return None
+    return fail(
+        "toolkit",
+        f"{told.group()}, which does not hand {_DXGDMAL} to containers",
+        "Windows' driver from 555 on needs it: CUDA ends there with error 500, named symbol not"
+        " found",
+        "update Docker Desktop to 4.31 or newer",
+    )
 
 
 def _uninstalled(machine: Machine) -> Finding | None:

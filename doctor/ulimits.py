@@ -39,8 +39,7 @@ def examine(machine: Machine) -> Finding:
             "ulimit -l unlimited in the job; for good LimitMEMLOCK=infinity in slurmd.service, and"
             " PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
             if "SLURM_JOB_ID" in machine.environ
-            else "docker run --ulimit memlock=-1; in /etc/security/limits.conf: * - memlock"
-            " unlimited",
+            else f"docker run --ulimit memlock=-1; {_lifted(machine)}",
         )
     if stack < 8 << 20:
         return warn(
@@ -63,6 +62,19 @@ def examine(machine: Machine) -> Finding:
         "not known" if b is None else "unlimited" if b == math.inf else f"{b:.0f}" for b in told
     ]
     return ok("limits", f"memlock {words[0]}, stack {words[1]}, open files {words[2]}")
+
+
+def _lifted(machine: Machine) -> str:
+    """How the limit of locked memory is lifted for a user's own sessions."""
+    folder = "/etc/security/limits.d"
+    files = ["/etc/security/limits.conf", *(f"{folder}/{name}" for name in machine.names(folder))]
+    for file in files:
+        if re.search(r"(?m)^[^#]*\smemlock\s+unlimited", machine.read(file) or ""):
+            return (
+                f"{file} lifts it already, and this session began before, or by a service that does"
+                " not read that: log in again, or LimitMEMLOCK=infinity in the service"
+            )
+    return "in /etc/security/limits.conf: * - memlock unlimited, and log in again"
 
 
 def _little_space(machine: Machine, text: str) -> Finding | None:

@@ -23,6 +23,22 @@ _CAUSES = (
         *_TOOLKIT,
     ),
     (
+        r"libcudss\S*: cannot open",
+        "NVIDIA's sparse solver (cuDSS), which it was built with, is not installed",
+        (
+            "sudo apt-get install cudss   # of NVIDIA's repository, as on a Jetson; or pip install"
+            " nvidia-cudss-cu12, or -cu13"
+        ),
+    ),
+    (
+        r"lib(openblas|lapack|nvpl\w*)\S*: cannot open",
+        "the system's lib{0}, which it was built with, is not installed",
+        (
+            "sudo apt-get install libopenblas-dev liblapack-dev; of NVIDIA's: pip install nvpl-blas"
+            " nvpl-lapack"
+        ),
+    ),
+    (
         r"lib(?:cu|nv|nccl)\S*: cannot open shared object file: No such file",
         "a library of CUDA that belongs to it is not installed",
         "pip install --force-reinstall torch   # brings its nvidia- packages",
@@ -50,6 +66,26 @@ _CAUSES = (
         r"version .GLIBC_([\d.]+). not found",
         "the system's C library is older than {0}",
         "a newer system, or a container: make train ENGINE=docker",
+    ),
+    (
+        r"Error relocating \S+: \S+ symbol not found",
+        "this system has musl in place of glibc, as Alpine has, and no PyTorch is built for that",
+        "take an image, or a system, with glibc: Debian, Ubuntu, Fedora",
+    ),
+    (
+        r"UnsupportedDigestmodError",
+        "this system allows no MD5 (FIPS), for which it asks",
+        "a newer PyTorch; or a system without FIPS",
+    ),
+    (
+        r"libcublas\.so\.\S* not found in the system path",
+        "the nvidia- packages that belong to it are not installed",
+        "pip install --force-reinstall torch; with poetry: another release than 2.0.1 and 2.1.0",
+    ),
+    (
+        r"cannot enable executable stack as shared object requires: Permission",
+        "SELinux lets no program have an executable stack, for which one of its files asks",
+        "patchelf --clear-execstack on that file; or take a newer PyTorch",
     ),
     (
         r"(\S+): cannot enable executable stack",
@@ -88,6 +124,24 @@ _CAUSES = (
         "run python in another folder, or rename that one",
     ),
     (
+        r"(?:cannot import name '\w+' from|module) '(?!torch)(\w+)'(?: \(| has no attribute)",
+        "a package that it imports is of a release that does not fit it: {0}",
+        (
+            "pip install --upgrade typing_extensions sympy 'mpmath<1.4'; apt's packages may be in"
+            " the way: an environment of its own"
+        ),
+    ),
+    (
+        r"No module named 'pkg_resources'",
+        "setuptools 82 and newer have no pkg_resources",
+        "pip install 'setuptools<82'",
+    ),
+    (
+        r"No module named '(?!torch\b)([a-z]\w*)'",
+        "a package that it imports is not installed: {0}",
+        "pip install {0}",
+    ),
+    (
         r"[Ii]nvalid ELF header|file too short|Input/output error|Bus error",
         "a file of it is damaged, or its disk cannot be read",
         "df -h; sudo dmesg | grep -i error; pip install --force-reinstall --no-cache-dir torch",
@@ -98,6 +152,7 @@ _CAUSES = (
         "sudo chmod -R a+rX its folder; or install it again as this user",
     ),
 )
+_CRASHES = {-6: 6, 134: 6, -11: 11, 139: 11}
 _ABSENT = re.compile(r"No module named '?torch'?$")
 
 
@@ -107,8 +162,17 @@ def of(answer: Answer) -> tuple[str, str, str] | None:
     if answer.code == -4 or "Illegal instruction" in answer.err:
         return (
             "does not start: Illegal instruction",
-            "it has instructions that this processor lacks",
-            f"take a build for this processor, or a newer processor; {_OURS}",
+            "it, or its NumPy, has instructions that this processor lacks",
+            (
+                "take a build for this processor, or a newer processor; on a Jetson first: export"
+                f" OPENBLAS_CORETYPE=ARMV8; {_OURS}"
+            ),
+        )
+    if answer.code in _CRASHES:
+        return (
+            f"does not start: it crashes (signal {_CRASHES[answer.code]})",
+            "a library of another PyTorch, or of another C++, may be loaded in place of its own",
+            "unset LD_LIBRARY_PATH LD_PRELOAD; else install it anew, in an environment of its own",
         )
     last = next(
         (line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), ""
@@ -118,6 +182,17 @@ def of(answer: Answer) -> tuple[str, str, str] | None:
         return None
     bare = re.sub(r"/\S*/(?=[^/\s]+)", "", last.partition(": ")[2] or last)  # says less of folders
     seen = f"does not start: {bare}"[:160]
+    apart = re.search(r"/(lib64/python[\d.]+/site-packages)/torch/", answer.err)
+    if apart and re.search(r"lib(?:cu|nv|nccl)\S*: cannot open", last):
+        here = apart.group(1)
+        return (
+            seen,
+            "it is in lib64, and the nvidia- packages that belong to it may be in lib",
+            (
+                f"in its environment: ln -s ../../../{here.replace('lib64', 'lib', 1)}/nvidia"
+                f" {here}/nvidia; else pip install --force-reinstall torch"
+            ),
+        )
     for sign, why, fix in _CAUSES:
         found = re.search(sign, last)
         if found:

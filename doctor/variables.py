@@ -15,6 +15,11 @@ _NAME = "variables"
 _LEFT = (
     ("CUDA_LAUNCH_BLOCKING", "1", "each kernel is waited for: training takes much longer"),
     (
+        "MKL_THREADING_LAYER",
+        "INTEL",
+        "it does not go with GNU's OpenMP, which PyTorch brings: programs end as they start",
+    ),
+    (
         "CUDA_FORCE_PTX_JIT",
         "1",
         "the kernels that torch brings are passed over: it does not start, or compiles for minutes",

@@ -58,7 +58,8 @@ def licence(machine: Machine) -> Finding:
         "sudo systemctl restart nvidia-gridd; its token: /etc/nvidia/ClientConfigToken, or your"
         " cloud's image brings it"
     )
-    if re.search("no such file|not-found", machine.run(*_ENABLED).said, re.IGNORECASE):
+    said = machine.run(*_ENABLED).said + machine.run("systemctl", "status", "nvidia-gridd").err
+    if re.search("no such file|not-found|could not be found", said, re.IGNORECASE):
         seen += ", and there is no nvidia-gridd.service, which asks for one"
         fix = (
             "install the guest's vGPU (GRID) driver anew, of a release that brings the service"

@@ -267,10 +267,12 @@ def _torch(known: dict[str, Any]) -> None:
 
     cuda, starts = answer("torch.version.cuda"), answer("torch.cuda.is_available()")
     of_torch = [a for line, a in known["commands"].items() if "import torch" in line]
-    broken = [a for a in of_torch if re.search(r"^(Import|OS|Key)Error\b", a["err"], re.MULTILINE)]
+    failed = re.compile(r"^(Import|OS|Key|Value|[\w.]*Digestmod)Error\b", re.MULTILINE)
+    broken = [a for a in of_torch if a["code"] > 128 or failed.search(a["err"])]
     if not cuda["out"].strip():
         for program in (pytorch.ASKED, pytorch.STARTS) if broken else ():
-            _says(known, shlex.join(["python", "-c", program]), "", broken[0]["err"], 1)
+            line = shlex.join(["python", "-c", program])
+            _says(known, line, "", broken[0]["err"], broken[0]["code"])
         if not broken and starts["out"].strip():
             line = shlex.join(["python", "-c", pytorch.STARTS])
             _says(known, line, f"torch: ? {starts['out'].strip()}\n", starts["err"])
@@ -282,8 +284,10 @@ def _torch(known: dict[str, Any]) -> None:
     version = answer("torch.__version__")["out"].strip() or "2.7.1"
     of = {"None": "CPU"}.get(cuda["out"].strip(), cuda["out"].strip())
     cudnn = f"cudnn_{answer('torch.backends.cudnn.version()')['out'].strip() or None}"
+    file, err = answer("torch.__file__")["out"].strip(), answer("torch.__version__")["err"]
+    at = [f"at_{file}"] if file else []
     told = {
-        pytorch.ASKED: (" ".join([version, of, *built, cudnn]), ""),
+        pytorch.ASKED: (" ".join([version, of, *built, cudnn, *at]), err),
         pytorch.STARTS: (f"{cuda['out'].strip()} {starts['out'].strip() or '?'}", starts["err"]),
     }
     for program, (out, err) in told.items():
