@@ -10,6 +10,11 @@ from host import limits
 from host.machine import Machine
 
 _LEFT = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+_SUID = (
+    "/usr/libexec/apptainer/bin/starter-suid",
+    "/usr/lib/x86_64-linux-gnu/apptainer/bin/starter-suid",
+    "/usr/local/libexec/apptainer/bin/starter-suid",
+)
 TRIPS = (1, 17, 7)
 """A release of the toolkit: https://github.com/NVIDIA/nvidia-container-toolkit/issues/1093"""
 _NAMESPACES = (
@@ -118,23 +123,36 @@ def enroot(machine: Machine) -> Finding | None:
     )
 
 
-def _enroot_trips(machine: Machine) -> Finding | None:
-    """What keeps that program from starting a container."""
+def apptainer(machine: Machine) -> Finding | None:
+    """Containers of Apptainer start for whoever is not root."""
+    if not machine.has("apptainer") or any(map(machine.exists, _SUID)):
+        return None
+    return _without_profile(machine, "apptainer") or without_namespaces(machine)
+
+
+def _without_profile(machine: Machine, program: str) -> Finding | None:
+    """Ubuntu from 23.10 on lets only programs with a profile make user namespaces."""
     shut = (machine.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") or "").strip()
     profiles = machine.names("/etc/apparmor.d")
-    if (
-        shut == "1"
-        and profiles
-        and not any("enroot" in name for name in profiles)
-        and kind.user(machine) != "0"
-    ):
-        return warn(
-            "toolkit",
-            "enroot, and AppArmor lets nobody but root make user namespaces",
-            "its containers do not start: failed to create user namespace: Permission denied",
-            "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, and write the same into"
-            " /etc/sysctl.d; or an AppArmor profile for enroot",
-        )
+    known = not profiles or any(program in name for name in profiles)
+    if shut != "1" or known or kind.user(machine) == "0":
+        return None
+    return warn(
+        "toolkit",
+        f"{program}, and AppArmor lets nobody but root make user namespaces",
+        "its containers do not start: failed to create user namespace: Permission denied",
+        "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, and write the same into"
+        f" /etc/sysctl.d; or an AppArmor profile for {program}"
+        + "; or the package apptainer-suid"
+        * (program == "apptainer"),
+    )
+
+
+def _enroot_trips(machine: Machine) -> Finding | None:
+    """What keeps that program from starting a container."""
+    barred = _without_profile(machine, "enroot")
+    if barred is not None:
+        return barred
     barred = without_namespaces(machine)
     if barred is not None:
         return barred

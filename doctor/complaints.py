@@ -67,6 +67,27 @@ UNSEEN = (
         "mount nothing at /etc/nvidia, or take nvidia-container-toolkit 1.19",
     ),
     (
+        r"iptables table .raw'",
+        "this kernel has no table raw of iptables, for which Docker asks from 28 on (Jetson)",
+        (
+            "sudo systemctl edit docker: [Service] Environment=DOCKER_INSECURE_NO_IPTABLES_RAW=1"
+            " (28.0.2 or newer), sudo systemctl restart docker; or docker-ce 27.5"
+        ),
+    ),
+    (
+        r"session key.*disk quota exceeded",
+        "this user's keys in the kernel are all taken: no container starts any more",
+        (
+            "sudo sysctl -w kernel.keys.maxkeys=1000000 kernel.keys.maxbytes=25000000, and write"
+            " the same into /etc/sysctl.d"
+        ),
+    ),
+    (
+        r"failed to create link \[/usr/lib/aarch64-linux-gnu/tegra",
+        "this toolkit (1.17.1, 1.17.2) cannot make links that are in the image, on a Jetson",
+        "a newer nvidia-container-toolkit; or start it with -e NVIDIA_DRIVER_CAPABILITIES=compute",
+    ),
+    (
         r"check if link exists: unexpected link target|hook.*failed to create link",
         "this toolkit (1.17.0) makes links anew that are in the image",
         "a newer nvidia-container-toolkit (from 1.17.1 on)",

@@ -12,6 +12,7 @@ from host import image as images
 from host.errors import LockstepError
 from host.machine import Machine
 
+_OLDEST_GLIBC = 28  # 2.28: manylinux_2_28
 _REBUILD = 5e9  # bytes: layers that a build makes anew
 _THREADS_SINCE = (20, 10, 10)
 _BLACKWELL = (12, 8)  # the first CUDA whose wheels have its kernels, and none before Turing's
@@ -150,6 +151,16 @@ def environment(machine: Machine) -> Finding:
         return skip("local environment", "training runs in a container")
     if machine.exists(f"{machine.home}/.venv/bin/python"):
         return _other_torch(machine) or ok("local environment", ".venv")
+    libc = re.fullmatch(
+        r"glibc 2\.(\d{1,3})", machine.run("getconf", "GNU_LIBC_VERSION").out.strip()
+    )
+    if libc and int(libc.group(1)) < _OLDEST_GLIBC:
+        return fail(
+            "local environment",
+            f"{libc.group()}, and PyTorch's wheels want 2.{_OLDEST_GLIBC} or newer",
+            "none can be installed on this system",
+            "install Docker Engine, and train in a container; or a newer system",
+        )
     for program in ("uv", "python3.13", "python3.12", "python3.11", "python3"):
         if program == "uv" and machine.has("uv"):
             return ok("local environment", "uv makes it")

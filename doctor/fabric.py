@@ -13,13 +13,14 @@ _LOG = "/var/log/fabricmanager.log"
 _TALOS = "/var/log/ext-nvidia-fabricmanager.log"
 _CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 _NO_SWITCH = "NV_WARN_NOTHING_TO_DO"
-_HOST = (
-    "it finds no switch here: those of a virtual machine's GPUs are set up by its host",
+OF_HOST = (
+    "the switches of a virtual machine's GPUs are set up by its host, and none is seen here",
     (
         "on the hypervisor: FABRIC_MODE=1 (2 for virtual GPUs) in fabricmanager.cfg, and the"
         " partition of these GPUs activated (fmpm -a); in the guest it need not run"
     ),
 )
+"""In a virtual machine: why its GPUs have no fabric, and what helps."""
 # What it says as it gives up; why; what helps.
 _CAUSES = (
     (
@@ -66,7 +67,7 @@ def cause(machine: Machine) -> tuple[str, str] | None:
         if sign not in said:
             continue
         if sign == _NO_SWITCH and _has_own_switches(machine):
-            return _HOST
+            return OF_HOST
         return why, fix
     log = re.search(r"^LOG_FILE_NAME=(/.+)/", machine.read(_CONFIG) or "", re.MULTILINE)
     beside = machine.names(log.group(1).rpartition("/")[0]) if log else []

@@ -176,6 +176,8 @@ def health(machine: Machine) -> Finding:
                 helps = (_reset(machine, fix) if fix == _RESET else fix).format(gpu=gpu.index)
                 means = why
                 cause = fabric.cause(machine) if field == "fabric.state" else None
+                if field == "fabric.status" and "Permission" in value and kind.is_guest(machine):
+                    cause = fabric.OF_HOST
                 if cause is not None:
                     means, helps = cause
                 if field == "fabric.state" and limits.in_container(machine.root):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from doctor import nccl, peers
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import nvidia
 from host.machine import Machine
 from host.text import whole
 
 _NET = "/sys/class/net"
-_CONF = "/etc/nccl.conf"
 
 
 def interfaces(machine: Machine) -> Finding:
@@ -22,11 +22,11 @@ def interfaces(machine: Machine) -> Finding:
     names = machine.names(_NET)
     if not names:
         return skip("network", "not known on this system")
-    other = _of_another_machine(machine) or _without_names(machine)
+    other = _of_another_machine(machine) or _of_another_network(machine) or _without_names(machine)
     if other is not None:
         return other
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        asked = _told(machine, variable)
+        asked = nccl.told(machine, variable)
         if asked and not _chosen(variable, asked, names):
             no = "names no interface"
             if asked.startswith("^"):
@@ -37,17 +37,20 @@ def interfaces(machine: Machine) -> Finding:
                 "network",
                 f"{variable}={asked} {no}; there are {', '.join(names)}",
                 "the processes do not find each other",
-                f"unset {variable}, or name one of them{_where(machine, variable)}",
+                f"unset {variable}, or name one of them{nccl.where(machine, variable)}",
             )
     ports = machine.names("/sys/class/infiniband")
-    asked = _told(machine, "NCCL_IB_HCA")
+    asked = nccl.told(machine, "NCCL_IB_HCA")
     if asked and ports and not _ports(asked, ports):
         return fail(
             "network",
             f"NCCL_IB_HCA={asked} names no port; there are {', '.join(ports)}",
             "NCCL goes by Ethernet, or does not start",
-            f"unset NCCL_IB_HCA, or name some of them{_where(machine, 'NCCL_IB_HCA')}",
+            f"unset NCCL_IB_HCA, or name some of them{nccl.where(machine, 'NCCL_IB_HCA')}",
         )
+    split = peers.apart(machine)
+    if split is not None:
+        return split
     found = []
     for name in names:
         real = machine.exists(f"{_NET}/{name}/device")  # not a bridge, a tunnel or a container's
@@ -63,17 +66,6 @@ def _ports(asked: str, ports: list[str]) -> bool:
     whole_names = asked.lstrip("^").startswith("=")
     named = [p for p in ports if any(p == w if whole_names else p.startswith(w) for w in words)]
     return len(named) < len(ports) if asked.startswith("^") else bool(named)
-
-
-def _told(machine: Machine, variable: str) -> str:
-    """What a variable of NCCL is here: of the environment, or of its file."""
-    conf = machine.read(_CONF) or ""
-    found = re.findall(rf"^\s*{variable}=(\S+)", conf, re.MULTILINE)
-    return machine.environ.get(variable) or (found[-1] if found else "")
-
-
-def _where(machine: Machine, variable: str) -> str:
-    return "" if machine.environ.get(variable) else f" ({_CONF})"
 
 
 def _without_names(machine: Machine) -> Finding | None:
@@ -96,13 +88,13 @@ def _of_another_machine(machine: Machine) -> Finding | None:
     """A file that tells NCCL how more GPUs are linked than there are."""
     _, gpus = nvidia.ask(machine)
     for variable in ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE"):
-        file = _told(machine, variable)
+        file = nccl.told(machine, variable)
         if gpus and file and not machine.exists(file):
             return warn(
                 "network",
                 f"{variable} names {file}, which is not there",
                 "NCCL goes on with what it sees itself: in a virtual machine that may be slower",
-                f"take it away{_where(machine, variable)}, or put that file there",
+                f"take it away{nccl.where(machine, variable)}, or put that file there",
             )
         numbers = re.findall(r'<gpu dev="(\d{1,3})"', machine.read(file) or "") if file else []
         count = max(map(int, numbers), default=-1) + 1
@@ -111,8 +103,33 @@ def _of_another_machine(machine: Machine) -> Finding | None:
                 "network",
                 f"{variable}={file} is of a machine with {count} GPUs, and here are {len(gpus)}",
                 "NCCL does not start (XML Import Channel: dev … not found)",
-                f"take it away{_where(machine, variable)}: NCCL looks for itself then",
+                f"take it away{nccl.where(machine, variable)}: NCCL looks for itself then",
             )
+    return None
+
+
+def _of_another_network(machine: Machine) -> Finding | None:
+    """A network of NCCL's that is not here, or a cloud's plugin that lacks its settings.
+
+    https://github.com/NVIDIA/nccl/issues/958
+    """
+    wanted = nccl.told(machine, "NCCL_NET")
+    ports = machine.names("/sys/class/infiniband")
+    if wanted in ("IB", "gIB", "FasTrak") and not ports:
+        return fail(
+            "network",
+            f"NCCL_NET={wanted}, and there is no such network here",
+            "NCCL does not start, on one machine either (No device found)",
+            f"unset NCCL_NET{nccl.where(machine, 'NCCL_NET')}, or NCCL_NET=Socket",
+        )
+    paths = machine.environ.get("LD_LIBRARY_PATH", "")
+    if "/gib/" in f"{paths}/" and not nccl.told(machine, "NCCL_TUNER_CONFIG_PATH"):
+        return warn(
+            "network",
+            "Google's gIB is in LD_LIBRARY_PATH, without NCCL_TUNER_CONFIG_PATH",
+            "its plugin ends NCCL as it starts, on one machine either",
+            "source its set_nccl_env.sh; or NCCL_TUNER_PLUGIN=none NCCL_NET_PLUGIN=none",
+        )
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import branches, kind, log, room
+from doctor import branches, kind, log, room, sealed
 from host import pci
 from host.machine import Machine
 
@@ -18,15 +18,6 @@ _FIRMWARE = r"(_kgspBootGspRm|GSP.*(fail|timeout|halt)|Xid.*: 1(19|20),)"
 _HOPPER = range(0x2340, 0x2350)  # with a Grace beside it: the open modules alone drive it
 _VERSION = "/proc/driver/nvidia/version"
 _LEGACY = r"supported through the NVIDIA (\d+)\S* Legacy"
-# A guest whose memory its host cannot read, by its devices.
-_SEALED = {"sev-guest", "tdx_guest"}
-_ONCE = (
-    "in confidential mode a GPU starts once: when the first program ends, the driver lets it go",
-    (
-        "restart this virtual machine, and before the first program: sudo systemctl enable --now"
-        " nvidia-persistenced (or nvidia-smi -pm 1)"
-    ),
-)
 _STARTS_NOT = r"RmInitAdapter failed|rm_init_adapter failed"
 _UNKNOWN = r"installed in this system is not supported by the\s+NVIDIA [\d.]+ driver release"
 # Sign, what is seen, why, and what helps; {card}: the address of one of the cards.
@@ -39,6 +30,18 @@ _LOG = (
             "power machine and box off (a restart may hang as well), and on with the box attached;"
             " the next time end first what uses it: sudo fuser -v /dev/nvidia*"
         ),
+    ),
+    (
+        r"libspdm expects LKCA but found stubs",
+        "the driver was built without the kernel's cryptography (LKCA)",
+        "in confidential mode it speaks to the card encrypted",
+        "a newer driver: those of then do not find it in kernels from 6.13 on",
+    ),
+    (
+        r"memmgrDeterminePageSize failed",
+        "the driver cannot use this kernel's pages, of 16 KiB",
+        "boards of ARM start such kernels",
+        "a kernel of 4 KiB pages (Raspberry Pi 5: kernel=kernel8.img in config.txt), and reboot",
     ),
     (r"{card}.*(Unable to|Refused to|can't) change power state", *log.ASLEEP),
     (
@@ -184,6 +187,19 @@ def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | No
     text = "\n".join(log.lines(machine) or [])
     # Sentences of the driver go on over several lines; the journal has a date and a host before.
     text = re.sub(r"[ \t]*\n(\s*\[[^]\n]*\] *|[^\n]*? kernel: |\s*)NVRM: +(?=[a-zA-Z])", " ", text)
+    known = _driver(machine, cards, text) or sealed.unreached(machine, text)
+    if known is not None:
+        return known
+    places = "|".join(re.escape(card.address) for card in cards) or "(?!)"
+    for sign, seen, why, fix in _LOG:
+        if re.search(sign.replace("{card}", f"({places})"), text, re.IGNORECASE):
+            once = sign == _STARTS_NOT and sealed.is_sealed(machine)
+            return (seen, *(sealed.ONCE if once else (why, _placed(machine, sign) or fix)))
+    return None
+
+
+def _driver(machine: Machine, cards: list[pci.Card], text: str) -> tuple[str, str, str] | None:
+    """What the log says of a driver that is none for the card."""
     if re.search(r"does not include the required GPU(\s+System Processor|\.)", text):
         return branches.without_gsp(machine, cards)
     if re.search(_UNKNOWN, text):
@@ -194,11 +210,6 @@ def logged(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str] | No
     told = re.search(r"requires use of the NVIDIA open kernel modules", text)
     if told or (re.search(_STARTS_NOT, text) and branches.wants_open(machine, cards)):
         return branches.closed(machine)
-    places = "|".join(re.escape(card.address) for card in cards) or "(?!)"
-    for sign, seen, why, fix in _LOG:
-        if re.search(sign.replace("{card}", f"({places})"), text, re.IGNORECASE):
-            sealed = sign == _STARTS_NOT and {*machine.names("/dev")} & _SEALED
-            return (seen, *(_ONCE if sealed else (why, _placed(machine, sign) or fix)))
     return None
 
 

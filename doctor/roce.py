@@ -4,22 +4,102 @@ from __future__ import annotations
 
 import re
 
-from host import limits
+from doctor import nccl
+from host import limits, nodes, nvidia
 from host.machine import Machine
 from host.text import whole
 
+_NET = "/sys/class/net"
 _FABRIC = "/sys/class/infiniband"
 _EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
 _V2 = "RoCE v2"
 
 
-def wrong(machine: Machine, device: str, path: str) -> tuple[str, str, str] | None:
+def wrong(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:
     """What keeps NCCL from connecting by a port: what is seen, why it matters, what helps.
 
     Args:
-        path: the port's folder.
+        up: the ports that are up, each with its device and its folder.
     """
-    return _other_address(machine, device, path) or _of_the_host(machine, device, path)
+    asked = nccl.told(machine, "NCCL_IB_HCA").lstrip("=")
+    words = [word.partition(":")[0] for word in asked.split(",") if word]
+    taken = [each for each in up if not words or asked[0] == "^" or each[0] in words]
+    for device, path in taken or up:
+        found = _other_address(machine, device, path) or _of_the_host(machine, device, path)
+        if found is not None:
+            return found
+    if not nodes.several(machine.environ):
+        return None
+    return _unlike(machine, up) or _half(machine, up, words) or _one_of_a_bond(machine, up)
+
+
+def _interface(machine: Machine, path: str) -> str:
+    """The interface that a port's addresses belong to; "" where that is not known."""
+    folder = f"{path}/gid_attrs/ndevs"
+    named = ((machine.read(f"{folder}/{n}") or "").strip() for n in machine.names(folder))
+    return next(filter(None, named), "")
+
+
+def _unlike(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """Ports of which one sends larger packets than another.
+
+    https://github.com/NVIDIA/nccl/issues/1524
+    """
+    names = {name for _, path in up if (name := _interface(machine, path))}
+    sizes = {name: whole(machine.read(f"{_NET}/{name}/mtu")) or 0 for name in sorted(names)}
+    least = min(sizes, key=lambda name: sizes[name], default="")
+    if not least or sizes[least] in (0, max(sizes.values())):
+        return None
+    return (
+        f"; {least} has an MTU of {sizes[least]}, another port {max(sizes.values())}",
+        "where two ports that speak to each other differ, NCCL ends (completion with error 12)",
+        (
+            f"sudo ip link set dev {least} mtu {max(sizes.values())}, as on all machines; for good,"
+            " in netplan or NetworkManager"
+        ),
+    )
+
+
+def _half(
+    machine: Machine, up: list[tuple[str, str]], words: list[str]
+) -> tuple[str, str, str] | None:
+    """DGX Spark's one plug is two cards, and NCCL is told of one of them.
+
+    https://github.com/NVIDIA/dgx-spark-playbooks/issues/102
+    """
+    spark = any("GB10" in gpu.name for gpu in nvidia.ask(machine)[1])
+    names = [device for device, _ in up]
+    pairs = [(n, n.replace("rocep", "roceP2p")) for n in names if n.startswith("rocep")]
+    alone = [b for a, b in pairs if b in names and words and (a in words) != (b in words)]
+    if not spark or not alone:
+        return None
+    return (
+        f"; NCCL_IB_HCA leaves {alone[0]} out, the other half of the same plug",
+        "half of what the cable carries is not used",
+        (
+            f"NCCL_IB_HCA={pairs[0][0]},{pairs[0][1]} NCCL_IB_MERGE_NICS=1, with an address on each"
+            " of the two"
+        ),
+    )
+
+
+def _one_of_a_bond(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """Two ports as one, of which a connection uses one.
+
+    https://github.com/NVIDIA/nccl/issues/1015
+    """
+    bonds = [device for device, _ in up if device.startswith("mlx5_bond")]
+    said = "".join(
+        machine.read(f"/proc/net/bonding/{n}") or "" for n in machine.names("/proc/net/bonding")
+    )
+    told = nccl.told(machine, "NCCL_IB_QPS_PER_CONNECTION")
+    if not bonds or told or "802.3ad" not in said:
+        return None
+    return (
+        f"; {bonds[0]} is two ports as one",
+        "a connection of NCCL uses one of them: half of the rate",
+        "NCCL_IB_QPS_PER_CONNECTION=4, on all machines",
+    )
 
 
 def _addresses(machine: Machine, path: str) -> dict[int, tuple[str, str]]:
@@ -39,7 +119,7 @@ def _other_address(machine: Machine, device: str, path: str) -> tuple[str, str, 
 
     https://github.com/NVIDIA/nccl/issues/769
     """
-    asked = whole(machine.environ.get("NCCL_IB_GID_INDEX"))
+    asked = whole(nccl.told(machine, "NCCL_IB_GID_INDEX"))
     known = _addresses(machine, path) if asked is not None else {}
     if asked is None or not known:
         return None
@@ -58,7 +138,8 @@ def _other_address(machine: Machine, device: str, path: str) -> tuple[str, str, 
     return (
         f"; NCCL_IB_GID_INDEX={asked} is {what} at {device}",
         "machines do not reach each other by it: ibv_modify_qp, Connection timed out",
-        "unset NCCL_IB_GID_INDEX: NCCL finds it itself"
+        f"unset NCCL_IB_GID_INDEX{nccl.where(machine, 'NCCL_IB_GID_INDEX')}: NCCL finds it itself"
+        " (from 2.21 on)"
         + (f"; or NCCL_IB_GID_INDEX={better}, of RoCE v2 and IPv4" if better is not None else ""),
     )
 

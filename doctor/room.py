@@ -10,12 +10,18 @@ from host.machine import Machine
 _HOST = (
     "on the machine that runs this one: VMware wants EFI firmware, pciPassthru.use64bitMMIO=TRUE"
     " and pciPassthru.64bitMMIOSizeGB, a power of two above the memory of all its GPUs; QEMU wants"
-    " OVMF, q35 and -fw_cfg opt/ovmf/X-PciMmio64Mb; or ask who runs it"
+    " OVMF, q35 and -fw_cfg opt/ovmf/X-PciMmio64Mb (LXD, Incus: raw.qemu); or ask who runs it"
 )
 # https://github.com/cloud-hypervisor/cloud-hypervisor/issues/4451
 _CLOUD_HYPERVISOR = (
     "on the machine that runs this one, a newer Cloud Hypervisor: old ones show the card's memory"
     " as not prefetchable, where the driver does not look; or QEMU"
+)
+# https://github.com/harvester/harvester/issues/8972
+_KUBEVIRT = (
+    "on the cluster that runs this one: cpu model host-passthrough with a firmware that places"
+    " large windows (Harvester 1.5.2, 1.6.0 or newer); else a sidecar that gives QEMU -fw_cfg"
+    " name=opt/ovmf/X-PciMmio64Mb,string=65536"
 )
 _APPLE = (
     "Apple's firmware gives an external card no large window: have its BAR1 made smaller before the"
@@ -27,6 +33,9 @@ _APPLE = (
 def of_guest(machine: Machine) -> str:
     """In a virtual machine: how its host hands out more."""
     made = machine.read("/sys/class/dmi/id/product_name") or ""
+    vendor = machine.read("/sys/class/dmi/id/sys_vendor") or ""
+    if "KubeVirt" in f"{made} {vendor}":
+        return _KUBEVIRT
     return _CLOUD_HYPERVISOR if "cloud-hypervisor" in made.lower() else _HOST
 
 

@@ -10,6 +10,10 @@ from host.machine import Machine
 _DENIED = re.compile(
     r'avc:\s+denied\s+\{ ([a-z_ ]+) \}.*(?:path|name)="(?:/dev/)?(nvidia[\w-]*)".*:container\w*_t:'
 )
+_OF_HOME = re.compile(
+    r"avc:\s+denied\s+\{.*scontext=\S*:container\w*_t:.*tcontext=\S*:(?:user_home|home_root|default)\w*_t"
+    r".*permissive=0"
+)
 _SWITCHES = ("container_use_devices", "container_use_xserver_devices")
 
 
@@ -31,6 +35,29 @@ def denied(machine: Machine) -> tuple[str, str] | None:
         + " (container-selinux 2.232 or newer)" * (needed == _SWITCHES[1])
         + "; or for one container: --security-opt label=disable",
     )
+
+
+def unshared(machine: Machine) -> tuple[str, str] | None:
+    """Files of a home that were mounted into a container, without a label for containers."""
+    if (machine.read("/sys/fs/selinux/enforce") or "").strip() != "1":
+        return None
+    audit = machine.run("ausearch", "-m", "avc").out.splitlines()
+    rows = [*(log.lines(machine) or []), *audit]
+    refused = [row for row in rows if _OF_HOME.search(row)]
+    name = re.search(r'(?:path|name)="([^"]{1,80})"', refused[-1]) if refused else None
+    if not refused:
+        return None
+    return (
+        f"SELinux denies containers what was mounted into them of a home{_named(name)}",
+        (
+            "mount it with a label: -v FOLDER:/data:z, and :Z where one container alone has it; or"
+            " for one container: --security-opt label=disable"
+        ),
+    )
+
+
+def _named(found: re.Match[str] | None) -> str:
+    return f": {found.group(1)}" if found else ""
 
 
 def _mislabelled(machine: Machine) -> tuple[str, str] | None:

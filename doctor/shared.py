@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+from doctor import log
 from doctor.finding import Finding, fail, warn
 from host import nvidia, visible
 from host.machine import Machine
 
+# https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358
+_IN_PIECES = r"NV_ERR_NO_MEMORY\] .*returned from _memdescAllocInternal"
 _LOADED, _SLOW = 80, 0.4  # per cent; of the most
 
 
@@ -23,6 +26,14 @@ def apart(machine: Machine) -> Finding | None:
             "the board is stuck in a state of low power",
             "shut down, take the power supply's plug out for minutes, and start: a reboot alone"
             " does not help",
+        )
+    if sharing and log.last(machine, _IN_PIECES):
+        return warn(
+            "GPU health",
+            f"{sharing[0].label}: the driver found no memory in one piece (kernel log)",
+            "after days the memory that it shares with the processor lies in small pieces: programs"
+            " fail or hang, though most of it is free",
+            "reboot; until then PYTORCH_ALLOC_CONF=expandable_segments:False",
         )
     if not re.search(r"^ *Addressing Mode *: *None *$", asked, re.MULTILINE):
         return None

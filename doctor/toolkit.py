@@ -53,7 +53,7 @@ def _toolkit(machine: Machine) -> Finding:
         looks = (cdi.denied, cdi.unread, cdi.stale, _denied, rootless.barred) if podman else ()
         wrong = next((found for look in looks if (found := look(machine))), None)
         unknown = cdi.unlisted(machine)
-        pods = clusters.pods(machine) or clusters.enroot(machine)
+        pods = clusters.pods(machine) or clusters.enroot(machine) or clusters.apptainer(machine)
         return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")
     way = docker.handover(machine)
     if way is None:
@@ -70,7 +70,10 @@ def _toolkit(machine: Machine) -> Finding:
 def _denied(machine: Machine) -> Finding | None:
     """SELinux keeps the GPUs from containers, of whatever engine."""
     why, fix = selinux.denied(machine) or ("", "")
-    return fail("toolkit", "containers may not use the GPUs", why, fix) if why else None
+    if why:
+        return fail("toolkit", "containers may not use the GPUs", why, fix)
+    why, fix = selinux.unshared(machine) or ("", "")
+    return warn("toolkit", "a container was refused files", why, fix) if why else None
 
 
 def _known_holes(machine: Machine, way: str) -> Finding:

@@ -6,7 +6,7 @@ import math
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits, nvidia
+from host import limits, nodes, nvidia
 from host.machine import Machine
 from host.text import whole
 
@@ -48,12 +48,13 @@ def examine(machine: Machine) -> Finding:
             "deep calls crash without a word",
             "ulimit -s 65536; docker run --ulimit stack=67108864",
         )
-    if files < 1024:
+    if files < 1024 or (files == 1024 and nodes.several(machine.environ)):
         return warn(
             "limits",
-            f"{files} open files",
-            "loader processes run out of them",
-            "ulimit -n 65536; docker run --ulimit nofile=65536",
+            f"{files:.0f} open files",
+            "NCCL between machines, and loader processes, run out of them: Too many open files",
+            "ulimit -n 65536, or $(ulimit -Hn); docker run --ulimit nofile=65536; for good"
+            " LimitNOFILE= of containerd, slurmd or whatever starts it",
         )
     few = _little_space(machine, text) or _few_threads(machine, text) or _no_files(machine)
     if few is not None:

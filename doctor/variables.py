@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, wsl
+from doctor import kind, nccl, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import nvidia, visible
 from host.machine import Machine
@@ -69,6 +69,7 @@ def examine(machine: Machine) -> Finding:
         _cut_short(machine)
         or _other_order(machine)
         or _by_memory(machine)
+        or _algorithm(machine)
         or ok(_NAME, "none that slows it down or hides a GPU")
     )
 
@@ -119,17 +120,34 @@ def _by_memory(machine: Machine) -> Finding | None:
     told = [
         name
         for name, value in (("NCCL_P2P_LEVEL", "LOC"), ("NCCL_P2P_DISABLE", "1"))
-        if machine.environ.get(name) == value
+        if nccl.told(machine, name) == value
     ]
     several = len(visible.seen(machine)) > 1
     if not told or not several or "Link 0" not in machine.run("nvidia-smi", "nvlink", "-s").out:
         return None
     return warn(
         _NAME,
-        f"{told[0]}={machine.environ[told[0]]}, and the GPUs have NVLink",
+        f"{told[0]}={nccl.told(machine, told[0])}, and the GPUs have NVLink",
         "NCCL goes through the machine's memory in its place, which is many times slower",
-        f"unset {told[0]}, unless what it was set for is not mended",
+        f"unset {told[0]}{nccl.where(machine, told[0])}, unless what it was set for is not mended",
     )
+
+
+def _algorithm(machine: Machine) -> Finding | None:
+    """NCCL is told one algorithm or protocol, which not every operation has.
+
+    https://github.com/pytorch/pytorch/pull/163063
+    """
+    for name, whole_set in (("NCCL_ALGO", "ring"), ("NCCL_PROTO", "simple")):
+        value = nccl.told(machine, name)
+        if value and value[0] != "^" and whole_set not in value.lower().split(";")[0].split(","):
+            return warn(
+                _NAME,
+                f"{name}={value}{nccl.where(machine, name)}",
+                "operations that do not have it end: no algorithm/protocol available for function",
+                f"unset {name}; or add {whole_set} to it",
+            )
+    return None
 
 
 def _other_order(machine: Machine) -> Finding | None:

@@ -81,6 +81,14 @@ def _stopped(machine: Machine) -> HostError:
             else ""
         )
         said = machine.run("journalctl", "-u", "docker", "-n", "50", "-q", "--no-pager").out
+        if re.search(r"iptables table .raw'", said):
+            return HostError(
+                "no Docker engine answers: this kernel has no table `raw` of iptables, for which"
+                " Docker asks from 28 on",
+                "`sudo systemctl edit docker`: [Service]"
+                " Environment=DOCKER_INSECURE_NO_IPTABLES_RAW=1 (28.0.2 or newer),"
+                f" `sudo systemctl restart docker`; or docker-ce 27.5; {LOCAL}",
+            )
         if re.search(r"ip_tables not found|can't initialize iptables table", said):
             return HostError(
                 "no Docker engine answers: this kernel has no ip_tables, for which the old iptables"

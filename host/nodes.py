@@ -63,6 +63,18 @@ class Nodes:
         return f"{host}:{self.port}"
 
 
+def several(environ: Mapping[str, str]) -> bool:
+    """Whether several machines train together, as far as variables of any launcher say so."""
+    count = environ.get("NODES") or environ.get("PET_NNODES")
+    count = count or environ.get("SLURM_JOB_NUM_NODES", "")
+    if count:
+        return count != "1"
+    # Clusters set MASTER_ADDR for reasons of their own.
+    ranked = environ.get("RANK") or environ.get("NODE_RANK")
+    elsewhere = environ.get("MASTER_ADDR", "") not in ("", "localhost", "127.0.0.1", "::1")
+    return bool(ranked) and elsewhere and environ.get("WORLD_SIZE") != "1"
+
+
 def told(environ: Mapping[str, str]) -> Nodes | None:
     """The machines that `environ` speaks of; None where it is about this one alone.
 

@@ -1,0 +1,126 @@
+"""Ports of InfiniBand and its like: whether their links hold, and are as fast as each other."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import log
+from host import nvidia
+from host.machine import Machine
+from host.text import number, whole
+
+_FABRIC = "/sys/class/infiniband"
+_FLAPS = 20  # times, of one that is up
+_FELL = 2  # times that a link may have gone down, by hands
+
+
+def failing(
+    machine: Machine, there: list[tuple[str, str]], up: list[tuple[str, str]]
+) -> tuple[str, str, str] | None:
+    """What is wrong with a port: what is seen, why it matters, what helps.
+
+    Args:
+        there: all ports, each with its device and its folder.
+        up: those that are up.
+    """
+    return (
+        _falling(machine, there, up)
+        or _slower(machine, up)
+        or _worn(machine, up)
+        or _hungry(machine)
+    )
+
+
+def _falling(
+    machine: Machine, ports: list[tuple[str, str]], up: list[tuple[str, str]]
+) -> tuple[str, str, str] | None:
+    """A port that is down, and whose link came and went."""
+    for device, path in ports:
+        times = whole(machine.read(f"{path}/counters/link_downed")) or 0
+        if (device, path) not in up and times > _FELL:
+            return (
+                f"; {device} went down {times} times, and is down",
+                "NCCL over several machines hangs or ends (Got async event: port error)",
+                (
+                    f"another cable or port of the switch (ibstat {device}), a rented machine: take"
+                    f" another; until then NCCL_IB_HCA=^{device}"
+                ),
+            )
+    return None
+
+
+def _worn(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """A port that is up now, and came and went; a module that is too hot; half of its lanes."""
+    for device, path in up:
+        times = whole(machine.read(f"{path}/counters/link_downed")) or 0
+        if times >= _FLAPS:
+            return (
+                f"; {device} went down {times} times, and is up just now",
+                "NCCL over several machines ends when it goes again",
+                (
+                    f"another cable or port of the switch (ibstat {device}); until then"
+                    f" NCCL_IB_HCA=^{device}"
+                ),
+            )
+    if log.last(machine, r"mlx\d_core .*High Temperature"):
+        return (
+            "; the module of a cable is too hot (kernel log: High Temperature)",
+            "its link goes down, or will",
+            "sudo mlxlink -d DEVICE -m says which; see to its cooling, or take another module",
+        )
+    row = log.last(machine, r"mlx\d_core .* limited by .* x\d+ link at .*capable of") or ""
+    slow = re.search(
+        r"mlx\d_core (\S+): ([\d.]{1,9}) Gb/s avail.* limited by (.* x\d+ link).* (x\d+) link", row
+    )
+    rates = [number(machine.read(f"{path}/rate")) or 0.0 for _, path in up]
+    fastest = max(rates, default=0.0)
+    if slow is None or (number(slow.group(2)) or 0.0) >= fastest:
+        return None
+    return (
+        f"; the card at {slow.group(1)} has a {slow.group(3)}, and could have {slow.group(4)}",
+        "it carries less than its port could, and all machines wait for it",
+        "reboot; if it stays, seat the card again, or another slot",
+    )
+
+
+def _slower(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """A port that is slower than one of the same board, or whose cable has one lane of four."""
+    best: dict[str, float] = {}
+    ports = []
+    for device, path in up:
+        board = machine.read(f"{_FABRIC}/{device}/board_id") or device
+        said = machine.read(f"{path}/rate") or ""
+        rate = number(said)
+        if rate is not None:
+            best[board] = max(rate, best.get(board, 0.0))
+            ports.append((device, path.rsplit("/", 1)[1], board, rate, "(1X" in said))
+    for device, port, board, rate, single in ports:
+        if rate < best[board] or single:
+            beside = (
+                f"{rate:g} of {best[board]:g} Gb/s"
+                if rate < best[board]
+                else f"{rate:g} Gb/s over one lane"
+            )
+            return (
+                f"; {device} port {port}: {beside}",
+                "all machines wait for the slowest of their links",
+                (
+                    f"ibstat {device}; clean or change that cable, look at the switch's port;"
+                    f" sudo mlxlink -d {device} -p {port}   # says why"
+                ),
+            )
+    return None
+
+
+def _hungry(machine: Machine) -> tuple[str, str, str] | None:
+    """A card whose slot gives it too little power, says its driver."""
+    row = log.last(machine, r"mlx5_core \S+: .*insufficient power on the PCIe slot")
+    told = re.search(r"mlx5_core (\S+): .*slot \((\d+) ?W\)", row or "")
+    spark = any("GB10" in gpu.name for gpu in nvidia.ask(machine)[1])  # says so, and is well
+    if told is None or spark:
+        return None
+    return (
+        f"; {told.group(1)}: its slot gives it {told.group(2)} W, which is too little",
+        "the link may fail under load",
+        "have the machine serviced: power of that slot, or seat the card in another one",
+    )
