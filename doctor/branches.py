@@ -10,10 +10,12 @@ _VOLTA = range(0x1D81, 0x1DF7)
 _LAST = "580"  # the branch that is the last for Maxwell, Pascal and Volta
 _OF_BRANCH = {
     "nixos": "hardware.nvidia.package = config.boot.kernelPackages.nvidiaPackages.legacy_{0};",
+    "rhel": "sudo dnf module reset nvidia-driver && sudo dnf module install nvidia-driver:{0}-dkms",
+    **dict.fromkeys(("amzn", "debian"), "install a driver of branch {0}, of NVIDIA's repository"),
     "fedora": "sudo dnf remove 'xorg-x11-drv-nvidia*' 'akmod-nvidia*'; sudo dnf install"
     " akmod-nvidia-{0}xx xorg-x11-drv-nvidia-{0}xx-cuda, and reboot   # of RPM Fusion",
     "arch": "install nvidia-{0}xx-dkms and nvidia-{0}xx-utils (AUR), and reboot",
-    **dict.fromkeys(("ubuntu", "debian"), "sudo apt-get install nvidia-driver-{0}"),
+    "ubuntu": "sudo apt-get install nvidia-driver-{0}",
 }
 _OPEN = {
     "ubuntu": "sudo apt-get install nvidia-driver-{0}-open",
@@ -41,7 +43,8 @@ def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, s
     seen = f"the installed driver no longer knows this card, branch {branch} does (see dmesg)"
     if branch == _LAST:
         usual = f"install your distribution's driver of branch {branch}"
-        fix = distribution.of(machine, _OF_BRANCH, usual).format(branch)
+        image = machine.exists("/run/ostree-booted")
+        fix = usual if image else distribution.of(machine, _OF_BRANCH, usual).format(branch)
         if not any(card.device in _VOLTA for card in cards):
             fix += (
                 "; a PyTorch for CUDA 12.6 computes on it then (2.14 is the last), make train's own"

@@ -10,11 +10,6 @@ from host import limits
 from host.machine import Machine
 
 _LEFT = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
-_SUID = (
-    "/usr/libexec/apptainer/bin/starter-suid",
-    "/usr/lib/x86_64-linux-gnu/apptainer/bin/starter-suid",
-    "/usr/local/libexec/apptainer/bin/starter-suid",
-)
 TRIPS = (1, 17, 7)
 """A release of the toolkit: https://github.com/NVIDIA/nvidia-container-toolkit/issues/1093"""
 _NAMESPACES = (
@@ -125,7 +120,13 @@ def enroot(machine: Machine) -> Finding | None:
 
 def apptainer(machine: Machine) -> Finding | None:
     """Containers of Apptainer start for whoever is not root."""
-    if not machine.has("apptainer") or any(map(machine.exists, _SUID)):
+    if not machine.has("apptainer"):
+        return None
+    # One that starts as root needs no namespaces of the user's.
+    place = re.search(r"^LIBEXECDIR=(\S+)", machine.run("apptainer", "buildcfg").out, re.MULTILINE)
+    prefix = (machine.place("apptainer") or "/usr/bin/apptainer").rpartition("/bin/")[0]
+    folder = place.group(1) if place else f"{prefix}/libexec"
+    if machine.exists(f"{folder}/apptainer/bin/starter-suid"):
         return None
     return _without_profile(machine, "apptainer") or without_namespaces(machine)
 

@@ -50,8 +50,9 @@ def _other_release(machine: Machine, version: str, beside: str) -> tuple[str, st
         release, number = int(own.group(1)), int(found.group(2))
         fits = number == (release + _VISION if major == "0" else release)
         known = major == "0" or release <= _AUDIO
-        built = own.group(2), found.group(3)
-        if (fits or not known) and (None in built or built[0] == built[1]):
+        # cu128 and cu126 go together; torchaudio up to 2.8 compares no more than that, either.
+        built = {(tag or "")[:4] for tag in (own.group(2), found.group(3))} - {""}
+        if (fits or not known) and len(built) < 2:
             continue
         return (
             f"has {name} {found.group(1)} beside it, which is not made for it",
@@ -69,6 +70,10 @@ def _compiler(machine: Machine, beside: str, gpus: list[Gpu]) -> tuple[str, str,
     https://github.com/triton-lang/triton/issues/8539
     """
     new = any(gpu.capability == _SPARK for gpu in gpus)
+    text = machine.read(f"{beside}/triton/__init__.py") or ""
+    release = re.search(r"__version__ = ['\"](\d+)\.(\d+)", text)
+    if release and (int(release.group(1)), int(release.group(2))) >= (3, 6):
+        return None
     names = machine.names(f"{beside}/{_COMPILER}")
     chosen = machine.environ.get("TRITON_PTXAS_PATH")
     if not new or chosen or "ptxas" not in names or "ptxas-blackwell" in names:
@@ -76,8 +81,14 @@ def _compiler(machine: Machine, beside: str, gpus: list[Gpu]) -> tuple[str, str,
     return (
         "has a Triton whose ptxas does not know this GPU (sm_121a)",
         "torch.compile, and what else uses Triton, fails: not defined for option 'gpu-name'",
-        "export TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas   # of CUDA 13; or Triton 3.7 or newer",
+        "export TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas   # of CUDA 13; or Triton 3.6 or newer",
     )
+
+
+def uncompiled(machine: Machine) -> str:
+    """What torch.compile lacks, as a note: most trainings do without it."""
+    compilers = ("cc", "gcc", "clang", machine.environ.get("CC") or "cc")
+    return "" if any(map(machine.has, compilers)) else "; torch.compile finds no C compiler"
 
 
 def index_for_the_cpu(machine: Machine) -> str | None:

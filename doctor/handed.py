@@ -137,7 +137,7 @@ def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:
             f"{NO_CGROUPS}=false && sudo systemctl restart docker",
         )
     if "insufficient permissions" in said.lower():
-        return selinux.denied(machine) or _refused(machine)
+        return selinux.denied(machine) or _for_a_group(machine) or _refused(machine)
     by_hook = "invoking the NVIDIA Container Runtime Hook directly" in said
     if by_hook and not kind.is_jetson(machine):
         return (
@@ -145,6 +145,31 @@ def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:
             "sudo nvidia-ctk config --in-place --set nvidia-container-runtime.mode=auto",
         )
     return cdi.too_new(machine) if "CDI" in said else None
+
+
+def _for_a_group(machine: Machine) -> tuple[str, str] | None:
+    """The driver is told to make its devices for a group, in which the toolkit is not.
+
+    https://github.com/NVIDIA/libnvidia-container/issues/37
+    """
+    said = machine.read("/proc/driver/nvidia/params") or ""
+    mode = re.search(r"^DeviceFileMode: (\d{1,4})$", said, re.MULTILINE)
+    if mode is None or int(mode.group(1)) & 0o006 == 0o006:
+        return None
+    folder = "/etc/modprobe.d"
+    texts = {name: machine.read(f"{folder}/{name}") or "" for name in machine.names(folder)}
+    file = next((n for n, text in texts.items() if re.search("NVreg_DeviceFile", text)), "…")
+    return (
+        (
+            f"the driver makes /dev/nvidia* for a group alone ({folder}/{file}), and the toolkit"
+            " asks as somebody else"
+        ),
+        (
+            f"sudo rm {folder}/{file} where nobody needs it any more (VirtualGL: vglserver_config"
+            f" undoes it); sudo {distribution.initramfs(machine)}; sudo reboot; or sudo nvidia-ctk"
+            " config --in-place --set nvidia-container-cli.user=root:THAT_GROUP"
+        ),
+    )
 
 
 def _refused(machine: Machine) -> tuple[str, str] | None:

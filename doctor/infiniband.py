@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import nccl, peermem, ports, roce
+from doctor import distribution, nccl, peermem, ports, roce
 from doctor.finding import Finding, ok, skip, warn
 from host import limits, nodes
 from host.machine import Machine
@@ -12,6 +12,10 @@ from host.machine import Machine
 _FABRIC = "/sys/class/infiniband"
 _ACTIVE = "ACTIVE"
 _VERBS = "libibverbs.so.1"
+_PROVIDERS = {
+    **dict.fromkeys(("fedora", "rhel"), "sudo dnf install libibverbs"),
+    "suse": "sudo zypper install libmlx5-1",
+}
 _LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -22,7 +26,7 @@ _LIBRARIES = (
 
 
 def fabric(machine: Machine) -> Finding:
-    """InfiniBand, RoCE or EFA: its there are up, and NCCL can use it.
+    """InfiniBand, RoCE or EFA: its ports are up, and NCCL can use it.
 
     https://docs.kernel.org/admin-guide/abi-stable.html (infiniband), and NCCL's own
     `Failed to open libibverbs.so[.1]` (https://github.com/NVIDIA/nccl/issues/1410).
@@ -87,6 +91,8 @@ def _without_ports(machine: Machine) -> Finding | None:
         name
         for name in machine.names(bus)
         if (machine.read(f"{bus}/{name}/class") or "").startswith("0x0207")
+        and (machine.read(f"{bus}/{name}/vendor") or "0x15b3") == "0x15b3"
+        and "vfio" not in machine.real(f"{bus}/{name}/driver")
     )
     card = next(of_its_class, None)
     if card is None:
@@ -169,7 +175,7 @@ def _without_provider(machine: Machine) -> tuple[str, str, str] | None:
     return (
         "; libibverbs has no driver for these cards (libmlx5)",
         "NCCL talks over TCP, many times slower",
-        "sudo apt-get install ibverbs-providers",
+        distribution.of(machine, _PROVIDERS, "sudo apt-get install ibverbs-providers"),
     )
 
 

@@ -68,7 +68,8 @@ def held_back(machine: Machine) -> Finding | None:
 
 def is_mobile(machine: Machine, gpu: nvidia.Gpu) -> bool:
     """Whether it is a laptop's, whose power the firmware decides."""
-    return kind.is_laptop(machine) or re.search("Laptop|Max-Q|Mobile", gpu.name) is not None
+    named = re.search(r"Laptop|Max-Q(?! Workstation)|Mobile", gpu.name)
+    return kind.is_laptop(machine) or named is not None
 
 
 def _kept_low(machine: Machine) -> str | None:

@@ -13,6 +13,9 @@ from doctor.xids import MEANING
 from host import kernel, nvidia
 from host.machine import Machine
 
+_SM = re.compile(r"GPC \d+, TPC \d+, SM \d+")
+_PID = re.compile(r"pid=\d+")
+_BUSY = 90  # per cent
 _ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager"))
 _LOST, _ASKED = 79, 154
 _IN_USE = "; where it says in use, end that first: a screen, nvidia-persistenced, DCGM"
@@ -88,7 +91,8 @@ def errors(machine: Machine) -> Finding:
         count = len(found)
         seen = f"{count} Xids, all of programs" if count else "no GPU has failed"
         seen += faults.slept(machine, said)
-        other = _paged(machine, found) or _of_one(found) or _timed_out(machine, found)
+        other = _paged(machine, found) or _of_one(found) or _of_one_sm(machine, found)
+        other = other or _timed_out(machine, found)
         other = other or surroundings.found(machine, said)
         return other or ok("kernel log", seen)
     # The cause comes before what the driver then asks for.
@@ -131,6 +135,35 @@ def _paged(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
         f" {major} and a kernel with pages of 64 KiB",
         "such drivers lose what is larger than 4 GiB there: programs end, and are not to blame",
         "install driver 580, or boot a kernel with pages of 4 KiB",
+    )
+
+
+def _of_one_sm(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
+    """Programs end in one and the same part of one GPU, which is busy without any.
+
+    https://github.com/pytorch/pytorch/issues/51382
+    """
+    told = [(x.group(1), x.group(3)) for x in found if x.group(2) == "13"]
+    parts = [(place, _SM.search(text), _PID.search(text)) for place, text in told]
+    where = {(place, sm.group()) for place, sm, _ in parts if sm}
+    programs = {pid.group() for _, _, pid in parts if pid}
+    if len(where) != 1 or len(programs) < 2 or not all(sm for _, sm, _ in parts):
+        return None
+    place, part = next(iter(where))
+    gpus = [gpu for gpu in nvidia.ask(machine)[1] if gpu.place.startswith(place.lower())]
+    idle = gpus and not any(app.uuid == gpus[0].text("uuid") for app in nvidia.apps(machine))
+    if not idle:
+        return None
+    busy = {gpu.index: gpu.number("utilization.gpu") for gpu in nvidia.health(machine)}
+    if (busy.get(gpus[0].index) or 0) < _BUSY:
+        return None
+    return warn(
+        "kernel log",
+        f"Xid 13 of GPU {place} alone, {len(told)} times, at {part}, and it is busy without a"
+        " program",
+        "that part of it fails: programs end there that run on other GPUs",
+        "run it on another GPU to compare; have this one replaced; until then hide it with"
+        " CUDA_VISIBLE_DEVICES",
     )
 
 

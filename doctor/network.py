@@ -41,7 +41,7 @@ def interfaces(machine: Machine) -> Finding:
             )
     ports = machine.names("/sys/class/infiniband")
     asked = nccl.told(machine, "NCCL_IB_HCA")
-    if asked and ports and not _ports(asked, ports):
+    if asked and ports and not nccl.adapters(machine, ports):
         return fail(
             "network",
             f"NCCL_IB_HCA={asked} names no port; there are {', '.join(ports)}",
@@ -58,14 +58,6 @@ def interfaces(machine: Machine) -> Finding:
             speed = whole(machine.read(f"{_NET}/{name}/speed")) or -1  # Mbit/s; -1: not known
             found.append(f"{name} {speed / 1000:g} Gbit/s" if speed > 0 else name)
     return ok("network", ", ".join(found)) if found else skip("network", "no interface is up")
-
-
-def _ports(asked: str, ports: list[str]) -> bool:
-    """Whether NCCL_IB_HCA leaves any: `=` is for whole names, `^` for all but these."""
-    words = [word.partition(":")[0] for word in asked.lstrip("^=").split(",") if word]
-    whole_names = asked.lstrip("^").startswith("=")
-    named = [p for p in ports if any(p == w if whole_names else p.startswith(w) for w in words)]
-    return len(named) < len(ports) if asked.startswith("^") else bool(named)
 
 
 def _without_names(machine: Machine) -> Finding | None:
@@ -115,7 +107,7 @@ def _of_another_network(machine: Machine) -> Finding | None:
     """
     wanted = nccl.told(machine, "NCCL_NET")
     ports = machine.names("/sys/class/infiniband")
-    if wanted in ("IB", "gIB", "FasTrak") and not ports:
+    if wanted in ("IB", "gIB") and not ports:
         return fail(
             "network",
             f"NCCL_NET={wanted}, and there is no such network here",
@@ -123,7 +115,9 @@ def _of_another_network(machine: Machine) -> Finding | None:
             f"unset NCCL_NET{nccl.where(machine, 'NCCL_NET')}, or NCCL_NET=Socket",
         )
     paths = machine.environ.get("LD_LIBRARY_PATH", "")
-    if "/gib/" in f"{paths}/" and not nccl.told(machine, "NCCL_TUNER_CONFIG_PATH"):
+    set_up = nccl.told(machine, "NCCL_TUNER_CONFIG_PATH")
+    off = nccl.told(machine, "NCCL_TUNER_PLUGIN") == "none"
+    if "/usr/local/gib/" in f"{paths}/" and not set_up and not off:
         return warn(
             "network",
             "Google's gIB is in LD_LIBRARY_PATH, without NCCL_TUNER_CONFIG_PATH",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 from doctor import nccl
-from doctor.finding import Finding, fail, warn
+from doctor.finding import Finding, warn
 from host import limits, nodes
 from host.machine import Machine
 from host.text import whole
 
 _NET = "/sys/class/net"
 _BRIDGE = re.compile(r"^172\.17\.")  # Docker's own, unless it is told another
+_OF_A_LAUNCHER = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 _LISTENS = "0A"
 _FIREWALLS = ("ufw", "firewalld")
 _CHOOSE = "name the one that reaches the others: NCCL_SOCKET_IFNAME={0} GLOO_SOCKET_IFNAME={0}"
@@ -43,10 +44,12 @@ def _on_a_bridge(machine: Machine, addresses: dict[str, str]) -> Finding | None:
 
     https://github.com/NVIDIA/nccl/issues/929
     """
-    inside = limits.in_container(machine.root)
-    if not inside or not addresses or not all(map(_BRIDGE.match, addresses.values())):
+    # A cluster may give its pods that network, and route it.
+    if not limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ:
         return None
-    return fail(
+    if not addresses or not all(map(_BRIDGE.match, addresses.values())):
+        return None
+    return warn(
         "network",
         f"this container has only {' and '.join(addresses.values())}, of Docker's bridge",
         "other machines do not reach it: processes wait for each other, and NCCL ends",
@@ -59,7 +62,7 @@ def _taken(machine: Machine) -> Finding | None:
     environ = machine.environ
     rank = environ.get("NODE_RANK") or environ.get("RANK")
     port = whole(environ.get("MASTER_PORT")) or nodes.PORT
-    if rank != "0":
+    if rank != "0" or any(name in environ for name in _OF_A_LAUNCHER):  # then it listens itself
         return None
     rows = [
         row.split()
@@ -78,29 +81,27 @@ def _taken(machine: Machine) -> Finding | None:
 
 
 def _another_interface(machine: Machine, addresses: dict[str, str]) -> Finding | None:
-    """NCCL may choose an interface that no other machine reaches.
+    """NCCL would choose an interface that no other machine reaches: the first one, unless there is
+    InfiniBand.
 
-    https://github.com/NVIDIA/nccl/issues/913, https://github.com/NVIDIA/nccl/issues/529
+    https://github.com/NVIDIA/nccl/issues/913
     """
-    if nccl.told(machine, "NCCL_SOCKET_IFNAME"):
+    if nccl.told(machine, "NCCL_SOCKET_IFNAME") or any(name.startswith("ib") for name in addresses):
         return None
-    astray = [
-        f"{name} ({address})"
-        for name, address in addresses.items()
-        if address.startswith("169.254.")  # a management controller's, of this link alone
+    up = [
+        name
+        for name in addresses
+        if machine.read(f"{_NET}/{name}/operstate") != "down" and not name.startswith("docker")
     ]
-    names = [name for name in machine.names(_NET) if name.startswith(("veth", "ip6tnl"))]
-    up = [n for n in names if (machine.read(f"{_NET}/{n}/operstate") or "") in ("up", "unknown")]
-    astray += [
-        name for name in up if name.startswith("ip6tnl") or limits.in_container(machine.root)
-    ]
-    if not astray:
+    first = up[0] if up else ""
+    # Of this link alone, as a management controller's; or of a container's own pair.
+    if not addresses.get(first, "").startswith("169.254.") and not first.startswith("veth"):
         return None
-    good = next((n for n in addresses if machine.exists(f"{_NET}/{n}/device")), "eth0")
+    good = next((name for name in up[1:] if machine.exists(f"{_NET}/{name}/device")), "eth0")
     return warn(
         "network",
-        f"NCCL may take {astray[0]}, which other machines do not reach",
-        "it takes the first interface that is up: Connection refused, timed out, or it hangs",
+        f"NCCL takes {first} ({addresses[first]}), which other machines do not reach",
+        "it is the first interface that is up: Connection refused, timed out, or it hangs",
         _CHOOSE.format(good),
     )
 
@@ -109,14 +110,9 @@ def _walled(machine: Machine) -> Finding | None:
     """A firewall is on, and NCCL's ports are any."""
     if limits.in_container(machine.root):
         return None
-    on = next(
-        (n for n in _FIREWALLS if machine.run("systemctl", "is-active", n).out.strip() == "active"),
-        None,
-    )
-    # ufw's service is active where ufw itself is switched off.
-    if on is None or (
-        on == "ufw" and "ENABLED=yes" not in (machine.read("/etc/ufw/ufw.conf") or "")
-    ):
+    ours = machine.run("systemctl", "is-active", *_FIREWALLS).out.split()
+    on = next((name for name, said in zip(_FIREWALLS, ours) if said == "active"), None)
+    if on is None or _lets_in(machine, on):
         return None
     open_up = {
         "ufw": "sudo ufw allow from NETWORK/24",
@@ -132,12 +128,27 @@ def _walled(machine: Machine) -> Finding | None:
     )
 
 
+def _lets_in(machine: Machine, firewall: str) -> bool:
+    """Whether it is switched off, lets everything in, or some network."""
+    if firewall == "ufw":  # its service runs all the same where it is off
+        off = "ENABLED=yes" not in (machine.read("/etc/ufw/ufw.conf") or "")
+        told = machine.read("/etc/default/ufw") or ""
+        rules = machine.read("/etc/ufw/user.rules") or ""  # root's alone to read
+        some = re.search(r"(?m)^-A ufw-user-input -s \S+ -j ACCEPT", rules) is not None
+        return off or some or 'DEFAULT_INPUT_POLICY="ACCEPT"' in told
+    told = machine.read("/etc/firewalld/firewalld.conf") or ""
+    zone = machine.read("/etc/firewalld/zones/trusted.xml") or ""
+    named = "<source" in zone or "<interface" in zone
+    return named or re.search("(?m)^DefaultZone=trusted", told) is not None
+
+
 def _loopback(machine: Machine) -> Finding | None:
     """This machine's name means itself alone, and gloo tells the others that address.
 
-    make train with NODES names an interface, and does not ask for the name.
+    make train names an interface, and does not ask for the name.
     """
-    if machine.environ.get("GLOO_SOCKET_IFNAME") or machine.environ.get("NODES"):
+    told = ("GLOO_SOCKET_IFNAME", "NODES", "SLURM_JOB_ID")
+    if any(machine.environ.get(name) for name in told):
         return None
     name = (machine.read("/proc/sys/kernel/hostname") or "").strip()
     row = machine.run("getent", "hosts", name).out if name else ""

@@ -69,7 +69,8 @@ def other(machine: Machine) -> Finding:
     if unfit is None and beside is not None:
         return warn(name, f"python's, {version}, {beside[0]}", *beside[1:])
     if unfit is None:
-        return _mixed(machine, built, version) or ok(name, f"{version} for CUDA {of}")
+        note = companions.uncompiled(machine)
+        return _mixed(machine, built, version) or ok(name, f"{version} for CUDA {of}{note}")
     return warn(
         name,
         f"python's, {version}, {unfit}",

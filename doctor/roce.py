@@ -21,16 +21,15 @@ def wrong(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] |
     Args:
         up: the ports that are up, each with its device and its folder.
     """
-    asked = nccl.told(machine, "NCCL_IB_HCA").lstrip("=")
-    words = [word.partition(":")[0] for word in asked.split(",") if word]
-    taken = [each for each in up if not words or asked[0] == "^" or each[0] in words]
-    for device, path in taken or up:
+    left = nccl.adapters(machine, [device for device, _ in up])
+    taken = [each for each in up if each[0] in left]
+    for device, path in taken:
         found = _other_address(machine, device, path) or _of_the_host(machine, device, path)
         if found is not None:
             return found
     if not nodes.several(machine.environ):
         return None
-    return _unlike(machine, up) or _half(machine, up, words) or _one_of_a_bond(machine, up)
+    return _unlike(machine, taken) or _half(machine, up, left) or _one_of_a_bond(machine, taken)
 
 
 def _interface(machine: Machine, path: str) -> str:
@@ -40,15 +39,16 @@ def _interface(machine: Machine, path: str) -> str:
     return next(filter(None, named), "")
 
 
-def _unlike(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:
-    """Ports of which one sends larger packets than another.
+def _unlike(machine: Machine, taken: list[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """Ports, of one rate, of which one sends larger packets than another.
 
     https://github.com/NVIDIA/nccl/issues/1524
     """
-    names = {name for _, path in up if (name := _interface(machine, path))}
+    names = {name for _, path in taken if (name := _interface(machine, path))}
+    rates = {machine.read(f"{path}/rate") for _, path in taken}
     sizes = {name: whole(machine.read(f"{_NET}/{name}/mtu")) or 0 for name in sorted(names)}
     least = min(sizes, key=lambda name: sizes[name], default="")
-    if not least or sizes[least] in (0, max(sizes.values())):
+    if len(rates) > 1 or not least or sizes[least] in (0, max(sizes.values())):
         return None
     return (
         f"; {least} has an MTU of {sizes[least]}, another port {max(sizes.values())}",
@@ -61,7 +61,7 @@ def _unlike(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str]
 
 
 def _half(
-    machine: Machine, up: list[tuple[str, str]], words: list[str]
+    machine: Machine, up: list[tuple[str, str]], left: list[str]
 ) -> tuple[str, str, str] | None:
     """DGX Spark's one plug is two cards, and NCCL is told of one of them.
 
@@ -70,30 +70,29 @@ def _half(
     spark = any("GB10" in gpu.name for gpu in nvidia.ask(machine)[1])
     names = [device for device, _ in up]
     pairs = [(n, n.replace("rocep", "roceP2p")) for n in names if n.startswith("rocep")]
-    alone = [b for a, b in pairs if b in names and words and (a in words) != (b in words)]
+    alone = [(a, b) for a, b in pairs if b in names and (a in left) != (b in left)]
     if not spark or not alone:
         return None
+    first, second = alone[0]
     return (
-        f"; NCCL_IB_HCA leaves {alone[0]} out, the other half of the same plug",
+        f"; NCCL_IB_HCA leaves {second if first in left else first} out, half of a plug",
         "half of what the cable carries is not used",
-        (
-            f"NCCL_IB_HCA={pairs[0][0]},{pairs[0][1]} NCCL_IB_MERGE_NICS=1, with an address on each"
-            " of the two"
-        ),
+        f"NCCL_IB_HCA={first},{second} NCCL_IB_MERGE_NICS=1, with an address on each of the two",
     )
 
 
-def _one_of_a_bond(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:
+def _one_of_a_bond(machine: Machine, taken: list[tuple[str, str]]) -> tuple[str, str, str] | None:
     """Two ports as one, of which a connection uses one.
 
     https://github.com/NVIDIA/nccl/issues/1015
     """
-    bonds = [device for device, _ in up if device.startswith("mlx5_bond")]
-    said = "".join(
-        machine.read(f"/proc/net/bonding/{n}") or "" for n in machine.names("/proc/net/bonding")
-    )
+    bonds = [
+        device
+        for device, path in taken
+        if "802.3ad" in (machine.read(f"/proc/net/bonding/{_interface(machine, path)}") or "")
+    ]
     told = nccl.told(machine, "NCCL_IB_QPS_PER_CONNECTION")
-    if not bonds or told or "802.3ad" not in said:
+    if not bonds or told:
         return None
     return (
         f"; {bonds[0]} is two ports as one",

@@ -11,7 +11,7 @@ _DENIED = re.compile(
     r'avc:\s+denied\s+\{ ([a-z_ ]+) \}.*(?:path|name)="(?:/dev/)?(nvidia[\w-]*)".*:container\w*_t:'
 )
 _OF_HOME = re.compile(
-    r"avc:\s+denied\s+\{.*scontext=\S*:container\w*_t:.*tcontext=\S*:(?:user_home|home_root|default)\w*_t"
+    r"avc:\s+denied\s+\{.*comm=.(?:python|pt_|torchrun|accelerate).*scontext=\S*:container\w*_t:.*tcontext=\S*:(?:user_home|home_root|default)\w*_t"
     r".*permissive=0"
 )
 _SWITCHES = ("container_use_devices", "container_use_xserver_devices")
@@ -41,7 +41,7 @@ def unshared(machine: Machine) -> tuple[str, str] | None:
     """Files of a home that were mounted into a container, without a label for containers."""
     if (machine.read("/sys/fs/selinux/enforce") or "").strip() != "1":
         return None
-    audit = machine.run("ausearch", "-m", "avc").out.splitlines()
+    audit = machine.run("ausearch", "-m", "avc", "-ts", "boot").out.splitlines()
     rows = [*(log.lines(machine) or []), *audit]
     refused = [row for row in rows if _OF_HOME.search(row)]
     name = re.search(r'(?:path|name)="([^"]{1,80})"', refused[-1]) if refused else None

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 
-from doctor import log
 from doctor.finding import Finding, fail, warn
 from host import nvidia, visible
 from host.machine import Machine
 
-# https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1358
-_IN_PIECES = r"NV_ERR_NO_MEMORY\] .*returned from _memdescAllocInternal"
 _LOADED, _SLOW = 80, 0.4  # per cent; of the most
 
 
@@ -26,14 +23,6 @@ def apart(machine: Machine) -> Finding | None:
             "the board is stuck in a state of low power",
             "shut down, take the power supply's plug out for minutes, and start: a reboot alone"
             " does not help",
-        )
-    if sharing and log.last(machine, _IN_PIECES):
-        return warn(
-            "GPU health",
-            f"{sharing[0].label}: the driver found no memory in one piece (kernel log)",
-            "after days the memory that it shares with the processor lies in small pieces: programs"
-            " fail or hang, though most of it is free",
-            "reboot; until then PYTORCH_ALLOC_CONF=expandable_segments:False",
         )
     if not re.search(r"^ *Addressing Mode *: *None *$", asked, re.MULTILINE):
         return None
@@ -64,9 +53,9 @@ def _sharing(machine: Machine) -> list[nvidia.Gpu]:
 
 
 def _crawling(machine: Machine, gpus: list[nvidia.Gpu]) -> tuple[int, int] | None:
-    """The same, of what nvidia-smi lists."""
+    """The same of a GB10, of what nvidia-smi lists."""
     now = {gpu.index: gpu for gpu in nvidia.health(machine)}
-    for gpu in (gpu for gpu in gpus if gpu.index in now):
+    for gpu in (gpu for gpu in gpus if gpu.index in now and "GB10" in gpu.name):
         clock, load = map(now[gpu.index].number, ("clocks.sm", "utilization.gpu"))
         most, slowed = gpu.number("clocks.max.sm"), gpu.bits("clocks_throttle_reasons.active")
         if clock and most and load and load >= _LOADED and not slowed and clock < _SLOW * most:

@@ -17,6 +17,10 @@ _DISK = re.compile(
     r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
 
+_REFUSED = re.compile(
+    r"PreserveVideoMemoryAllocations module parameter is set\. System Power Management attempted"
+    r" without"
+)
 # Sign; what is seen, with its groups; why; what helps.
 _FOLDER = (
     (
@@ -55,15 +59,6 @@ _AROUND = (
         "sudo ras-mc-ctl --errors, or rasdaemon, says which part; then have the machine serviced",
     ),
     (
-        re.compile(
-            r"PreserveVideoMemoryAllocations module parameter is set\. System Power Management"
-            r" attempted without"
-        ),
-        "the machine was to sleep, and the driver refused (PreserveVideoMemoryAllocations)",
-        "its services that save the GPUs' memory do not run: sleep fails, or freezes the machine",
-        "sudo systemctl enable nvidia-suspend nvidia-resume nvidia-hibernate, and reboot",
-    ),
-    (
         re.compile(r"\bnvidia \S+: swiotlb buffer is full"),
         "the driver found no room to copy through (swiotlb buffer is full)",
         "without an IOMMU some memory is reached through a buffer that is too small",
@@ -78,7 +73,22 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     """
     if limits.in_container(machine.root):
         return None
-    return faults.matching(said, _AROUND) or _stores(said)
+    return faults.matching(said, _AROUND) or _unslept(machine, said) or _stores(said)
+
+
+def _unslept(machine: Machine, said: list[str]) -> Finding | None:
+    """The driver did not let the machine sleep."""
+    if not any(map(_REFUSED.search, said)):
+        return None
+    enabled = machine.run("systemctl", "is-enabled", "nvidia-suspend").out.strip() == "enabled"
+    return warn(
+        "kernel log",
+        "the machine was to sleep, and the driver refused (PreserveVideoMemoryAllocations)",
+        "what saves the GPUs' memory did not run: sleep fails, or freezes the machine",
+        "put it to sleep by systemctl suspend, which runs nvidia-suspend before"
+        if enabled
+        else "sudo systemctl enable nvidia-suspend nvidia-resume nvidia-hibernate, and reboot",
+    )
 
 
 def _stores(said: list[str]) -> Finding | None:

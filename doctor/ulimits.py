@@ -10,6 +10,7 @@ from host import limits, nodes, nvidia
 from host.machine import Machine
 from host.text import whole
 
+_MANY = 4  # machines: https://github.com/goodfire-ai/spd/pull/957
 _THREADS = 64  # that a training may well start for each CPU
 _PIDS = (
     "podman run --pids-limit -1 (or pids_limit = 0 in containers.conf); docker run --pids-limit -1;"
@@ -48,7 +49,7 @@ def examine(machine: Machine) -> Finding:
             "deep calls crash without a word",
             "ulimit -s 65536; docker run --ulimit stack=67108864",
         )
-    if files < 1024 or (files == 1024 and nodes.several(machine.environ)):
+    if files < 1024 or (files == 1024 and nodes.count(machine.environ) >= _MANY):
         return warn(
             "limits",
             f"{files:.0f} open files",
@@ -70,7 +71,7 @@ def _lifted(machine: Machine) -> str:
     folder = "/etc/security/limits.d"
     files = ["/etc/security/limits.conf", *(f"{folder}/{name}" for name in machine.names(folder))]
     for file in files:
-        if re.search(r"(?m)^[^#]*\smemlock\s+unlimited", machine.read(file) or ""):
+        if re.search(r"(?m)^\s*\*\s+\S+\s+memlock\s+unlimited", machine.read(file) or ""):
             return (
                 f"{file} lifts it already, and this session began before, or by a service that does"
                 " not read that: log in again, or LimitMEMLOCK=infinity in the service"

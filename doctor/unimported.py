@@ -124,12 +124,27 @@ _CAUSES = (
         "run python in another folder, or rename that one",
     ),
     (
-        r"(?:cannot import name '\w+' from|module) '(?!torch)(\w+)'(?: \(| has no attribute)",
+        r"circular import|consider renaming|partially initialized module '(?!torch)",
+        "a file of one's own has the name of a module, and is found in its place",
+        "run python in another folder, or rename that file",
+    ),
+    (
+        r"(?:from|module) '(typing_extensions|sympy|mpmath)'(?: \(| has no attribute)",
         "a package that it imports is of a release that does not fit it: {0}",
         (
             "pip install --upgrade typing_extensions sympy 'mpmath<1.4'; apt's packages may be in"
             " the way: an environment of its own"
         ),
+    ),
+    (
+        r"module 'numpy' has no attribute|from '(?:collections|typing)'",
+        "it, or its NumPy, is not made for this Python or this NumPy",
+        "a newer PyTorch; or an environment of its own, with what it was made for",
+    ),
+    (
+        r"No module named '(?:distutils|imp|asyncore)'",
+        "Python 3.12 and newer do not have that module any more",
+        "pip install setuptools; or a newer PyTorch",
     ),
     (
         r"No module named 'pkg_resources'",
@@ -139,7 +154,7 @@ _CAUSES = (
     (
         r"No module named '(?!torch\b)([a-z]\w*)'",
         "a package that it imports is not installed: {0}",
-        "pip install {0}",
+        "pip install {0} (or what the package is called that has it); else install it anew",
     ),
     (
         r"[Ii]nvalid ELF header|file too short|Input/output error|Bus error",

@@ -6,7 +6,7 @@ import re
 
 from doctor import kind, nccl, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import nvidia, visible
+from host import nodes, nvidia, visible
 from host.machine import Machine
 from host.text import whole
 
@@ -14,11 +14,6 @@ _NAME = "variables"
 # Name, value, what it does.
 _LEFT = (
     ("CUDA_LAUNCH_BLOCKING", "1", "each kernel is waited for: training takes much longer"),
-    (
-        "MKL_THREADING_LAYER",
-        "INTEL",
-        "it does not go with GNU's OpenMP, which PyTorch brings: programs end as they start",
-    ),
     (
         "CUDA_FORCE_PTX_JIT",
         "1",
@@ -70,6 +65,7 @@ def examine(machine: Machine) -> Finding:
         or _other_order(machine)
         or _by_memory(machine)
         or _algorithm(machine)
+        or _mkl(machine)
         or ok(_NAME, "none that slows it down or hides a GPU")
     )
 
@@ -99,7 +95,7 @@ def _remapped(machine: Machine) -> Finding | None:
         (n for n in _ALLOCATOR if "expandable_segments:True" in machine.environ.get(n, "")), None
     )
     where = {
-        "under WSL": wsl.is_windows(machine),
+        "under WSL": wsl.is_windows(machine) and _before_616(machine),
         "on a Jetson": kind.is_jetson(machine),
         "on a virtual GPU": any(gpu.is_virtual for gpu in visible.seen(machine)),
     }
@@ -113,6 +109,13 @@ def _remapped(machine: Machine) -> Finding | None:
         " supported, device not ready, unknown error, out of memory)",
         f"unset {name}, or expandable_segments:False in it; under WSL also Windows' newest driver",
     )
+
+
+def _before_616(machine: Machine) -> bool:
+    """Whether Windows' driver is older than the one that mends it."""
+    versions = [gpu.text("driver_version") or "" for gpu in nvidia.ask(machine)[1]]
+    majors = [whole(version.partition(".")[0]) for version in versions]
+    return any(major is not None and major < 616 for major in majors)
 
 
 def _by_memory(machine: Machine) -> Finding | None:
@@ -134,20 +137,39 @@ def _by_memory(machine: Machine) -> Finding | None:
 
 
 def _algorithm(machine: Machine) -> Finding | None:
-    """NCCL is told one algorithm or protocol, which not every operation has.
+    """NCCL is told one algorithm, which not every operation has.
 
     https://github.com/pytorch/pytorch/pull/163063
     """
-    for name, whole_set in (("NCCL_ALGO", "ring"), ("NCCL_PROTO", "simple")):
-        value = nccl.told(machine, name)
-        if value and value[0] != "^" and whole_set not in value.lower().split(";")[0].split(","):
-            return warn(
-                _NAME,
-                f"{name}={value}{nccl.where(machine, name)}",
-                "operations that do not have it end: no algorithm/protocol available for function",
-                f"unset {name}; or add {whole_set} to it",
-            )
-    return None
+    value = nccl.told(machine, "NCCL_ALGO")
+    first = value.lower().split(";")[0]  # for all operations, where it names none
+    several = len(visible.seen(machine)) > 1 or nodes.several(machine.environ)
+    if not several or not first or first[0] == "^" or ":" in first or "ring" in first.split(","):
+        return None
+    return warn(
+        _NAME,
+        f"NCCL_ALGO={value}{nccl.where(machine, 'NCCL_ALGO')}",
+        "operations that do not have it end: no algorithm/protocol available for function",
+        f"unset NCCL_ALGO; or NCCL_ALGO={value},Ring",
+    )
+
+
+def _mkl(machine: Machine) -> Finding | None:
+    """Conda's MKL is told to use Intel's OpenMP, and PyTorch brings GNU's.
+
+    https://github.com/pytorch/pytorch/issues/37377
+    """
+    told = machine.environ.get("MKL_THREADING_LAYER", "").upper() == "INTEL"
+    if not told or "CONDA_PREFIX" not in machine.environ:
+        return None
+    if "MKL_SERVICE_FORCE_INTEL" in machine.environ:
+        return None
+    return warn(
+        _NAME,
+        "MKL_THREADING_LAYER=INTEL",
+        "programs may end as they start: it is incompatible with libgomp, which PyTorch brings",
+        "export MKL_THREADING_LAYER=GNU",
+    )
 
 
 def _other_order(machine: Machine) -> Finding | None:

@@ -13,6 +13,7 @@ MANY = 3
 DEVICE = "/dev/dxg"
 LIBRARIES = "/usr/lib/wsl/lib"
 _USERS = "/mnt/c/Users"
+_NOBODY = re.compile(r"All Users|Default|Public|desktop\.ini")
 _OLD = re.compile(r"(4\.19|5\.4)\.[0-9.]+-microsoft-standard(-wsl2)?$")
 _OF_WINDOWS = re.compile("wsl2|^4[.]4[.]0-[0-9]+-microsoft")  # version 2, and version 1
 
@@ -97,11 +98,12 @@ def _ignored(machine: Machine) -> Finding | None:
 
     https://github.com/microsoft/WSL/issues/7851
     """
-    said = [machine.read(f"{_USERS}/{name}/.wslconfig") or "" for name in machine.names(_USERS)]
-    said = [text.replace("\0", "") for text in said if text]  # of two bytes a letter, perhaps
-    size = re.search(r"(?mi)^\s*memory\s*=\s*(\d{1,4})\s*GB", said[0]) if said else None
+    users = [name for name in machine.names(_USERS) if not _NOBODY.match(name)]
+    said = machine.read(f"{_USERS}/{users[0]}/.wslconfig") or "" if len(users) == 1 else ""
+    # It may have two bytes a letter.
+    size = re.search(r"(?mi)^\s*memory\s*=\s*(\d{1,4})\s*GB", said.replace("\0", ""))
     total = limits.memory_total(machine.root)
-    if len(said) != 1 or size is None or total is None:
+    if size is None or total is None:
         return None
     told = int(size.group(1))
     if 0.85 * told <= total / 2**30 <= 1.05 * told:
@@ -119,7 +121,7 @@ def _device(machine: Machine) -> Finding:
     """Windows hands a GPU over, of whichever maker; without CUDA here nobody may want one."""
     if machine.exists(DEVICE):
         many = len(visible.seen(machine)) > MANY
-        note = "; where CUDA says error 2, show it fewer GPUs: CUDA_VISIBLEDEVICES=0,1,2"
+        note = "; where CUDA says error 2, show it fewer GPUs: CUDA_VISIBLE_DEVICES=0,1,2"
         return ok("WSL", f"version 2: the driver is Windows'; install none inside{note * many}")
     if limits.in_container(machine.root) or plan.on_cpu(machine.environ):
         return ok("WSL", f"version 2, without a GPU ({DEVICE})")

@@ -76,9 +76,13 @@ class Machine:
     def read(self, path: str) -> str | None:
         """The text of a file without the space around it; None where it cannot be read."""
         try:
-            text = self._place(path).read_text(encoding="latin-1")
+            data = self._place(path).read_bytes()
         except (OSError, ValueError):  # a name with a NUL in it, of what another file said
             return None
+        try:  # a compiler's log has quotes of its own
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = data.decode("latin-1")
         self._files[path] = text
         return text.strip()
 

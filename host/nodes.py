@@ -65,14 +65,20 @@ class Nodes:
 
 def several(environ: Mapping[str, str]) -> bool:
     """Whether several machines train together, as far as variables of any launcher say so."""
-    count = environ.get("NODES") or environ.get("PET_NNODES")
-    count = count or environ.get("SLURM_JOB_NUM_NODES", "")
-    if count:
-        return count != "1"
+    return count(environ) > 1
+
+
+def count(environ: Mapping[str, str]) -> int:
+    """How many machines train together; 2 where there are several, and it is not said how many."""
+    for name in ("NODES", "PET_NNODES", "SLURM_JOB_NUM_NODES", "SKYPILOT_NUM_NODES"):
+        most = environ.get(name, "").rpartition(":")[2]  # 2:4
+        if most.isdecimal() and most:
+            return int(most)
     # Clusters set MASTER_ADDR for reasons of their own.
     ranked = environ.get("RANK") or environ.get("NODE_RANK")
     elsewhere = environ.get("MASTER_ADDR", "") not in ("", "localhost", "127.0.0.1", "::1")
-    return bool(ranked) and elsewhere and environ.get("WORLD_SIZE") != "1"
+    alone = environ.get("WORLD_SIZE") in ("1", environ.get("LOCAL_WORLD_SIZE"))
+    return 2 if ranked and elsewhere and not (alone and environ.get("WORLD_SIZE")) else 1
 
 
 def told(environ: Mapping[str, str]) -> Nodes | None:

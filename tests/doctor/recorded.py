@@ -100,7 +100,7 @@ def build(recorded: dict[str, Any], folder: Path, *, told: bool = False) -> Mach
         if path.is_dir():
             path.rmdir()
             made.discard(path)
-        path.write_text(text, encoding="latin-1")
+        path.write_text(text, encoding="utf-8")
     answers: dict[str, list[str]] = {name: [] for name in known["programs"]}
     for line, answer in known["commands"].items():
         program, *words = shlex.split(line)
@@ -267,7 +267,9 @@ def _torch(known: dict[str, Any]) -> None:
 
     cuda, starts = answer("torch.version.cuda"), answer("torch.cuda.is_available()")
     of_torch = [a for line, a in known["commands"].items() if "import torch" in line]
-    failed = re.compile(r"^(Import|OS|Key|Value|[\w.]*Digestmod)Error\b", re.MULTILINE)
+    failed = re.compile(
+        r"^(Import|ModuleNotFound|Attribute|OS|Key|Value|[\w.]*Digestmod)Error\b", re.MULTILINE
+    )
     broken = [a for a in of_torch if a["code"] > 128 or failed.search(a["err"])]
     if not cuda["out"].strip():
         for program in (pytorch.ASKED, pytorch.STARTS) if broken else ():
