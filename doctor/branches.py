@@ -13,7 +13,7 @@ _OF_BRANCH = {
     "rhel": "sudo dnf module reset nvidia-driver && sudo dnf module install nvidia-driver:{0}-dkms",
     **dict.fromkeys(("amzn", "debian"), "install a driver of branch {0}, of NVIDIA's repository"),
     "fedora": "sudo dnf remove 'xorg-x11-drv-nvidia*' 'akmod-nvidia*'; sudo dnf install"
-    " akmod-nvidia-{0}xx xorg-x11-drv-nvidia-{0}xx-cuda, and reboot   # of RPM Fusion",
+    " akmod-nvidia-{0}xx xorg-x11-drv-nvidia-{0}xx-cuda; sudo reboot   # of RPM Fusion",
     "arch": "install nvidia-{0}xx-dkms and nvidia-{0}xx-utils (AUR), and reboot",
     "ubuntu": "sudo apt-get install nvidia-driver-{0}",
 }
@@ -24,7 +24,7 @@ _OPEN = {
     "rhel": "sudo dnf module reset nvidia-driver && sudo dnf module install"
     " nvidia-driver:open-dkms",
     "fedora": "echo '%_with_kmod_nvidia_open 1' | sudo tee /etc/rpm/macros.nvidia-kmod; sudo akmods"
-    " --force --rebuild   # of RPM Fusion",
+    " --force --rebuild",
     "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta",
     "amzn": "a newer image for EKS, AL2023_x86_64_NVIDIA; elsewhere sudo dnf install nvidia-open",
     "nixos": "hardware.nvidia.open = true;",
@@ -43,19 +43,24 @@ def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, s
     seen = f"the installed driver no longer knows this card, branch {branch} does (see dmesg)"
     if branch == _LAST:
         usual = f"install your distribution's driver of branch {branch}"
-        image = machine.exists("/run/ostree-booted")
-        fix = usual if image else distribution.of(machine, _OF_BRANCH, usual).format(branch)
+        other = _is_image(machine) or distribution.is_without_modules(machine)
+        fix = usual if other else distribution.of(machine, _OF_BRANCH, usual).format(branch)
+        why = "the driver is too new for it"
         if not any(card.device in _VOLTA for card in cards):
-            fix += (
-                "; a PyTorch for CUDA 12.6 computes on it then (2.14 is the last), make train's own"
-                " does not"
+            why += (
+                "; with that one a PyTorch for CUDA 12.6 computes on it (2.14 is the last), make"
+                " train's own does not"
             )
-        return seen, "the driver is too new for it", fix
+        return seen, why, fix
     return (
         seen,
         "no torch of today has kernels for cards as old as this",
         "train on another GPU, or in an older container with that driver",
     )
+
+
+def _is_image(machine: Machine) -> bool:
+    return machine.exists("/run/ostree-booted")
 
 
 def unknown(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
@@ -97,8 +102,10 @@ def closed(machine: Machine) -> tuple[str, str, str]:
     """The closed kernel modules do not start cards from Blackwell on."""
     major = (nvidia.loaded(machine) or "580").split(".")[0]
     how = distribution.of(machine, _OPEN, _EVERYWHERE).format(major)
-    if "rhel" in distribution.names(machine) and distribution.version(machine) == "10":
-        how = "sudo dnf install nvidia-open"  # it has no modules of packages
+    if distribution.is_without_modules(machine):
+        how = "sudo dnf install nvidia-open"
+    if _is_image(machine):
+        how = "an image that has them: of Universal Blue, one whose name has nvidia-open"
     return (
         "the closed kernel modules are loaded",
         "from Blackwell on (RTX 50, B200, GB10) only the open ones start the card",

@@ -128,7 +128,7 @@ def apptainer(machine: Machine) -> Finding | None:
     folder = place.group(1) if place else f"{prefix}/libexec"
     if machine.exists(f"{folder}/apptainer/bin/starter-suid"):
         return None
-    return _without_profile(machine, "apptainer") or without_namespaces(machine)
+    return _without_profile(machine, "apptainer") or without_namespaces(machine, "Apptainer")
 
 
 def _without_profile(machine: Machine, program: str) -> Finding | None:
@@ -154,7 +154,7 @@ def _enroot_trips(machine: Machine) -> Finding | None:
     barred = _without_profile(machine, "enroot")
     if barred is not None:
         return barred
-    barred = without_namespaces(machine)
+    barred = without_namespaces(machine, "enroot")
     if barred is not None:
         return barred
     newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
@@ -181,7 +181,7 @@ def _enroot_trips(machine: Machine) -> Finding | None:
     return None
 
 
-def without_namespaces(machine: Machine) -> Finding | None:
+def without_namespaces(machine: Machine, who: str) -> Finding | None:
     """The kernel lets nobody but root make user namespaces, in which such containers run.
 
     https://github.com/NVIDIA/enroot/blob/main/doc/requirements.md
@@ -192,7 +192,7 @@ def without_namespaces(machine: Machine) -> Finding | None:
             return warn(
                 "toolkit",
                 f"{name} is {bad}: nobody but root may make user namespaces",
-                "enroot and rootless Podman start no container",
+                f"{who} starts no container",
                 f"sudo sysctl -w {name}={good}, and write the same into /etc/sysctl.d",
             )
     return None

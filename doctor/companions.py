@@ -12,6 +12,7 @@ _AUDIO = 8  # up to torch 2.8 torchaudio has the same number
 _NUMPY = re.compile(r"compiled using NumPy 1\.x cannot be run in|_ARRAY_API not found")
 _SPARK = (12, 1)
 _COMPILER = "triton/backends/nvidia/bin"
+_CPU = re.compile(r"(?m)^[^#;\n]*/whl/cpu")
 _PIP = ("/etc/pip.conf", "{home}/.config/pip/pip.conf", "{home}/.pip/pip.conf")
 
 
@@ -59,7 +60,7 @@ def _other_release(machine: Machine, version: str, beside: str) -> tuple[str, st
             f"{name} does not load, or knows no CUDA: operator torchvision::nms does not exist"
             if major == "0"
             else f"{name} does not load: undefined symbol",
-            f"pip install --upgrade --force-reinstall torch {name}, both from one index",
+            f"pip install --upgrade --force-reinstall torch {name}   # both from one index",
         )
     return None
 
@@ -95,4 +96,4 @@ def index_for_the_cpu(machine: Machine) -> str | None:
     """The file that sends pip to PyTorch's wheels for the CPU."""
     home = machine.environ.get("HOME", "")
     files = [file.format(home=home) for file in _PIP]
-    return next((file for file in files if "/whl/cpu" in (machine.read(file) or "")), None)
+    return next((file for file in files if _CPU.search(machine.read(file) or "")), None)

@@ -78,8 +78,8 @@ UNSEEN = (
         r"session key.*disk quota exceeded",
         "this user's keys in the kernel are all taken: no container starts any more",
         (
-            "sudo sysctl -w kernel.keys.maxkeys=1000000 kernel.keys.maxbytes=25000000, and write"
-            " the same into /etc/sysctl.d"
+            "sudo sysctl -w kernel.keys.maxkeys=1000000 kernel.keys.maxbytes=25000000   # and the"
+            " same in /etc/sysctl.d"
         ),
     ),
     (

@@ -25,7 +25,6 @@ INSTALL = {
     "gentoo": "sudo emerge x11-drivers/nvidia-drivers",
     "nixos": 'services.xserver.videoDrivers = [ "nvidia" ]; hardware.nvidia.open = true;',
     "void": "sudo xbps-install void-repo-nonfree && sudo xbps-install nvidia",
-    "alpine": "take a distribution with glibc: NVIDIA's driver does not run with Alpine's musl",
     "ubuntu": UBUNTU,
 }
 UBLUE = "/etc/pki/akmods/certs/akmods-ublue.der"
@@ -92,7 +91,7 @@ DKMS = (
     "sudo dkms autoinstall; sudo modprobe nvidia || dkms status; without DKMS: the package of"
     " modules for $(uname -r)"
 )
-# Systems that are an image, into which no package is installed.
+# Systems that are an image, into which no package is installed; and one that has no driver.
 _IMAGES = {
     "cos": "sudo cos-extensions install gpu   # anew at each boot",
     "flatcar": "name its sysext of NVIDIA's in /etc/flatcar/enabled-sysext.conf, and reboot",
@@ -105,6 +104,7 @@ _IMAGES = {
         "sudo transactional-update pkg install nvidia-open-driver-G06-signed-kmp-meta"
         " nvidia-compute-utils-G06, and reboot   # of NVIDIA's repository",
     ),
+    "alpine": "take a distribution with glibc: NVIDIA's driver does not run with Alpine's musl",
     "truenas": "tick Install NVIDIA Drivers (Apps, Configuration, Settings), and reboot",
     "rhcos": "the GPU operator installs it: Node Feature Discovery, then a ClusterPolicy",
 }
@@ -165,6 +165,11 @@ def version(machine: Machine) -> str:
     """The distribution's number, without what stands behind its first point."""
     found = re.search(r'^VERSION_ID="?([0-9]+)', _release(machine), re.MULTILINE)
     return found.group(1) if found else ""
+
+
+def is_without_modules(machine: Machine) -> bool:
+    """Whether dnf has no modules of packages here: Enterprise Linux 10."""
+    return "rhel" in names(machine) and version(machine) == "10"
 
 
 def install(machine: Machine, usual: str = UBUNTU) -> str:

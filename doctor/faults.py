@@ -28,15 +28,6 @@ _ROOM = (
         "programs hang or end, and the GPU may be locked",
         "reboot; Resizable BAR in the BIOS makes that room as large as its memory",
     ),
-    (
-        re.compile(r"RC watchdog: GPU is probably locked"),
-        "the driver's watchdog found a GPU locked",
-        "programs on it hang, or the machine does",
-        (
-            "reboot; if it comes back, options nvidia NVreg_DynamicPowerManagement=0x00 in"
-            " /etc/modprobe.d where that is 0x02, or another version of the driver"
-        ),
-    ),
 )
 _SWITCH = (
     (

@@ -157,18 +157,18 @@ def _for_a_group(machine: Machine) -> tuple[str, str] | None:
     if mode is None or int(mode.group(1)) & 0o006 == 0o006:
         return None
     folder = "/etc/modprobe.d"
-    texts = {name: machine.read(f"{folder}/{name}") or "" for name in machine.names(folder)}
-    file = next((n for n, text in texts.items() if re.search("NVreg_DeviceFile", text)), "…")
+    told = re.compile(r"(?m)^\s*options\s+nvidia\S*\s.*NVreg_DeviceFile")
+    files = [f"{folder}/{name}" for name in machine.names(folder)]
+    file = next((file for file in files if told.search(machine.read(file) or "")), None)
+    first = f"take NVreg_DeviceFile… out of {file} where nobody needs it any more (VirtualGL:"
+    first += f" vglserver_config undoes it), sudo {distribution.initramfs(machine)}, reboot; or "
     return (
         (
-            f"the driver makes /dev/nvidia* for a group alone ({folder}/{file}), and the toolkit"
-            " asks as somebody else"
+            "the driver is told to make /dev/nvidia* for a group alone, and the toolkit asks as"
+            " somebody else"
         ),
-        (
-            f"sudo rm {folder}/{file} where nobody needs it any more (VirtualGL: vglserver_config"
-            f" undoes it); sudo {distribution.initramfs(machine)}; sudo reboot; or sudo nvidia-ctk"
-            " config --in-place --set nvidia-container-cli.user=root:THAT_GROUP"
-        ),
+        (first if file else "")
+        + "sudo nvidia-ctk config --in-place --set nvidia-container-cli.user=root:THAT_GROUP",
     )
 
 

@@ -9,7 +9,6 @@ from doctor.finding import Finding, ok, skip, warn
 from host import limits, nodes
 from host.machine import Machine
 
-_FABRIC = "/sys/class/infiniband"
 _ACTIVE = "ACTIVE"
 _VERBS = "libibverbs.so.1"
 _PROVIDERS = {
@@ -32,9 +31,9 @@ def fabric(machine: Machine) -> Finding:
     `Failed to open libibverbs.so[.1]` (https://github.com/NVIDIA/nccl/issues/1410).
     """
     there = [
-        (device, f"{_FABRIC}/{device}/ports/{port}")
-        for device in machine.names(_FABRIC)
-        for port in machine.names(f"{_FABRIC}/{device}/ports")
+        (device, f"{nccl.FABRIC}/{device}/ports/{port}")
+        for device in machine.names(nccl.FABRIC)
+        for port in machine.names(f"{nccl.FABRIC}/{device}/ports")
     ]
     if not there:
         card = _without_ports(machine)
@@ -166,7 +165,7 @@ def _without_provider(machine: Machine) -> tuple[str, str, str] | None:
 
     https://github.com/horovod/horovod/issues/1117
     """
-    cards = any(name.startswith("mlx5") for name in machine.names(_FABRIC))
+    cards = any(name.startswith("mlx5") for name in machine.names(nccl.FABRIC))
     folders = [f"{place}/libibverbs" for place in _LIBRARIES]
     found = [name for folder in folders for name in machine.names(folder)]
     told = machine.exists("/etc/libibverbs.d/mlx5.driver")
@@ -187,5 +186,5 @@ def _ignored(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     return (
         f"; NCCL_IB_DISABLE={told}",
         "between machines NCCL goes over TCP, many times slower: that turns RoCE off, too",
-        f"unset NCCL_IB_DISABLE{nccl.where(machine, 'NCCL_IB_DISABLE')}",
+        nccl.undo(machine, "NCCL_IB_DISABLE"),
     )

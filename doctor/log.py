@@ -147,7 +147,7 @@ def _of_one_sm(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
     parts = [(place, _SM.search(text), _PID.search(text)) for place, text in told]
     where = {(place, sm.group()) for place, sm, _ in parts if sm}
     programs = {pid.group() for _, _, pid in parts if pid}
-    if len(where) != 1 or len(programs) < 2 or not all(sm for _, sm, _ in parts):
+    if len(where) != 1 or len(programs) < 2 or len({place for place, _, _ in parts}) != 1:
         return None
     place, part = next(iter(where))
     gpus = [gpu for gpu in nvidia.ask(machine)[1] if gpu.place.startswith(place.lower())]

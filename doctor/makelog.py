@@ -120,7 +120,7 @@ def _compiled(said: str, again: str) -> tuple[str, str] | None:
     )
     if amazons:
         fix = (
-            f"sudo yum install {gcc}; CC=/usr/bin/{gcc}-cc behind 'make' in"
+            f"sudo yum install {gcc}; sudo sed -i \"s,'make',& CC=/usr/bin/{gcc}-cc,\""
             " /usr/src/nvidia-*/dkms.conf"
         )
     why = f"the kernel was built by {gcc}, and this machine's compiler is another one"

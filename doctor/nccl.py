@@ -18,10 +18,14 @@ def told(machine: Machine, variable: str) -> str:
     return _in_files(machine, variable)[0]
 
 
-def where(machine: Machine, variable: str) -> str:
-    """The file that sets it, in brackets; "" where the environment does."""
+def undo(machine: Machine, variable: str) -> str:
+    """How it is taken away: from the environment, or from the file that sets it."""
     file = "" if variable in machine.environ else _in_files(machine, variable)[1]
-    return f" ({file})" if file else ""
+    return f"take {variable} out of {file}" if file else f"unset {variable}"
+
+
+FABRIC = "/sys/class/infiniband"
+"""Where the kernel lists the adapters of InfiniBand, RoCE and EFA."""
 
 
 def _in_files(machine: Machine, variable: str) -> tuple[str, str]:

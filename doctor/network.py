@@ -6,7 +6,7 @@ import re
 
 from doctor import nccl, peers
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import nvidia
+from host import nodes, nvidia, visible
 from host.machine import Machine
 from host.text import whole
 
@@ -37,7 +37,7 @@ def interfaces(machine: Machine) -> Finding:
                 "network",
                 f"{variable}={asked} {no}; there are {', '.join(names)}",
                 "the processes do not find each other",
-                f"unset {variable}, or name one of them{nccl.where(machine, variable)}",
+                f"{nccl.undo(machine, variable)}, or name one of them",
             )
     ports = machine.names("/sys/class/infiniband")
     asked = nccl.told(machine, "NCCL_IB_HCA")
@@ -46,7 +46,7 @@ def interfaces(machine: Machine) -> Finding:
             "network",
             f"NCCL_IB_HCA={asked} names no port; there are {', '.join(ports)}",
             "NCCL goes by Ethernet, or does not start",
-            f"unset NCCL_IB_HCA, or name some of them{nccl.where(machine, 'NCCL_IB_HCA')}",
+            f"{nccl.undo(machine, 'NCCL_IB_HCA')}, or name some of them",
         )
     split = peers.apart(machine)
     if split is not None:
@@ -57,7 +57,10 @@ def interfaces(machine: Machine) -> Finding:
         if real and machine.read(f"{_NET}/{name}/operstate") == "up":
             speed = whole(machine.read(f"{_NET}/{name}/speed")) or -1  # Mbit/s; -1: not known
             found.append(f"{name} {speed / 1000:g} Gbit/s" if speed > 0 else name)
-    return ok("network", ", ".join(found)) if found else skip("network", "no interface is up")
+    wall = peers.walled(machine)
+    return (
+        ok("network", ", ".join(found) + wall) if found else skip("network", "no interface is up")
+    )
 
 
 def _without_names(machine: Machine) -> Finding | None:
@@ -86,7 +89,7 @@ def _of_another_machine(machine: Machine) -> Finding | None:
                 "network",
                 f"{variable} names {file}, which is not there",
                 "NCCL goes on with what it sees itself: in a virtual machine that may be slower",
-                f"take it away{nccl.where(machine, variable)}, or put that file there",
+                f"{nccl.undo(machine, variable)}; or put that file there",
             )
         numbers = re.findall(r'<gpu dev="(\d{1,3})"', machine.read(file) or "") if file else []
         count = max(map(int, numbers), default=-1) + 1
@@ -95,7 +98,7 @@ def _of_another_machine(machine: Machine) -> Finding | None:
                 "network",
                 f"{variable}={file} is of a machine with {count} GPUs, and here are {len(gpus)}",
                 "NCCL does not start (XML Import Channel: dev … not found)",
-                f"take it away{nccl.where(machine, variable)}: NCCL looks for itself then",
+                f"{nccl.undo(machine, variable)}   # NCCL looks for itself then",
             )
     return None
 
@@ -107,12 +110,13 @@ def _of_another_network(machine: Machine) -> Finding | None:
     """
     wanted = nccl.told(machine, "NCCL_NET")
     ports = machine.names("/sys/class/infiniband")
-    if wanted in ("IB", "gIB") and not ports:
+    several = len(visible.seen(machine)) > 1 or nodes.several(machine.environ)
+    if several and wanted.lower() in ("ib", "gib") and not ports:
         return fail(
             "network",
             f"NCCL_NET={wanted}, and there is no such network here",
             "NCCL does not start, on one machine either (No device found)",
-            f"unset NCCL_NET{nccl.where(machine, 'NCCL_NET')}, or NCCL_NET=Socket",
+            f"{nccl.undo(machine, 'NCCL_NET')}; or NCCL_NET=Socket",
         )
     paths = machine.environ.get("LD_LIBRARY_PATH", "")
     set_up = nccl.told(machine, "NCCL_TUNER_CONFIG_PATH")

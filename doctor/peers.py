@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from doctor import nccl
 from doctor.finding import Finding, warn
 from host import limits, nodes
+from host.errors import UsageError
 from host.machine import Machine
 from host.text import whole
 
@@ -33,10 +35,14 @@ def apart(machine: Machine) -> Finding | None:
 
 
 def _addresses(machine: Machine) -> dict[str, str]:
-    """The address (IPv4) of each interface but the loopback."""
+    """The first address (IPv4) of each interface but the loopback."""
     rows = machine.run("ip", "-o", "-4", "addr").out.splitlines()
     found = (re.match(r"\d+: (\S+?)(?:@\S+)? +inet (\d[\d.]*)/", row) for row in rows)
-    return {each.group(1): each.group(2) for each in found if each and each.group(1) != "lo"}
+    first: dict[str, str] = {}
+    for each in found:
+        if each and each.group(1) != "lo":
+            first.setdefault(each.group(1), each.group(2))
+    return first
 
 
 def _on_a_bridge(machine: Machine, addresses: dict[str, str]) -> Finding | None:
@@ -59,11 +65,14 @@ def _on_a_bridge(machine: Machine, addresses: dict[str, str]) -> Finding | None:
 
 def _taken(machine: Machine) -> Finding | None:
     """The port where they meet belongs to somebody else already."""
-    environ = machine.environ
-    rank = environ.get("NODE_RANK") or environ.get("RANK")
-    port = whole(environ.get("MASTER_PORT")) or nodes.PORT
-    if rank != "0" or any(name in environ for name in _OF_A_LAUNCHER):  # then it listens itself
-        return None
+    environ, rank, port = machine.environ, None, None
+    with suppress(UsageError):
+        told = nodes.told(environ)
+        rank, port = (told.rank, told.port) if told else (None, None)
+    if rank is None and environ.get("RANK") == "0":
+        rank, port = 0, whole(environ.get("MASTER_PORT")) or nodes.PORT
+    if rank != 0 or port is None or any(name in environ for name in _OF_A_LAUNCHER):
+        return None  # the launcher's own listens
     rows = [
         row.split()
         for file in ("/proc/net/tcp", "/proc/net/tcp6")
@@ -97,22 +106,35 @@ def _another_interface(machine: Machine, addresses: dict[str, str]) -> Finding |
     # Of this link alone, as a management controller's; or of a container's own pair.
     if not addresses.get(first, "").startswith("169.254.") and not first.startswith("veth"):
         return None
-    good = next((name for name in up[1:] if machine.exists(f"{_NET}/{name}/device")), "eth0")
+    others = [n for n in up if not addresses[n].startswith("169.254.") and "veth" not in n]
+    good = next((n for n in others if machine.exists(f"{_NET}/{n}/device")), "")
     return warn(
         "network",
         f"NCCL takes {first} ({addresses[first]}), which other machines do not reach",
         "it is the first interface that is up: Connection refused, timed out, or it hangs",
-        _CHOOSE.format(good),
+        _CHOOSE.format(good or (others or ["THAT_ONE"])[0]),
     )
 
 
-def _walled(machine: Machine) -> Finding | None:
-    """A firewall is on, and NCCL's ports are any."""
+def walled(machine: Machine) -> str:
+    """A firewall that is on, and whose rules this user may not read, as a note."""
+    on = _firewall(machine) if nodes.several(machine.environ) else None
+    unread = on is not None and _lets_in(machine, on) is None
+    return f"; a firewall is on ({on}): it has to let the other machines in" if unread else ""
+
+
+def _firewall(machine: Machine) -> str | None:
+    """The firewall whose service runs here."""
     if limits.in_container(machine.root):
         return None
-    ours = machine.run("systemctl", "is-active", *_FIREWALLS).out.split()
-    on = next((name for name, said in zip(_FIREWALLS, ours) if said == "active"), None)
-    if on is None or _lets_in(machine, on):
+    said = machine.run("systemctl", "is-active", *_FIREWALLS).out.split()
+    return next((name for name, state in zip(_FIREWALLS, said) if state == "active"), None)
+
+
+def _walled(machine: Machine) -> Finding | None:
+    """A firewall is on that lets no network in, and NCCL's ports are any."""
+    on = _firewall(machine)
+    if on is None or _lets_in(machine, on) is not False:
         return None
     open_up = {
         "ufw": "sudo ufw allow from NETWORK/24",
@@ -121,25 +143,37 @@ def _walled(machine: Machine) -> Finding | None:
     }
     return warn(
         "network",
-        f"a firewall is on ({on})",
-        "NCCL and gloo connect by ports of any number: No route to host, or they hang, where the"
-        " other machines are not let in",
-        f"where that has not been done: {open_up[on]}, on each machine",
+        f"a firewall is on ({on}), and lets no network in",
+        "NCCL and gloo connect by ports of any number: No route to host, or they hang",
+        f"{open_up[on]}   # the other machines' network, on each machine",
     )
 
 
-def _lets_in(machine: Machine, firewall: str) -> bool:
-    """Whether it is switched off, lets everything in, or some network."""
+def _lets_in(machine: Machine, firewall: str) -> bool | None:
+    """Whether it is switched off, lets everything in, or some network; None: not known, since only
+    root may read that.
+    """
     if firewall == "ufw":  # its service runs all the same where it is off
         off = "ENABLED=yes" not in (machine.read("/etc/ufw/ufw.conf") or "")
-        told = machine.read("/etc/default/ufw") or ""
-        rules = machine.read("/etc/ufw/user.rules") or ""  # root's alone to read
-        some = re.search(r"(?m)^-A ufw-user-input -s \S+ -j ACCEPT", rules) is not None
-        return off or some or 'DEFAULT_INPUT_POLICY="ACCEPT"' in told
+        usual = machine.read("/etc/default/ufw") or ""
+        if off or 'DEFAULT_INPUT_POLICY="ACCEPT"' in usual:
+            return True
+        rules = machine.read("/etc/ufw/user.rules")
+        some = r"(?m)^-A ufw-user-input (?:-s \S+|-i \S+) -j ACCEPT"
+        return None if rules is None else re.search(some, rules) is not None
     told = machine.read("/etc/firewalld/firewalld.conf") or ""
-    zone = machine.read("/etc/firewalld/zones/trusted.xml") or ""
-    named = "<source" in zone or "<interface" in zone
-    return named or re.search("(?m)^DefaultZone=trusted", told) is not None
+    folder = "/etc/firewalld/zones"
+    zones = {name: machine.read(f"{folder}/{name}") for name in machine.names(folder)}
+    if not told or None in zones.values():
+        return None
+    trusted = zones.get("trusted.xml") or ""
+    texts = [text or "" for text in zones.values()]
+    return (
+        re.search("(?m)^DefaultZone=trusted", told) is not None
+        or "<source" in trusted
+        or "<interface" in trusted
+        or any('target="ACCEPT"' in text or "<accept" in text for text in texts)
+    )
 
 
 def _loopback(machine: Machine) -> Finding | None:

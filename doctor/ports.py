@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-from doctor import log
+from doctor import log, nccl
 from host import nvidia
 from host.machine import Machine
 from host.text import number, whole
 
-_FABRIC = "/sys/class/infiniband"
 _FLAPS = 20  # times, of one that is up
 _FELL = 2  # times that a link may have gone down, by hands
 
@@ -88,7 +87,7 @@ def _slower(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str]
     best: dict[str, float] = {}
     ports = []
     for device, path in up:
-        board = machine.read(f"{_FABRIC}/{device}/board_id") or device
+        board = machine.read(f"{nccl.FABRIC}/{device}/board_id") or device
         said = machine.read(f"{path}/rate") or ""
         rate = number(said)
         if rate is not None:

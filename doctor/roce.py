@@ -10,7 +10,6 @@ from host.machine import Machine
 from host.text import whole
 
 _NET = "/sys/class/net"
-_FABRIC = "/sys/class/infiniband"
 _EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
 _V2 = "RoCE v2"
 
@@ -34,9 +33,13 @@ def wrong(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] |
 
 def _interface(machine: Machine, path: str) -> str:
     """The interface that a port's addresses belong to; "" where that is not known."""
+    return next(iter(_interfaces(machine, path)), "")
+
+
+def _interfaces(machine: Machine, path: str) -> list[str]:
     folder = f"{path}/gid_attrs/ndevs"
-    named = ((machine.read(f"{folder}/{n}") or "").strip() for n in machine.names(folder))
-    return next(filter(None, named), "")
+    named = {(machine.read(f"{folder}/{name}") or "").strip() for name in machine.names(folder)}
+    return sorted(named - {""})
 
 
 def _unlike(machine: Machine, taken: list[tuple[str, str]]) -> tuple[str, str, str] | None:
@@ -137,7 +140,7 @@ def _other_address(machine: Machine, device: str, path: str) -> tuple[str, str, 
     return (
         f"; NCCL_IB_GID_INDEX={asked} is {what} at {device}",
         "machines do not reach each other by it: ibv_modify_qp, Connection timed out",
-        f"unset NCCL_IB_GID_INDEX{nccl.where(machine, 'NCCL_IB_GID_INDEX')}: NCCL finds it itself"
+        f"{nccl.undo(machine, 'NCCL_IB_GID_INDEX')}: NCCL finds it itself"
         " (from 2.21 on)"
         + (f"; or NCCL_IB_GID_INDEX={better}, of RoCE v2 and IPv4" if better is not None else ""),
     )
@@ -150,14 +153,11 @@ def _of_the_host(machine: Machine, device: str, path: str) -> tuple[str, str, st
     """
     if not limits.in_container(machine.root):
         return None
-    folder = f"{path}/gid_attrs/ndevs"
-    named = {(machine.read(f"{folder}/{name}") or "").strip() for name in machine.names(folder)}
-    named -= {""}
-    here = machine.names("/sys/class/net")
-    if not named or not here or named & {*here}:
+    named, here = _interfaces(machine, path), machine.names(_NET)
+    if not named or not here or {*named} & {*here}:
         return None
     return (
-        f"; {device} belongs to {min(named)}, which is not in this container",
+        f"; {device} belongs to {named[0]}, which is not in this container",
         "its addresses are the host's: ibv_modify_qp, No such device",
         "start the container with --network host (and --device /dev/infiniband)",
     )
@@ -170,8 +170,8 @@ def unopened(machine: Machine) -> tuple[str, str, str] | None:
     """
     names = machine.names("/dev/infiniband")
     given = [name for name in names if name.startswith("uverbs")]
-    there = machine.names(_FABRIC)
-    chosen = machine.environ.get("NCCL_IB_HCA") or machine.environ.get("NCCL_IB_DISABLE") == "1"
+    there = machine.names(nccl.FABRIC)
+    chosen = nccl.told(machine, "NCCL_IB_HCA") or nccl.told(machine, "NCCL_IB_DISABLE") == "1"
     if chosen or not limits.in_container(machine.root) or not given or len(given) >= len(there):
         return None
     return (

@@ -16,7 +16,11 @@ def barred(machine: Machine) -> Finding | None:
     """Podman's own documents: https://github.com/containers/podman/blob/main/troubleshooting.md"""
     if kind.user(machine) in ("", "0"):
         return None
-    return clusters.without_namespaces(machine) or _without_ids(machine) or _far_away(machine)
+    return (
+        clusters.without_namespaces(machine, "rootless Podman")
+        or _without_ids(machine)
+        or _far_away(machine)
+    )
 
 
 def _without_ids(machine: Machine) -> Finding | None:

@@ -10,10 +10,8 @@ from host.machine import Machine
 _DENIED = re.compile(
     r'avc:\s+denied\s+\{ ([a-z_ ]+) \}.*(?:path|name)="(?:/dev/)?(nvidia[\w-]*)".*:container\w*_t:'
 )
-_OF_HOME = re.compile(
-    r"avc:\s+denied\s+\{.*comm=.(?:python|pt_|torchrun|accelerate).*scontext=\S*:container\w*_t:.*tcontext=\S*:(?:user_home|home_root|default)\w*_t"
-    r".*permissive=0"
-)
+_OURS = re.compile(r'comm="(?:python|pt_|torchrun|accelerate)')
+_UNSHARED = re.compile(r"tcontext=\S{1,99}:(user_home|home_root|default)\w{0,20}_t")
 _SWITCHES = ("container_use_devices", "container_use_xserver_devices")
 
 
@@ -42,22 +40,22 @@ def unshared(machine: Machine) -> tuple[str, str] | None:
     if (machine.read("/sys/fs/selinux/enforce") or "").strip() != "1":
         return None
     audit = machine.run("ausearch", "-m", "avc", "-ts", "boot").out.splitlines()
-    rows = [*(log.lines(machine) or []), *audit]
-    refused = [row for row in rows if _OF_HOME.search(row)]
-    name = re.search(r'(?:path|name)="([^"]{1,80})"', refused[-1]) if refused else None
+    refused = [
+        found
+        for row in (*(log.lines(machine) or []), *audit)
+        if "denied" in row and "permissive=0" in row and ":container" in row and _OURS.search(row)
+        if (found := _UNSHARED.search(row))
+    ]
     if not refused:
         return None
+    where = "of the system's" if refused[-1].group(1) == "default" else "of a home"
     return (
-        f"SELinux denies containers what was mounted into them of a home{_named(name)}",
+        f"SELinux denies a container files {where} that were mounted into it",
         (
-            "mount it with a label: -v FOLDER:/data:z, and :Z where one container alone has it; or"
-            " for one container: --security-opt label=disable"
+            "start it with --security-opt label=disable; or keep them in a folder of their own,"
+            " never a whole home, and mount that with a label: -v FOLDER:/data:z"
         ),
     )
-
-
-def _named(found: re.Match[str] | None) -> str:
-    return f": {found.group(1)}" if found else ""
 
 
 def _mislabelled(machine: Machine) -> tuple[str, str] | None:

@@ -15,11 +15,12 @@ def apart(machine: Machine) -> Finding | None:
     """A GPU that shares the processor's page tables, where the kernel cannot."""
     sharing = _sharing(machine)
     asked = machine.run("nvidia-smi", "-q").out if sharing else ""
-    slow = _crawling(machine, sharing) or _stuck(asked)
+    stuck = _stuck(asked)
+    slow = _crawling(machine, sharing) or (stuck and (sharing[0].label, *stuck))
     if slow is not None:
         return warn(
             "GPU health",
-            f"{sharing[0].label}: {slow[0]} of {slow[1]} MHz under load, and nothing slows it",
+            f"{slow[0]}: {slow[1]} of {slow[2]} MHz under load, and nothing slows it",
             "the board is stuck in a state of low power",
             "shut down, take the power supply's plug out for minutes, and start: a reboot alone"
             " does not help",
@@ -52,14 +53,14 @@ def _sharing(machine: Machine) -> list[nvidia.Gpu]:
     return [gpu for gpu in visible.seen(machine) if re.search(r"\bG(B10|[BH]\d00)\b", gpu.name)]
 
 
-def _crawling(machine: Machine, gpus: list[nvidia.Gpu]) -> tuple[int, int] | None:
-    """The same of a GB10, of what nvidia-smi lists."""
+def _crawling(machine: Machine, gpus: list[nvidia.Gpu]) -> tuple[str, int, int] | None:
+    """Which GB10 that is, its clock and its most, of what nvidia-smi lists."""
     now = {gpu.index: gpu for gpu in nvidia.health(machine)}
     for gpu in (gpu for gpu in gpus if gpu.index in now and "GB10" in gpu.name):
         clock, load = map(now[gpu.index].number, ("clocks.sm", "utilization.gpu"))
         most, slowed = gpu.number("clocks.max.sm"), gpu.bits("clocks_throttle_reasons.active")
         if clock and most and load and load >= _LOADED and not slowed and clock < _SLOW * most:
-            return int(clock), int(most)
+            return gpu.label, int(clock), int(most)
     return None
 
 

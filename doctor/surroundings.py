@@ -1,4 +1,6 @@
-"""What the kernel's log says of a GPU's surroundings: processors, disks, file servers."""
+"""What the kernel's log says of a GPU's surroundings: processors, disks, file servers, sleep; and
+what a driver says that may be nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _DISK = re.compile(
     r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
 
-_REFUSED = re.compile(
+_NO_SLEEP = re.compile(
     r"PreserveVideoMemoryAllocations module parameter is set\. System Power Management attempted"
     r" without"
 )
@@ -33,6 +35,15 @@ _FOLDER = (
     ),
 )
 _AROUND = (
+    (
+        re.compile(r"RC watchdog: GPU is probably locked"),
+        "the driver's watchdog found a GPU locked",
+        "programs on it hang, or the machine does",
+        (
+            "reboot; if it comes back, options nvidia NVreg_DynamicPowerManagement=0x00 in"
+            " /etc/modprobe.d where that is 0x02, or another version of the driver"
+        ),
+    ),
     (
         re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:cuda|nv)[^:\]]*)"),
         "a processor hung for {0} s in {1} (soft lockup)",
@@ -78,7 +89,7 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
 
 def _unslept(machine: Machine, said: list[str]) -> Finding | None:
     """The driver did not let the machine sleep."""
-    if not any(map(_REFUSED.search, said)):
+    if not any(map(_NO_SLEEP.search, said)):
         return None
     enabled = machine.run("systemctl", "is-enabled", "nvidia-suspend").out.strip() == "enabled"
     return warn(
@@ -87,7 +98,7 @@ def _unslept(machine: Machine, said: list[str]) -> Finding | None:
         "what saves the GPUs' memory did not run: sleep fails, or freezes the machine",
         "put it to sleep by systemctl suspend, which runs nvidia-suspend before"
         if enabled
-        else "sudo systemctl enable nvidia-suspend nvidia-resume nvidia-hibernate, and reboot",
+        else "sudo systemctl enable nvidia-suspend nvidia-resume nvidia-hibernate; sudo reboot",
     )
 
 

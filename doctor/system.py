@@ -165,7 +165,7 @@ def memory(machine: Machine) -> Finding:
     for look in (ram.corrected, ram.ended_within, ram.set_aside, ram.strict, ram.ended):
         known = known or look(machine, seen)
     half = "; WSL takes half of Windows' unless .wslconfig says memory=" * wsl.is_windows(machine)
-    return known or ok("memory", f"{seen}{half}")
+    return known or wsl.ignored(machine) or ok("memory", f"{seen}{half}")
 
 
 def _is_anothers(machine: Machine, path: str) -> bool:

@@ -63,7 +63,7 @@ def _toolkit(machine: Machine) -> Finding:
         or _old_desktop(machine)
         or cdi.wrong(machine, way)
         or configured.wrong(machine, way)
-        or _known_holes(machine, way)
+        or _version(machine, way)
     )
 
 
@@ -76,7 +76,7 @@ def _denied(machine: Machine) -> Finding | None:
     return warn("toolkit", "a container was refused files", why, fix) if why else None
 
 
-def _known_holes(machine: Machine, way: str) -> Finding:
+def _version(machine: Machine, way: str) -> Finding:
     """Its version, which is to be new enough."""
     numbers = configured.version(machine)
     word = {"nvidia": "runtime", "cdi": "CDI"}[way]

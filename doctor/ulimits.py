@@ -54,7 +54,7 @@ def examine(machine: Machine) -> Finding:
             "limits",
             f"{files:.0f} open files",
             "NCCL between machines, and loader processes, run out of them: Too many open files",
-            "ulimit -n 65536, or $(ulimit -Hn); docker run --ulimit nofile=65536; for good"
+            "ulimit -n $(ulimit -Hn); docker run --ulimit nofile=65536; for good"
             " LimitNOFILE= of containerd, slurmd or whatever starts it",
         )
     few = _little_space(machine, text) or _few_threads(machine, text) or _no_files(machine)
@@ -71,7 +71,10 @@ def _lifted(machine: Machine) -> str:
     folder = "/etc/security/limits.d"
     files = ["/etc/security/limits.conf", *(f"{folder}/{name}" for name in machine.names(folder))]
     for file in files:
-        if re.search(r"(?m)^\s*\*\s+\S+\s+memlock\s+unlimited", machine.read(file) or ""):
+        if re.search(
+            r"(?m)^\s*\*\s+(?:-|hard)\s+memlock\s+(?:unlimited|infinity|-1)\b",
+            machine.read(file) or "",
+        ):
             return (
                 f"{file} lifts it already, and this session began before, or by a service that does"
                 " not read that: log in again, or LimitMEMLOCK=infinity in the service"

@@ -163,8 +163,8 @@ def _for_another(machine: Machine) -> tuple[str, str, str] | None:
 
 def _dkms(machine: Machine) -> str:
     """What dnf of Enterprise Linux is told to install, so that DKMS builds the module."""
-    whole = distribution.version(machine) == "10"  # without modules of packages
-    return "install nvidia-open" if whole else "module install nvidia-driver:latest-dkms"
+    bare = distribution.is_without_modules(machine)
+    return "install nvidia-open" if bare else "module install nvidia-driver:latest-dkms"
 
 
 def _of_packages(machine: Machine, other: str) -> str | None:

@@ -204,8 +204,8 @@ def of(answer: Answer) -> tuple[str, str, str] | None:
             seen,
             "it is in lib64, and the nvidia- packages that belong to it may be in lib",
             (
-                f"in its environment: ln -s ../../../{here.replace('lib64', 'lib', 1)}/nvidia"
-                f" {here}/nvidia; else pip install --force-reinstall torch"
+                "pip install --force-reinstall torch; or, in its environment: test -L lib64 || ln"
+                f" -s ../../../{here.replace('lib64', 'lib', 1)}/nvidia {here}/nvidia"
             ),
         )
     for sign, why, fix in _CAUSES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import away, building, distribution, held, kind, log, reasons, refused, unbuilt
+from doctor import away, building, distribution, held, kind, log, reasons, refused, slices, unbuilt
 from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -105,11 +105,11 @@ def _silent(machine: Machine) -> Finding:
     """The driver finds no device, and says not why."""
     if not nvidia.devices(machine):
         return skip("driver", "this job or container was given no GPU")
-    closed = _closed(machine)
+    closed = slices.closed(machine)
     if closed is not None:
         return fail(
             "driver",
-            f"No devices were found; systemd opens only some devices to {closed} (DevicePolicy)",
+            f"No devices were found; {closed} may open only some devices (DevicePolicy)",
             "the driver has the cards, and whoever runs in that unit may not open them",
             f"sudo systemctl edit {closed}: [Slice] or [Service], DeviceAllow=char-nvidia rw; sudo"
             f" systemctl daemon-reload; log in again; {unbuilt.CPU}",
@@ -153,21 +153,6 @@ def _freed(machine: Machine, holder: str) -> str:
 
 def _on_bus(cards: list[pci.Card]) -> str:
     return f"{len(cards)} GPU{'s' * (len(cards) != 1)} on the bus"
-
-
-def _closed(machine: Machine) -> str | None:
-    """The unit of systemd that this process is in and that may open named devices alone."""
-    text = machine.read("/proc/self/cgroup") or ""
-    for unit in re.findall(r"/([\w@:.\\-]+\.(?:slice|service|scope))", text):
-        policy, allowed = (
-            machine.run("systemctl", "show", unit, "-p", name).out
-            for name in ("DevicePolicy", "DeviceAllow")
-        )
-        # Control and memory are opened to all sooner than a card.
-        cards = re.search(r"/dev/nvidia\d|char-nvidia(\*| |-frontend)", allowed)
-        if policy.strip().partition("=")[2] in ("closed", "strict") and cards is None:
-            return str(unit)
-    return None
 
 
 def _not_held(

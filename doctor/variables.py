@@ -132,7 +132,7 @@ def _by_memory(machine: Machine) -> Finding | None:
         _NAME,
         f"{told[0]}={nccl.told(machine, told[0])}, and the GPUs have NVLink",
         "NCCL goes through the machine's memory in its place, which is many times slower",
-        f"unset {told[0]}{nccl.where(machine, told[0])}, unless what it was set for is not mended",
+        f"{nccl.undo(machine, told[0])}, unless what it was set for is not mended",
     )
 
 
@@ -148,9 +148,9 @@ def _algorithm(machine: Machine) -> Finding | None:
         return None
     return warn(
         _NAME,
-        f"NCCL_ALGO={value}{nccl.where(machine, 'NCCL_ALGO')}",
+        f"NCCL_ALGO={value}",
         "operations that do not have it end: no algorithm/protocol available for function",
-        f"unset NCCL_ALGO; or NCCL_ALGO={value},Ring",
+        nccl.undo(machine, "NCCL_ALGO") + f"; or NCCL_ALGO={value},Ring" * (";" not in value),
     )
 
 

@@ -13,7 +13,9 @@ MANY = 3
 DEVICE = "/dev/dxg"
 LIBRARIES = "/usr/lib/wsl/lib"
 _USERS = "/mnt/c/Users"
-_NOBODY = re.compile(r"All Users|Default|Public|desktop\.ini")
+_NOBODY = re.compile(
+    r"All Users|Default|Default User|Public|desktop\.ini|WsiAccount|defaultuser\d*"
+)
 _OLD = re.compile(r"(4\.19|5\.4)\.[0-9.]+-microsoft-standard(-wsl2)?$")
 _OF_WINDOWS = re.compile("wsl2|^4[.]4[.]0-[0-9]+-microsoft")  # version 2, and version 1
 
@@ -60,7 +62,7 @@ def wsl(machine: Machine) -> Finding:
             "each file takes ten times as long there, and permissions are not kept",
             "git clone it again under ~",
         )
-    return _ignored(machine) or _device(machine)
+    return _device(machine)
 
 
 def _without_device(machine: Machine, release: str) -> Finding | None:
@@ -93,12 +95,14 @@ def _without_device(machine: Machine, release: str) -> Finding | None:
     return None
 
 
-def _ignored(machine: Machine) -> Finding | None:
+def ignored(machine: Machine) -> Finding | None:
     """Windows' file says how much memory there is to be, and there is another amount.
 
     https://github.com/microsoft/WSL/issues/7851
     """
-    users = [name for name in machine.names(_USERS) if not _NOBODY.match(name)]
+    if not is_windows(machine):
+        return None
+    users = [name for name in machine.names(_USERS) if not _NOBODY.fullmatch(name)]
     said = machine.read(f"{_USERS}/{users[0]}/.wslconfig") or "" if len(users) == 1 else ""
     # It may have two bytes a letter.
     size = re.search(r"(?mi)^\s*memory\s*=\s*(\d{1,4})\s*GB", said.replace("\0", ""))
@@ -109,7 +113,7 @@ def _ignored(machine: Machine) -> Finding | None:
     if 0.85 * told <= total / 2**30 <= 1.05 * told:
         return None
     return warn(
-        "WSL",
+        "memory",
         f".wslconfig says memory={told}GB, and there are {total / 2**30:.0f} GiB",
         "WSL has not read it so, or Windows has less than that",
         "save it as UTF-8 without a mark at its start (BOM), with [wsl2] above that line; then wsl"

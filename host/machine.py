@@ -79,10 +79,11 @@ class Machine:
             data = self._place(path).read_bytes()
         except (OSError, ValueError):  # a name with a NUL in it, of what another file said
             return None
-        try:  # a compiler's log has quotes of its own
-            text = data.decode()
+        try:  # a compiler's log has quotes of its own, a file of Windows' a mark at its start
+            text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = data.decode("latin-1")
+        text = text.replace("\r\n", "\n")
         self._files[path] = text
         return text.strip()
 

@@ -10,6 +10,7 @@ https://slurm.schedmd.com/srun.html
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Mapping
 
@@ -70,15 +71,20 @@ def several(environ: Mapping[str, str]) -> bool:
 
 def count(environ: Mapping[str, str]) -> int:
     """How many machines train together; 2 where there are several, and it is not said how many."""
-    for name in ("NODES", "PET_NNODES", "SLURM_JOB_NUM_NODES", "SKYPILOT_NUM_NODES"):
+    with suppress(UsageError):
+        found = told(environ)
+        if found is not None:
+            return found.count
+    for name in ("NODES", "PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES"):
         most = environ.get(name, "").rpartition(":")[2]  # 2:4
-        if most.isdecimal() and most:
+        if most.isdecimal():
             return int(most)
     # Clusters set MASTER_ADDR for reasons of their own.
     ranked = environ.get("RANK") or environ.get("NODE_RANK")
     elsewhere = environ.get("MASTER_ADDR", "") not in ("", "localhost", "127.0.0.1", "::1")
-    alone = environ.get("WORLD_SIZE") in ("1", environ.get("LOCAL_WORLD_SIZE"))
-    return 2 if ranked and elsewhere and not (alone and environ.get("WORLD_SIZE")) else 1
+    size = environ.get("WORLD_SIZE")
+    alone = size is not None and size in ("1", environ.get("LOCAL_WORLD_SIZE"))
+    return 2 if ranked and elsewhere and not alone else 1
 
 
 def told(environ: Mapping[str, str]) -> Nodes | None:

@@ -1,0 +1,45 @@
+"""Units of systemd that may open named devices alone, and this process in one of them."""
+
+from __future__ import annotations
+
+import re
+
+from host import limits
+from host.machine import Machine
+
+
+def closed(machine: Machine) -> str | None:
+    """The unit that keeps this process from the GPUs; None where none does."""
+    return _by_policy(machine) or _filtered(machine)
+
+
+def _by_policy(machine: Machine) -> str | None:
+    """The unit of systemd that this process is in and that may open named devices alone."""
+    text = machine.read("/proc/self/cgroup") or ""
+    for unit in re.findall(r"/([\w@:.\\-]+\.(?:slice|service|scope))", text):
+        policy, allowed = (
+            machine.run("systemctl", "show", unit, "-p", name).out
+            for name in ("DevicePolicy", "DeviceAllow")
+        )
+        # Control and memory are opened to all sooner than a card.
+        cards = re.search(r"/dev/nvidia\d|char-nvidia(\*| |-frontend)", allowed)
+        if policy.strip().partition("=")[2] in ("closed", "strict") and cards is None:
+            return str(unit)
+    return None
+
+
+def _filtered(machine: Machine) -> str | None:
+    """The unit whose filter of devices (eBPF) the kernel asks, where systemd says nothing of it."""
+    found = re.match(r"0::(/\S*)", machine.read("/proc/self/cgroup") or "")
+    if found is None or limits.in_container(machine.root):
+        return None
+    # A file that this user may not open says Permission denied.
+    shut = "not permitted" in machine.run("dd", "if=/dev/nvidia0", "of=/dev/null", "count=0").said
+    parts = found.group(1).strip("/").split("/")
+    for count in range(len(parts), 0, -1):
+        place = f"/sys/fs/cgroup/{'/'.join(parts[:count])}"
+        if "cgroup_device" in machine.run("bpftool", "cgroup", "show", place).out:  # root's to ask
+            return parts[count - 1]
+    return (
+        next((part for part in reversed(parts) if part.endswith(".slice")), None) if shut else None
+    )
