@@ -110,7 +110,10 @@ class Machine:
 
     def real(self, path: str) -> str:
         """The path without symbolic links."""
-        target = os.path.realpath(self._place(path))
+        try:
+            target = os.path.realpath(self._place(path))
+        except ValueError:  # a name with a NUL in it, of what a file said
+            return path
         found = "/" + os.path.relpath(target, os.path.realpath(self.root))
         if found != path:
             self._links[path] = found
