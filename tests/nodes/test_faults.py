@@ -19,7 +19,7 @@ from conftest import ROOT, stated_hash
 from nodes.machines import Training, lose, needs_network, shifted_clock, trainer, training
 
 pytestmark = [pytest.mark.slow, needs_network, pytest.mark.timeout(900)]
-A_RUN = 6
+A_RUN = 3
 RUNS = int(os.environ.get("FAULTS", "12")) // A_RUN
 KINDS = ("trainer", "agent", "machine", "paused", "cut", "deaf", "asked", "cut long")
 
