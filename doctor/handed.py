@@ -82,6 +82,12 @@ _ANEW = (
 )
 
 
+_UNAWARE = (
+    "the toolkit is here and daemon.json names it: the engine was not started again since",
+    "sudo systemctl restart docker   # without systemd, as in WSL: sudo service docker restart",
+)
+
+
 def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     """Why a container does not see the GPUs that the host sees, and what helps."""
     if toolkit.is_desktop(machine):
@@ -97,9 +103,20 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
         return f"{CONFIG} lets nobody ask for GPUs by a variable", UNASKED
     if "libnvidia-ml.so" in said:
         return _without_library(machine)
+    return _undriven(machine, said)
+
+
+def _undriven(machine: Machine, said: str) -> tuple[str, str]:
+    """Docker knows nothing that hands GPUs over, or something else went wrong."""
     why = "training in it would stop, or run on the CPU"
-    lost = "could not select device driver" in said and _lost_hook(machine)
-    return (why, _ANEW) if lost else (why, toolkit.configure(machine))
+    unready = "could not select device driver" in said
+    if unready and _lost_hook(machine):
+        return why, _ANEW
+    # Docker looks for what --gpus calls as it starts.
+    named = '"nvidia"' in (machine.read("/etc/docker/daemon.json") or "")
+    if unready and named and machine.has("nvidia-container-runtime"):
+        return _UNAWARE
+    return why, toolkit.configure(machine)
 
 
 _HARDENED = (
