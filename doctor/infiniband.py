@@ -6,7 +6,7 @@ import re
 
 from doctor import distribution, nccl, peermem, ports, roce
 from doctor.finding import Finding, ok, skip, warn
-from host import limits, nodes
+from host import fleet, limits
 from host.machine import Machine
 
 _ACTIVE = "ACTIVE"
@@ -84,7 +84,7 @@ def fabric(machine: Machine) -> Finding:
 def _without_ports(machine: Machine) -> Finding | None:
     """A card is on the bus, and its driver has made no port."""
     bus = "/sys/bus/pci/devices"
-    if not nodes.several(machine.environ) or limits.in_container(machine.root):
+    if not fleet.several(machine.environ) or limits.in_container(machine.root):
         return None
     of_its_class = (
         name
@@ -131,7 +131,7 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
                 " host; in Kubernetes the device plugin of the fabric (EFA, RDMA)"
             ),
         )
-    several = nodes.several(machine.environ)
+    several = fleet.several(machine.environ)
     if kind == "EFA" and several:
         return (
             "",
@@ -181,7 +181,7 @@ def _without_provider(machine: Machine) -> tuple[str, str, str] | None:
 def _ignored(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     """Several machines train, and a variable has NCCL pass it over: not Amazon's, by a plugin."""
     told = nccl.told(machine, "NCCL_IB_DISABLE")
-    if told in ("", "0") or kind == "EFA" or not nodes.several(machine.environ):
+    if told in ("", "0") or kind == "EFA" or not fleet.several(machine.environ):
         return None
     return (
         f"; NCCL_IB_DISABLE={told}",

@@ -6,7 +6,7 @@ import re
 
 from doctor import nccl, peers
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import nodes, nvidia, visible
+from host import fleet, nvidia, visible
 from host.machine import Machine
 from host.text import whole
 
@@ -110,7 +110,7 @@ def _of_another_network(machine: Machine) -> Finding | None:
     """
     wanted = nccl.told(machine, "NCCL_NET")
     ports = machine.names("/sys/class/infiniband")
-    several = len(visible.seen(machine)) > 1 or nodes.several(machine.environ)
+    several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
     if several and wanted.lower() in ("ib", "gib") and not ports:
         return fail(
             "network",

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from doctor import nccl
 from doctor.finding import Finding, warn
-from host import limits, nodes
+from host import fleet, limits, nodes
 from host.errors import UsageError
 from host.machine import Machine
 from host.text import whole
@@ -22,7 +22,7 @@ _CHOOSE = "name the one that reaches the others: NCCL_SOCKET_IFNAME={0} GLOO_SOC
 
 def apart(machine: Machine) -> Finding | None:
     """What is wrong where several machines train together; None elsewhere."""
-    if not nodes.several(machine.environ):
+    if not fleet.several(machine.environ):
         return None
     addresses = _addresses(machine)
     return (
@@ -118,7 +118,7 @@ def _another_interface(machine: Machine, addresses: dict[str, str]) -> Finding |
 
 def walled(machine: Machine) -> str:
     """A firewall that is on, and whose rules this user may not read, as a note."""
-    on = _firewall(machine) if nodes.several(machine.environ) else None
+    on = _firewall(machine) if fleet.several(machine.environ) else None
     unread = on is not None and _lets_in(machine, on) is None
     return f"; a firewall is on ({on}): it has to let the other machines in" if unread else ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor import nccl
-from host import limits, nodes, nvidia
+from host import fleet, limits, nvidia
 from host.machine import Machine
 from host.text import whole
 
@@ -26,7 +26,7 @@ def wrong(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] |
         found = _other_address(machine, device, path) or _of_the_host(machine, device, path)
         if found is not None:
             return found
-    if not nodes.several(machine.environ):
+    if not fleet.several(machine.environ):
         return None
     return _unlike(machine, taken) or _half(machine, up, left) or _one_of_a_bond(machine, taken)
 

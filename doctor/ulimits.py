@@ -6,7 +6,7 @@ import math
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits, nodes, nvidia
+from host import fleet, limits, nvidia
 from host.machine import Machine
 from host.text import whole
 
@@ -49,7 +49,7 @@ def examine(machine: Machine) -> Finding:
             "deep calls crash without a word",
             "ulimit -s 65536; docker run --ulimit stack=67108864",
         )
-    if files < 1024 or (files == 1024 and nodes.count(machine.environ) >= _MANY):
+    if files < 1024 or (files == 1024 and fleet.count(machine.environ) >= _MANY):
         return warn(
             "limits",
             f"{files:.0f} open files",

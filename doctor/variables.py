@@ -6,7 +6,7 @@ import re
 
 from doctor import kind, nccl, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import nodes, nvidia, visible
+from host import fleet, nvidia, visible
 from host.machine import Machine
 from host.text import whole
 
@@ -143,7 +143,7 @@ def _algorithm(machine: Machine) -> Finding | None:
     """
     value = nccl.told(machine, "NCCL_ALGO")
     first = value.lower().split(";")[0]  # for all operations, where it names none
-    several = len(visible.seen(machine)) > 1 or nodes.several(machine.environ)
+    several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
     if not several or not first or first[0] == "^" or ":" in first or "ring" in first.split(","):
         return None
     return warn(
