@@ -30,7 +30,7 @@ def wrong(
         return (
             "was built for NumPy 1, and NumPy 2 is installed",
             "arrays and tensors do not become each other: Numpy is not available",
-            "pip install 'numpy<2', or PyTorch 2.3 or newer",
+            "pip install 'numpy<2'; or PyTorch 2.3 or newer",
         )
     beside = re.sub(r"/torch/__init__\.py$", "", place)
     if not beside or beside == place:
@@ -51,7 +51,7 @@ def _other_release(machine: Machine, version: str, beside: str) -> tuple[str, st
         release, number = int(own.group(1)), int(found.group(2))
         fits = number == (release + _VISION if major == "0" else release)
         known = major == "0" or release <= _AUDIO
-        # cu128 and cu126 go together; torchaudio up to 2.8 compares no more than that, either.
+        # cu128 and cu126 go together: both compare CUDA's first number alone.
         built = {(tag or "")[:4] for tag in (own.group(2), found.group(3))} - {""}
         if (fits or not known) and len(built) < 2:
             continue

@@ -37,16 +37,16 @@ def interfaces(machine: Machine) -> Finding:
                 "network",
                 f"{variable}={asked} {no}; there are {', '.join(names)}",
                 "the processes do not find each other",
-                f"{nccl.undo(machine, variable)}, or name one of them",
+                f"{nccl.undo(machine, variable)}; or name one of them",
             )
-    ports = machine.names("/sys/class/infiniband")
+    ports = machine.names(nccl.FABRIC)
     asked = nccl.told(machine, "NCCL_IB_HCA")
     if asked and ports and not nccl.adapters(machine, ports):
         return fail(
             "network",
             f"NCCL_IB_HCA={asked} names no port; there are {', '.join(ports)}",
             "NCCL goes by Ethernet, or does not start",
-            f"{nccl.undo(machine, 'NCCL_IB_HCA')}, or name some of them",
+            f"{nccl.undo(machine, 'NCCL_IB_HCA')}; or name some of them",
         )
     split = peers.apart(machine)
     if split is not None:
@@ -109,7 +109,7 @@ def _of_another_network(machine: Machine) -> Finding | None:
     https://github.com/NVIDIA/nccl/issues/958
     """
     wanted = nccl.told(machine, "NCCL_NET")
-    ports = machine.names("/sys/class/infiniband")
+    ports = machine.names(nccl.FABRIC)
     several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
     if several and wanted.lower() in ("ib", "gib") and not ports:
         return fail(

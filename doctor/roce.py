@@ -57,8 +57,8 @@ def _unlike(machine: Machine, taken: list[tuple[str, str]]) -> tuple[str, str, s
         f"; {least} has an MTU of {sizes[least]}, another port {max(sizes.values())}",
         "where two ports that speak to each other differ, NCCL ends (completion with error 12)",
         (
-            f"sudo ip link set dev {least} mtu {max(sizes.values())}, as on all machines; for good,"
-            " in netplan or NetworkManager"
+            f"sudo ip link set dev {least} mtu {max(sizes.values())}   # as on all machines; for"
+            " good, in netplan or NetworkManager"
         ),
     )
 
@@ -80,7 +80,7 @@ def _half(
     return (
         f"; NCCL_IB_HCA leaves {second if first in left else first} out, half of a plug",
         "half of what the cable carries is not used",
-        f"NCCL_IB_HCA={first},{second} NCCL_IB_MERGE_NICS=1, with an address on each of the two",
+        f"NCCL_IB_HCA={first},{second} NCCL_IB_MERGE_NICS=1   # each with an address",
     )
 
 
@@ -100,7 +100,7 @@ def _one_of_a_bond(machine: Machine, taken: list[tuple[str, str]]) -> tuple[str,
     return (
         f"; {bonds[0]} is two ports as one",
         "a connection of NCCL uses one of them: half of the rate",
-        "NCCL_IB_QPS_PER_CONNECTION=4, on all machines",
+        "NCCL_IB_QPS_PER_CONNECTION=4   # on all machines",
     )
 
 

@@ -154,7 +154,7 @@ _CAUSES = (
     (
         r"No module named '(?!torch\b)([a-z]\w*)'",
         "a package that it imports is not installed: {0}",
-        "pip install {0} (or what the package is called that has it); else install it anew",
+        "pip install {0}   # or what the package is called that has it",
     ),
     (
         r"[Ii]nvalid ELF header|file too short|Input/output error|Bus error",

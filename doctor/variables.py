@@ -107,7 +107,7 @@ def _remapped(machine: Machine) -> Finding | None:
         f"{name} has expandable_segments:True, {here}",
         "the driver there often refuses to map memory so: CUDA driver error (operation not"
         " supported, device not ready, unknown error, out of memory)",
-        f"unset {name}, or expandable_segments:False in it; under WSL also Windows' newest driver",
+        f"unset {name}; or expandable_segments:False in it; under WSL also Windows' newest driver",
     )
 
 

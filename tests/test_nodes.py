@@ -11,7 +11,7 @@ from conftest import DIGITS, ROOT
 from test_launch import start
 
 from container import compose
-from host import launcher, nodes, plan
+from host import fleet, launcher, nodes, plan
 from host.errors import LockstepError, UsageError
 
 OURS = {"NODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"}
@@ -236,3 +236,26 @@ def test_make_refuses_them_where_they_do_nothing(tmp_path) -> None:
 def test_a_container_hears_how_many_processes_the_cluster_wants(own, each, gpus, told) -> None:
     machines = nodes.Nodes(2, 0, "10.0.0.1", 29500, "PET_NNODES", processes=each)
     assert compose.processes(own, machines, gpus) == told
+
+
+@pytest.mark.parametrize(
+    ("environ", "count"),
+    [
+        ({}, 1),
+        (OURS, 2),
+        ({"NODES": "2:4", "NODE_RANK": "0", "MASTER_ADDR": "10.0.0.1"}, 4),
+        ({"NODES": "1:1"}, 1),
+        ({"PET_NNODES": "1:1"}, 1),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "MASTER_ADDR": "10.0.0.1"}, 2),
+        ({"SLURM_JOB_NUM_NODES": "2"}, 2),
+        # A step of one node, in a job of two.
+        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "1"}, 1),
+        ({"RANK": "0", "WORLD_SIZE": "16", "MASTER_ADDR": "10.0.0.1"}, 2),
+        ({"RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "ws1"}, 1),
+        ({"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "localhost"}, 1),
+        # A cluster's own, for other reasons.
+        ({"MASTER_ADDR": "10.0.0.1"}, 1),
+    ],
+)
+def test_how_many_machines_any_launcher_speaks_of(environ, count) -> None:
+    assert fleet.count(environ) == count
