@@ -55,19 +55,41 @@ def wrong(machine: Machine, way: str) -> Finding | None:
                 "docker run --gpus, which we use, gives containers no GPU, or does not start them",
                 fix,
             )
+    if "rootless" in told(machine, "SecurityOptions") or _by_runc(machine):
+        return None
+    if kind.is_lxc(machine):
+        return None if spares_cgroups(machine) else _unprivileged(machine)
     if not spares_cgroups(machine):
-        return None
-    if "rootless" in told(machine, "SecurityOptions") or kind.is_lxc(machine):
-        return None
-    mode = re.search(r'^\s*mode\s*=\s*"(\w+)"', config, re.MULTILINE)
-    by_runc = version(machine) >= _BY_RUNC and (mode is None or mode.group(1) == "auto")
-    if by_runc or (mode is not None and mode.group(1) in ("cdi", "csv", "jit-cdi")):
         return None
     return fail(
         "toolkit",
         f"no-cgroups = true in {CONFIG}, and this engine is not rootless",
         "containers may not open the GPUs: Failed to initialize NVML: Unknown Error",
         f"{NO_CGROUPS}=false && sudo systemctl restart docker",
+    )
+
+
+def _by_runc(machine: Machine) -> bool:
+    """Whether runc opens the GPUs to containers, and no-cgroups is not asked."""
+    mode = re.search(r'^\s*mode\s*=\s*"([\w-]+)"', text(machine), re.MULTILINE)
+    if mode is None or mode.group(1) == "auto":
+        return version(machine) >= _BY_RUNC
+    return mode.group(1) in ("cdi", "csv", "jit-cdi")
+
+
+def _unprivileged(machine: Machine) -> Finding | None:
+    """An LXC container whose root is not the host's: its engine may open devices to nobody.
+
+    https://github.com/NVIDIA/libnvidia-container/issues/154
+    """
+    root = (machine.read("/proc/self/uid_map") or "").split()[:2]
+    if len(root) < 2 or root[1] == "0" or not text(machine):
+        return None
+    return fail(
+        "toolkit",
+        f"no-cgroups = true is missing in {CONFIG}, in an unprivileged LXC container",
+        "containers with GPUs do not start: bpf_prog_query(BPF_CGROUP_DEVICE) failed",
+        f"{NO_CGROUPS}=true && sudo systemctl restart docker",
     )
 
 

@@ -52,11 +52,16 @@ def fabric(machine: Machine) -> Finding:
                 " PF vf N node_guid … port_guid …), linkState: enable, and a manager that serves"
                 " virtual ports",
             )
+        ethernet = [(machine.read(f"{p}/link_layer") or "") == "Ethernet" for _, p in there]
+        if all(ethernet) and not fleet.several(machine.environ):
+            # As a Spark has them, or a server: ports that nobody needs to train on one machine.
+            return ok("InfiniBand", f"{device}: {state}; Ethernet, which one machine does not need")
         return warn(
             "InfiniBand",
             f"{device}: {state}",
             "several machines talk over TCP, many times slower",
-            "look at cable and switch (`ibstat`); InfiniBand needs a subnet manager (opensm)",
+            "look at cable and switch (`ibstat`)"
+            + "; InfiniBand needs a subnet manager (opensm)" * (not all(ethernet)),
         )
     device, path = up[0]
     kind = machine.read(f"{path}/link_layer") or ""

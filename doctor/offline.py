@@ -1,8 +1,10 @@
-"""Processors of the machine that are switched off."""
+"""Processors of the machine that are switched off, or slower than they could be."""
 
 from __future__ import annotations
 
-from doctor import kind
+import re
+
+from doctor import kind, log
 from doctor.finding import Finding, warn
 from host import limits
 from host.machine import Machine
@@ -10,6 +12,8 @@ from host.text import whole
 
 _CPUS = "/sys/devices/system/cpu"
 _LOW = 0.5  # of its base clock; where that is not told, of the most
+_HOT, _HEATED = 0.1, 10_000  # of the time; times
+_HEAT = r"temperature (?:is )?above threshold, cpu clock (?:is )?throttled \(total events = (\d+)"
 _FIXED = ("acpi-cpufreq", "cppc_cpufreq", "pcc-cpufreq")  # whose powersave is the lowest clock
 _OFF = ("off", "forceoff")  # second threads of cores, which the machine's owner does not want
 
@@ -45,6 +49,36 @@ def held(machine: Machine) -> Finding | None:
         why,
         "loaders and launches are slow: the GPUs wait",
         f"{fix}; for good in what set it (tuned-adm profile, TLP, auto-cpufreq)",
+    )
+
+
+def heated(machine: Machine) -> Finding | None:
+    """Heat has held them back for a good part of the time since the start.
+
+    https://docs.kernel.org/admin-guide/thermal/intel_thermal_throttle.html
+    """
+    if kind.is_laptop(machine) or limits.in_container(machine.root):
+        return None
+    times = [
+        whole(machine.read(f"{_CPUS}/{name}/thermal_throttle/package_throttle_total_time_ms"))
+        for name in machine.names(_CPUS)
+        if re.fullmatch(r"cpu\d+", name)
+    ]
+    known, since = [each for each in times if each is not None], machine.uptime() or 0
+    if known and since:
+        share = max(known) / 1000 / since
+        seen = f"held back by heat for {min(share, 1):.0%} of the time" if share > _HOT else None
+    else:
+        row = log.last(machine, _HEAT) or ""
+        events = int((re.search(_HEAT, row) or ["", "0"])[1])
+        seen = f"held back by heat, {events:,} times (kernel log)" if events > _HEATED else None
+    if seen is None:
+        return None
+    return warn(
+        "CPUs",
+        seen,
+        "loaders and launches are slow: the GPUs wait",
+        "see to the processor's cooler, its paste, its fan and the air in the case",
     )
 
 

@@ -13,6 +13,11 @@ _FLAPS = 20  # times, of one that is up
 _FELL = 2  # times that a link may have gone down, by hands
 
 
+def over_ethernet(machine: Machine, path: str) -> bool:
+    """Whether a port is one of Ethernet, which often has one lane."""
+    return (machine.read(f"{path}/link_layer") or "") == "Ethernet"
+
+
 def failing(
     machine: Machine, there: list[tuple[str, str]], up: list[tuple[str, str]]
 ) -> tuple[str, str, str] | None:
@@ -92,7 +97,8 @@ def _slower(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str]
         rate = number(said)
         if rate is not None:
             best[board] = max(rate, best.get(board, 0.0))
-            ports.append((device, path.rsplit("/", 1)[1], board, rate, "(1X" in said))
+            single = "(1X" in said and not over_ethernet(machine, path)
+            ports.append((device, path.rsplit("/", 1)[1], board, rate, single))
     for device, port, board, rate, single in ports:
         if rate < best[board] or single:
             beside = (

@@ -14,7 +14,13 @@ _MANY = 1000
 _ASIDE = 0.25  # of the memory
 _COUNTS = "/sys/devices/system/edac/mc"
 _NAMES = r"(python[\w.]*|pt_\w+|ray::[^)\"]*|torchrun|accelerate|deepspeed|llamafactory-cl\w*)"
-_ENDED = re.compile(rf"Out of memory: Killed process \d+ \({_NAMES}\).*anon-rss:(\d+)kB")
+_ENDED = re.compile(
+    rf"(?:([Mm]emory cgroup) o|O)ut of memory: Killed process \d+ \({_NAMES}\).*anon-rss:(\d+)kB"
+)
+# Corrected ones count by EDAC; a page that could not be taken out of use says so in other words.
+_POISONED = re.compile(
+    r"(?:Memory failure|MCE): ?0x\w+: (?:Sending SIGBUS to|Killing) ([\w.-]+):\d+"
+)
 # What ends programs before the kernel must, and says so in the journal alone.
 _EARLY = (
     (
@@ -46,6 +52,24 @@ def failing(machine: Machine) -> Finding | None:
         "a module of the machine's memory fails: weights may be wrong, the machine may freeze",
         "have that module replaced; which one it is: sudo ras-mc-ctl --error-count, or dmesg | grep"
         " EDAC",
+    )
+
+
+def poisoned(machine: Machine, seen: str) -> Finding | None:
+    """A page whose content was lost, and whose program was ended; the page is out of use.
+
+    https://docs.kernel.org/mm/hwpoison.html
+    """
+    found = [x for x in map(_POISONED.search, log.lines(machine) or []) if x]
+    if limits.in_container(machine.root) or not found:
+        return None
+    times = f", {len(found)} times" if len(found) > 1 else ""
+    return warn(
+        "memory",
+        f"{seen}; a page of it could not be read, and the kernel ended {found[-1].group(1)}{times}",
+        "a module of the machine's memory fails: what is in it ends with Bus error",
+        "have that module replaced; which one it is: sudo ras-mc-ctl --errors, sudo ipmitool sel"
+        " list, or sudo dmesg | grep -i -A9 'hardware error'",
     )
 
 
@@ -139,12 +163,15 @@ def ended(machine: Machine, seen: str) -> Finding | None:
     found = [x for x in map(_ENDED.search, log.lines(machine) or []) if x]
     if not found:
         return _ended_early(machine, seen)
-    size = int(found[-1].group(2)) * 1024 / 2**30
+    within, name, taken = found[-1].groups()
+    size = int(taken) * 1024 / 2**30
     times = f", {len(found)} times" if len(found) > 1 else ""
+    whose = "a container or service had no more of it" if within else "it ran out"
     return warn(
         "memory",
-        f"{seen}; it ran out, and the kernel ended {found[-1].group(1)}, which had {size:.1f} GiB"
-        f"{times}",
+        f"{seen}; {whose}, and the kernel ended {name}, which had {size:.1f} GiB{times}",
         "what is ended so says nothing: `Killed`, exit code 137",
-        "less at once: fewer --data.workers, a smaller batch or more lanes; or more memory",
+        "less at once: fewer --data.workers, a smaller batch or more lanes; or more memory"
+        + ": docker run --memory, in Kubernetes resources.limits.memory, a service's MemoryMax="
+        * bool(within),
     )

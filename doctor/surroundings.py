@@ -1,40 +1,36 @@
-"""What the kernel's log says of a GPU's surroundings: processors, disks, file servers, sleep; and
-what a driver says that may be nothing.
+"""What the kernel's log says of a GPU's surroundings: processors, memory, sleep; and what a driver
+says that may be nothing.
 """
 
 from __future__ import annotations
 
 import re
 
-from doctor import faults
+from doctor import faults, kind, stores
 from doctor.finding import Finding, warn
 from host import limits
 from host.machine import Machine
-
-_DISK = re.compile(
-    r"(?:I/O|critical medium) error, dev (nvme\d+|sd[a-z]+)"
-    r"|(nvme\d+): (?:I/O .*timeout|controller is down|Disabling device after reset failure)"
-    r"|md/\w+:md\d+: Disk failure on (nvme\d+|sd[a-z]+)"
-    r"|EXT4-fs \(([\w-]+)\): (?:I/O error|Remounting)"
-    r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
-)
 
 _NO_SLEEP = re.compile(
     r"PreserveVideoMemoryAllocations module parameter is set\. System Power Management attempted"
     r" without"
 )
+_STUCK = re.compile(r"INFO: task ((?:python|pt_|torchrun)[^:]*):\d+ blocked for more than (\d+) s")
+_SLEEP, _OFTEN = "PM: suspend entry", 2
+_DESKTOP = "org.gnome.settings-daemon.plugins.power"
 # Sign; what is seen, with its groups; why; what helps.
-_FOLDER = (
-    (
-        re.compile(
-            r"EXT4-fs warning \(device ([\w-]+)\): ext4_dx_add_entry.*(?:index full|Large dir)"
-        ),
-        "a folder on {0} is full (ext4's index)",
-        "`No space left on device` comes, whatever df says",
-        "spread its files over several folders; or sudo tune2fs -O large_dir, on it",
-    ),
-)
 _AROUND = (
+    (
+        # https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1095
+        re.compile(r"jump_label: Fatal kernel bug, unexpected op at \S+ \[(nvidia\w*)\]"),
+        "the kernel stopped in {0} as the machine went to sleep (jump_label)",
+        "the driver was built without a step that this kernel needs: programs hang from then on",
+        (
+            "reboot, and update the driver: Ubuntu 26.04 has it from 595.71.05-0ubuntu0.26.04.1 or"
+            " 580.159.03-0ubuntu0.26.04.1 on; until then sudo systemctl mask sleep.target"
+            " suspend.target"
+        ),
+    ),
     (
         re.compile(r"RC watchdog: GPU is probably locked"),
         "the driver's watchdog found a GPU locked",
@@ -84,7 +80,48 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     """
     if limits.in_container(machine.root):
         return None
-    return faults.matching(said, _AROUND) or _unslept(machine, said) or _stores(said)
+    return (
+        faults.matching(said, _AROUND)
+        or _unslept(machine, said)
+        or stores.found(machine, said)
+        or _stuck(said)
+        or _sleeps(machine, said)
+    )
+
+
+def _stuck(said: list[str]) -> Finding | None:
+    """A trainer that waits within the kernel, and for what, by the calls below its line."""
+    places = [(n, told) for n, told in enumerate(map(_STUCK.search, said)) if told]
+    if not places:
+        return None
+    place, told = places[-1]
+    modules = re.findall(r"\+0x\w+/0x\w+ \[(\w+)\]", "\n".join(said[place + 1 : place + 30]))
+    within = f", in {modules[0]}" if modules else ""
+    return warn(
+        "kernel log",
+        f"{told.group(1)} waited in the kernel for {told.group(2)} s{within}",
+        "a disk, a file server or a driver did not answer: it hangs, and cannot be ended",
+        "the lines below it in sudo dmesg say for what: nfs, lustre, fuse and ext4 wait for where"
+        " data or runs/ are; nvidia for the GPU: reboot",
+    )
+
+
+def _sleeps(machine: Machine, said: list[str]) -> Finding | None:
+    """The desktop puts the machine to sleep when nobody sits at it, and has done so."""
+    slept = sum(_SLEEP in row for row in said)
+    if slept < _OFTEN or kind.is_laptop(machine):
+        return None
+    told = machine.run("gsettings", "get", _DESKTOP, "sleep-inactive-ac-type").out.strip()
+    sleep = machine.run("systemctl", "is-enabled", "sleep.target").out.strip()
+    if told not in ("'suspend'", "'hibernate'") or sleep == "masked":
+        return None
+    return warn(
+        "kernel log",
+        f"the machine went to sleep {slept} times, and does so when nobody sits at it",
+        "a training stops there, also one that was started over ssh",
+        "sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target; or"
+        f" gsettings set {_DESKTOP} sleep-inactive-ac-type nothing",
+    )
 
 
 def _unslept(machine: Machine, said: list[str]) -> Finding | None:
@@ -99,33 +136,4 @@ def _unslept(machine: Machine, said: list[str]) -> Finding | None:
         "put it to sleep by systemctl suspend, which runs nvidia-suspend before"
         if enabled
         else "sudo systemctl enable nvidia-suspend nvidia-resume nvidia-hibernate; sudo reboot",
-    )
-
-
-def _stores(said: list[str]) -> Finding | None:
-    """What is read or saved there hangs."""
-    silent = ""
-    for row in said:
-        told = re.search(r"nfs: server (\S+) (not responding|OK)", row)
-        if told:
-            silent = told.group(1) if told.group(2) != "OK" else ""
-    if silent:
-        return warn(
-            "kernel log",
-            f"the file server {silent} does not answer (NFS)",
-            "what reads or saves there hangs, a training as well",
-            "ask whoever runs it; until then keep data and runs/ on a disk of this machine",
-        )
-    failing = map(_DISK.search, said)
-    bad = next((each[each.lastindex or 0] for each in failing if each), None)
-    if bad is None:
-        return faults.matching(said, _FOLDER)
-    return warn(
-        "kernel log",
-        f"the disk {bad} has errors, or did not answer in time",
-        "data may be read wrong, and checkpoints not be saved",
-        f"lsblk -s /dev/{bad} says which disk that is; sudo smartctl -a /dev/DISK; save what"
-        " matters, and replace it"
-        if re.match(r"dm-|md\d|sd[a-z]+\d|nvme\d+n\d+p", bad)
-        else f"sudo smartctl -a /dev/{bad}; save what matters, and replace it",
     )

@@ -49,7 +49,7 @@ def processors(machine: Machine) -> Finding:
             f"unset {bound.split('=')[0]}, or export OMP_PROC_BIND=false",
         )
     if quota is None or quota >= there:
-        slow = offline.some(machine) or offline.held(machine)
+        slow = offline.some(machine) or offline.held(machine) or offline.heated(machine)
         return _few(machine, there) or slow or ok("CPUs", f"{there}")
     seen = f"{quota:g} of {there}, by cgroup quota"
     # A quota stops all threads at once, the trainer's as well: it needs room.
@@ -162,7 +162,14 @@ def memory(machine: Machine) -> Finding:
             "ps aux --sort=-rss | head   # who has it",
         )
     known = ram.failing(machine)
-    for look in (ram.corrected, ram.ended_within, ram.set_aside, ram.strict, ram.ended):
+    for look in (
+        ram.poisoned,
+        ram.corrected,
+        ram.ended_within,
+        ram.set_aside,
+        ram.strict,
+        ram.ended,
+    ):
         known = known or look(machine, seen)
     half = "; WSL takes half of Windows' unless .wslconfig says memory=" * wsl.is_windows(machine)
     return known or wsl.ignored(machine) or ok("memory", f"{seen}{half}")

@@ -13,7 +13,7 @@ from host.machine import Machine
 # The newest release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
-_DXGDMAL = f"{wsl.LIBRARIES}/libnvdxgdmal.so.1"
+_DXGDMAL = "libnvdxgdmal.so.1"
 _KNOWS_DXGDMAL, _DESKTOP_KNOWS_DXGDMAL = (1, 14, 4), (4, 31)
 _PLAIN = ((1, 17, 0), (1, 17, 1))  # the same, 797: images that ask for no CUDA by a variable
 # https://github.com/NVIDIA/nvidia-container-toolkit/issues/1517
@@ -93,7 +93,7 @@ def _version(machine: Machine, way: str) -> Finding:
             "some images do not start (unsupported IMEX channel value: all)",
             newer,
         )
-    if numbers < _KNOWS_DXGDMAL and machine.exists(_DXGDMAL):
+    if numbers < _KNOWS_DXGDMAL and _has_dxgdmal(machine):
         return fail(
             "toolkit",
             f"{version} ({word}), which does not hand {_DXGDMAL} to containers",
@@ -105,12 +105,18 @@ def _version(machine: Machine, way: str) -> Finding:
     return ok("toolkit", f"{version} ({word}){hole * (numbers < _SAFE_TOOLKIT)}")
 
 
+def _has_dxgdmal(machine: Machine) -> bool:
+    """Whether it is Windows' driver, of a release that cannot do without that library."""
+    stores = [f"{wsl.DRIVERS}/{name}" for name in machine.names(wsl.DRIVERS)]
+    return any(machine.exists(f"{folder}/{_DXGDMAL}") for folder in (wsl.LIBRARIES, *stores))
+
+
 def _old_desktop(machine: Machine) -> Finding | None:
     """Docker Desktop's own toolkit is older than Windows' driver.
 
     https://github.com/NVIDIA/nvidia-container-toolkit/issues/520
     """
-    if not machine.exists(_DXGDMAL):
+    if not _has_dxgdmal(machine):
         return None
     told = re.search(r"Docker Desktop (\d{1,3})\.(\d{1,3})", machine.run("docker", "version").out)
     if told is None or (int(told.group(1)), int(told.group(2))) >= _DESKTOP_KNOWS_DXGDMAL:

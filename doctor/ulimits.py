@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from doctor import nccl, ports
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import fleet, limits, nvidia
 from host.machine import Machine
@@ -29,10 +30,7 @@ def examine(machine: Machine) -> Finding:
         return skip("limits", "not known on this system")
     told = [_limit(text, name) for name in ("locked memory", "stack size", "open files")]
     locked, stack, files = (math.inf if bound is None else bound for bound in told)
-    # Registered memory counts as locked: only InfiniBand and its like register any.
-    # Compose lifts the limit for containers.
-    fabric = machine.names("/sys/class/infiniband") and not machine.has("docker")
-    if fabric and locked < math.inf:
+    if locked < math.inf and _registers(machine):
         return warn(
             "limits",
             f"memlock {locked / 1024:.0f} KiB, with InfiniBand here",
@@ -64,6 +62,20 @@ def examine(machine: Machine) -> Finding:
         "not known" if b is None else "unlimited" if b == math.inf else f"{b:.0f}" for b in told
     ]
     return ok("limits", f"memlock {words[0]}, stack {words[1]}, open files {words[2]}")
+
+
+def _registers(machine: Machine) -> bool:
+    """Whether memory is registered with a network card, which counts as locked."""
+    if machine.has("docker"):  # Compose lifts the limit for containers
+        return False
+    paths = [
+        f"{nccl.FABRIC}/{device}/ports/{port}"
+        for device in machine.names(nccl.FABRIC)
+        for port in machine.names(f"{nccl.FABRIC}/{device}/ports")
+    ]
+    # Many a card of Ethernet shows itself as RoCE, which one machine does not use.
+    ethernet = bool(paths) and all(ports.over_ethernet(machine, path) for path in paths)
+    return bool(machine.names(nccl.FABRIC)) and (not ethernet or fleet.several(machine.environ))
 
 
 def _lifted(machine: Machine) -> str:

@@ -12,6 +12,7 @@ MANY = 3
 """GPUs; CUDA often starts with no more: https://github.com/microsoft/WSL/issues/10269."""
 DEVICE = "/dev/dxg"
 LIBRARIES = "/usr/lib/wsl/lib"
+DRIVERS = "/usr/lib/wsl/drivers"
 _USERS = "/mnt/c/Users"
 _NOBODY = re.compile(
     r"All Users|Default|Default User|Public|desktop\.ini|WsiAccount|defaultuser\d*"

@@ -1,0 +1,136 @@
+"""What the kernel's log says of disks and file servers that a training reads from and saves to."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import faults, kind
+from doctor.finding import Finding, warn
+from host.machine import Machine
+
+_DISK = re.compile(
+    r"(?:I/O|critical medium) error, dev (nvme\d+|sd[a-z]+)"
+    r"|(nvme\d+): (?:I/O .*timeout(?!, completion polled)|controller is down"
+    r"|Disabling device after reset failure)"
+    r"|md/\w+:md\d+: Disk failure on (nvme\d+|sd[a-z]+)"
+    r"|EXT4-fs \(([\w-]+)\): (?:I/O error|Remounting)"
+    r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
+)
+_ASLEEP = re.compile(r"(nvme\d+): Does your device have a faulty power saving mode enabled")
+_LUSTRE = re.compile(
+    r"(?:client was (evicted) by|Connection to) (\S+?-\w+)(?:;| \(at \S+\) was (lost)\b)"
+)
+# Sign; what is seen, with its groups; why; what helps.
+_SYSTEMS = (
+    (
+        re.compile(
+            r"EXT4-fs warning \(device ([\w-]+)\): ext4_dx_add_entry.*(?:index full|Large dir)"
+        ),
+        "a folder on {0} is full (ext4's index)",
+        "`No space left on device` comes, whatever df says",
+        "spread its files over several folders; or sudo tune2fs -O large_dir, on it",
+    ),
+    (
+        re.compile(r"BTRFS \w+ \(device ([\w-]+)[^)]*\): (?:csum failed|forced readonly)"),
+        "what is read from {0} is not what was written there (btrfs)",
+        "its memory or its disk fails: reading ends with an error, or nothing can be saved",
+        (
+            "save what matters; sudo btrfs scrub start -B on it, memtest86+ for the memory, and"
+            " sudo smartctl -a on the disk"
+        ),
+    ),
+    (
+        re.compile(
+            r"(?i)XFS \(([\w-]+)\): .*(?:corruption.*detected|log I/O error|shutting down file ?s)"
+        ),
+        "the file system on {0} is damaged (XFS)",
+        "what reads or saves there ends with an error",
+        "unmount it, sudo xfs_repair on it, and sudo smartctl -a on its disk",
+    ),
+    (
+        re.compile(r"Pool '(\S+)' has encountered an uncorrectable I/O failure and has been susp"),
+        "the pool {0} is suspended (ZFS)",
+        "what reads or saves there hangs",
+        "sudo zpool status -v says which disk; when it answers again: sudo zpool clear",
+    ),
+)
+
+
+def found(machine: Machine, said: list[str]) -> Finding | None:
+    """A disk or a file server that does not answer, or answers wrongly.
+
+    Args:
+        said: the lines of the log, in order.
+    """
+    return _server(said) or _disk(machine, said) or faults.matching(said, _SYSTEMS)
+
+
+def _server(said: list[str]) -> Finding | None:
+    """NFS or Lustre: the last word on each counts."""
+    away: dict[str, str] = {}
+    for row in said:
+        told = re.search(r"nfs: server (\S+) (not responding|OK)", row)
+        if told and told.group(2) == "OK":
+            away.pop(told.group(1), None)
+        elif told:
+            away[told.group(1)] = f"the file server {told.group(1)} does not answer (NFS)"
+        if "Lustre" not in row:
+            continue
+        again = re.search(r"Connection restored to (\S+?-\w+)\b", row)
+        if again:
+            away.pop(again.group(1), None)
+            continue
+        lost = _LUSTRE.search(row)
+        if lost:
+            how = "has put this machine out" if lost.group(1) else "does not answer"
+            away[lost.group(2)] = f"the file server {lost.group(2)} {how} (Lustre)"
+    if not away:
+        return None
+    return warn(
+        "kernel log",
+        list(away.values())[-1],
+        "what reads or saves there hangs or fails, a training as well",
+        "ask whoever runs it; until then keep data and runs/ on a disk of this machine",
+    )
+
+
+def _disk(machine: Machine, said: list[str]) -> Finding | None:
+    """One with errors, or that does not answer in time."""
+    failing = [each[each.lastindex or 0] for each in map(_DISK.search, said) if each]
+    bad = next((disk for disk in failing if not _pulled(machine, said, disk)), None)
+    if bad is None:
+        return None
+    why = "data may be read wrong, and checkpoints not be saved"
+    asleep = next((x.group(1) for x in map(_ASLEEP.search, said) if x), None)
+    if asleep is not None and bad.startswith(asleep):
+        return warn(
+            "kernel log",
+            f"the disk {asleep} did not wake up from saving power",
+            "what is on it is gone until the machine starts anew: " + why,
+            "boot with nvme_core.default_ps_max_latency_us=0 pcie_aspm=off pcie_port_pm=off, and"
+            " update its firmware; if sudo smartctl -a shows errors, replace it",
+        )
+    if kind.is_guest(machine):
+        return warn(
+            "kernel log",
+            f"the disk {bad} has errors, or did not answer in time",
+            why,
+            "it is the host's, or of its network: give the volume more throughput, ask the"
+            " provider; at Amazon boot with nvme_core.io_timeout=4294967295",
+        )
+    return warn(
+        "kernel log",
+        f"the disk {bad} has errors, or did not answer in time",
+        why,
+        f"lsblk -s /dev/{bad} says which disk that is; sudo smartctl -a /dev/DISK; save what"
+        " matters, and replace it"
+        if re.match(r"dm-|md\d|sd[a-z]+\d|nvme\d+n\d+p", bad)
+        else f"sudo smartctl -a /dev/{bad}; save what matters, and replace it",
+    )
+
+
+def _pulled(machine: Machine, said: list[str], disk: str) -> bool:
+    """Whether it is a stick that somebody has pulled out, and nothing is mounted from it."""
+    stick = any(f"[{disk}] Attached SCSI removable disk" in row for row in said)
+    mounted = f"/dev/{disk}" in (machine.read("/proc/mounts") or "")
+    return stick and not mounted and any("USB disconnect" in row for row in said)
