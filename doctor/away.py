@@ -10,6 +10,8 @@ from host import limits, nvidia, pci
 from host.machine import Machine
 
 _LAST_FOR_MAXWELL = 580
+ASIDE = ("vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback")
+"""Drivers that hold a card for a virtual machine."""
 # Not `blacklist nvidiafb`, which every Ubuntu has, nor `install nvidia modprobe …`, Debian's own.
 _AWAY = re.compile(
     r"^\s*(blacklist\s+nvidia\s*$|alias\s+nvidia\s+off\b|install\s+nvidia\s+\S*(true|false)\b)",
@@ -43,7 +45,7 @@ def switched_off(machine: Machine) -> tuple[str, str] | None:
 
 
 def given_back(machine: Machine, address: str) -> str:
-    """How a card is taken from vfio-pci for good, by where that was asked for."""
+    """How a card is taken for good from what holds it, by where that was asked for."""
     if re.search(r'"mode"\s*:\s*"Vfio"', machine.read("/etc/supergfxd.conf") or ""):
         return (
             'sudo supergfxctl -m Hybrid (where it hangs: "mode": "Hybrid" in /etc/supergfxd.conf),'
@@ -55,13 +57,23 @@ def given_back(machine: Machine, address: str) -> str:
             "take it out of Isolated GPU Devices (System, Advanced Settings), then"
             f" {distribution.install(machine)}"
         )
-    if "vfio-pci.ids=" in (machine.read("/proc/cmdline") or ""):
-        return "take vfio-pci.ids= off the kernel's command line (boot entry), and reboot"
+    given = re.search(
+        r"(?<!\S)(?:vfio[-_]pci\.ids|pci-stub\.ids|xen-pciback\.hide)=",
+        machine.read("/proc/cmdline") or "",
+    )
+    if given:
+        return f"take {given.group()} off the kernel's command line (boot entry), and reboot"
     for name in machine.names("/etc/modprobe.d"):
         said = machine.read(f"/etc/modprobe.d/{name}") or ""
         if re.search(r"^\s*options\s+vfio[-_]pci\s.*\bids=", said, re.MULTILINE):
             return f"take its line out of /etc/modprobe.d/{name}; sudo {first}; sudo reboot"
-    return f"sudo driverctl unset-override {address}"
+    fix = f"sudo driverctl unset-override {address}"
+    if address in (machine.read("/boot/config/vfio-pci.cfg") or ""):
+        fix = "untick it in Tools, System Devices (Unraid), and reboot"
+    elif not machine.has("driverctl") and machine.has("virsh"):
+        node = re.sub(r"[:.]", "_", address)
+        fix = f"end the guest that has it, and sudo virsh nodedev-reattach pci_{node}"
+    return fix
 
 
 def _removing(machine: Machine) -> str | None:
@@ -78,7 +90,7 @@ def _removing(machine: Machine) -> str | None:
                 if ours and re.search(r'^[^#]*ATTR\{remove\}\s*=\s*"1"', row):
                     return f"{folder}/{name}"
     # It does not say whose address it is; a GPU's name, or a tool's, does.
-    sign = re.compile(r"(?m)^w\S* +/sys/bus/pci/devices/[0-9a-f:.]+\.0/remove ")
+    sign = re.compile(r"(?m)^w\S* +/sys/bus/pci/devices/[0-9a-f:.\\]+\.0/remove ")
     for name in machine.names("/etc/tmpfiles.d"):
         text = machine.read(f"/etc/tmpfiles.d/{name}") or ""
         if sign.search(text) and re.search("gpu|nvidia|envycontrol", name + text, re.IGNORECASE):

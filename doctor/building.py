@@ -72,15 +72,19 @@ def _failed(machine: Machine) -> list[str]:
 
 def broken(machine: Machine) -> tuple[str, str, str] | None:
     """What those say who could not build the module, DKMS or NVIDIA's installer: seen, why, fix."""
+    status = machine.run("dkms", "status")
     stopped = re.search(
         r"(/var/lib/dkms/nvidia[\w-]{0,40}/\w[\w.-]{0,40})/source/dkms\.conf does not exist",
-        machine.run("dkms", "status").said,
+        status.said,
     )
-    if stopped:
+    newer = re.search(r"(?m)^(nvidia[\w-]{0,40})/(\d[\w.-]{0,40}): broken", status.out)
+    entry = stopped.group(1) if stopped else ""
+    entry = "/var/lib/dkms/" + "/".join(newer.groups()) if newer else entry
+    if entry:
         return (
-            f"DKMS stops at {stopped.group(1)}, of which the sources are gone",
+            f"DKMS stops at {entry}, of which the sources are gone",
             "it builds no module for new kernels any more",
-            f"sudo rm -rf {stopped.group(1)}; sudo dkms autoinstall && sudo modprobe nvidia",
+            f"sudo rm -rf {entry}; sudo dkms autoinstall && sudo modprobe nvidia",
         )
     for name in machine.names("/var/lib/dkms"):
         # Debian's is nvidia-current, or nvidia-tesla-470.

@@ -52,6 +52,13 @@ ERRORS = {
         "libcuda is not of the driver's version; under WSL, the toolkit is too old for the driver",
         "update nvidia-container-toolkit, Docker Desktop, WSL (wsl --update); else sudo ldconfig",
     ),
+    "807": (
+        "NVIDIA's MPS takes no new program: it serves another user, or is stuck",
+        (
+            "echo quit | nvidia-cuda-mps-control; nvidia-cuda-mps-control -d   # or unset"
+            " CUDA_MPS_PIPE_DIRECTORY"
+        ),
+    ),
     "805": (
         "CUDA is told to go through MPS, whose daemon does not answer",
         "nvidia-cuda-mps-control -d   # or unset CUDA_MPS_PIPE_DIRECTORY",

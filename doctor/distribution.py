@@ -19,6 +19,7 @@ INSTALL = {
     "arch": "sudo pacman -S nvidia-open nvidia-utils",
     "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta nvidia-compute-utils-G06"
     "   # of NVIDIA's repository; openSUSE: first openSUSE-repos-Leap-NVIDIA (or -Tumbleweed-)",
+    "manjaro": "sudo mhwd -a pci nonfree 0300",
     "amzn": "sudo dnf module enable nvidia-driver:open-dkms && sudo dnf install nvidia-open   # of"
     " NVIDIA's repository; or an image that has it: Deep Learning AMI, EKS's AL2023_x86_64_NVIDIA",
     "azurelinux": "sudo tdnf install nvidia-open   # of NVIDIA's repository",
@@ -210,7 +211,17 @@ def initramfs(machine: Machine) -> str:
     """What makes the images anew that kernels begin with."""
     if machine.has("sdbootutil"):  # openSUSE's, where systemd-boot starts the kernels
         return "sdbootutil add-all-kernels --no-reuse-initrd"
+    # EndeavourOS and Garuda are Arch without it.
+    if "arch" in names(machine) and not machine.has("mkinitcpio") and machine.has("dracut"):
+        own = machine.has("dracut-rebuild")
+        return "dracut-rebuild" if own else "dracut --force --regenerate-all"
     return of(machine, _INITRAMFS, "update-initramfs -u")
+
+
+def build(machine: Machine, usual: str) -> str:
+    """How the driver's modules are built, or found, for the kernel that runs."""
+    line = of(machine, BUILD, usual)
+    return line.replace("mkinitcpio -P", initramfs(machine))
 
 
 def of(machine: Machine, table: Mapping[str, str], usual: str) -> str:

@@ -33,7 +33,10 @@ _COMPLAINTS = (
     ),
     (
         r"failed to initialize nvml: unknown error",
-        "the devices were taken away from this container (systemctl daemon-reload does it)",
+        (
+            "the devices were not given to this container, or taken away (systemctl daemon-reload"
+            " does that)"
+        ),
         "{again}",
     ),
 )
@@ -150,6 +153,12 @@ def _again(machine: Machine) -> str:
         return (
             "delete the pod; for good: on the node a newer toolkit with CDI, or kubelet without the"
             " static CPU manager (cpu-manager-policy=none), which rewrites the pod's cgroup"
+        )
+    if kind.is_lxc(machine):
+        return (
+            "on the host, in the LXC container's configuration: lxc.cgroup2.devices.allow: c 195:*"
+            " rwm, and the same with the number of nvidia-uvm in /proc/devices (Proxmox: devN:);"
+            " then start it anew"
         )
     return (
         "start it anew; for good, native.cgroupdriver=cgroupfs in the engine's daemon.json, or CDI"

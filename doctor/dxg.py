@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from doctor import wsl
+from doctor import distribution, wsl
 from doctor.finding import Finding, fail, warn
 from host.machine import Answer, Machine
 
-_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
 # Windows' own has no number of a version; a package's has.
 _OWN = re.compile(r"libnvidia-ml\.so\.\d{3}[\d.]*")
 _CRASHED = (-11, 139)
@@ -74,13 +74,13 @@ def blocked(machine: Machine, answer: Answer) -> Finding | None:
         return None if answer.code == 127 else _without_dxgkrnl(machine)
     rows = [row for row in answer.said.splitlines() if row.strip()]
     seen = (rows or [f"code {answer.code}"])[0][:120]
-    own = next((name for name in machine.names(_LIBRARIES) if _OWN.fullmatch(name)), None)
+    own = _own(machine, _OWN)
     if own is not None and machine.exists(f"{wsl.LIBRARIES}/nvidia-smi"):
         return fail(
             "driver",
-            f"WSL 2: a Linux driver is installed beside Windows' own: {_LIBRARIES}/{own}",
+            f"WSL 2: a Linux driver is installed beside Windows' own: {own}",
             "it hides the libraries that speak to Windows' driver",
-            _PURGE,
+            _purge(machine),
         )
     if "couldn't find libnvidia-ml" in answer.said and _without_ldconfig(machine):
         return fail("driver", f"WSL 2: nvidia-smi says: {seen}", *_LDCONFIG)
@@ -118,9 +118,7 @@ def hidden(machine: Machine) -> Finding | None:
         return None
     if _without_ldconfig(machine):
         return fail("driver", "WSL 2: the loader does not know Windows' libcuda", *_LDCONFIG)
-    own = next(
-        (n for n in machine.names(_LIBRARIES) if re.fullmatch(r"libcuda\.so\.\d{3}[\d.]*", n)), None
-    )
+    own = _own(machine, re.compile(r"libcuda\.so\.\d{3}[\d.]*"))
     cache = machine.run("ldconfig", "-p").out
     paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
     names = ("libcuda.so.1", "libcuda.so")
@@ -128,16 +126,32 @@ def hidden(machine: Machine) -> Finding | None:
     lost = [f is not None and not f.group(1).startswith(wsl.LIBRARIES) for f in firsts]
     if own is None or not any(lost) or wsl.LIBRARIES in paths:
         return None
-    seen = f"WSL 2: a Linux driver is installed beside Windows' own: {_LIBRARIES}/{own}"
+    seen = f"WSL 2: a Linux driver is installed beside Windows' own: {own}"
     if lost[0]:
         why = "programs load that libcuda, which finds no GPU here (100)"
-        return fail("driver", seen, why, _PURGE)
+        return fail("driver", seen, why, _purge(machine))
     return warn(
         "driver",
         seen,
         "PyTorch finds Windows' libcuda.so.1; what loads libcuda.so gets the other (no GPU, 100)",
-        _PURGE,
+        _purge(machine),
     )
+
+
+def _own(machine: Machine, sign: re.Pattern[str]) -> str | None:
+    """A library of a Linux driver."""
+    return next(
+        (f"{at}/{name}" for at in _LIBRARIES for name in machine.names(at) if sign.fullmatch(name)),
+        None,
+    )
+
+
+def _purge(machine: Machine) -> str:
+    """How a Linux driver is removed."""
+    dnf = "sudo dnf remove 'xorg-x11-drv-nvidia*' 'nvidia-driver*'"
+    ways = {"arch": "sudo pacman -Rdd nvidia-utils", "fedora": dnf, "rhel": dnf}
+    own = distribution.of(machine, ways, "")
+    return f"{own} && sudo ldconfig, then open the shell anew; or CPUS=1" if own else _PURGE
 
 
 def _without_ldconfig(machine: Machine) -> bool:

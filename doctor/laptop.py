@@ -30,7 +30,11 @@ def held_back(machine: Machine) -> Finding | None:
             _unit(machine) + "sudo systemctl enable --now nvidia-powerd",
         )
     mains = [n for n in machine.names(SUPPLY) if machine.read(f"{SUPPLY}/{n}/type") == "Mains"]
-    if mains and all(machine.read(f"{SUPPLY}/{name}/online") == "0" for name in mains):
+    # One that is charged by USB says of the plug beside it that nothing is in it.
+    states = {machine.read(f"{SUPPLY}/{name}/status") or "" for name in machine.names(SUPPLY)}
+    charged = bool(states & {"Charging", "Full", "Not charging"}) and "Discharging" not in states
+    unplugged = mains and all(machine.read(f"{SUPPLY}/{name}/online") == "0" for name in mains)
+    if unplugged and not charged:
         return warn(
             "heat and power",
             "this laptop runs on its battery",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_KEPLER = "470"  # GTX 600 and 700, K80
 _LAST = ("304", "340", "390")  # for cards up to Fermi; no changes for new kernels any more
 _ERRORS = (r"^(?!.* the step\b).*\berror: .*$", r"^.*\berror\b.*$")
 _TOOLS = (
@@ -32,6 +33,24 @@ _LACKS = (
             "have the memory tested (memtest86+ for a night), XMP or EXPO off in the BIOS until"
             " then; then {again}"
         ),
+    ),
+    (
+        r"^.*Kernel configuration is invalid.*$",
+        "this kernel's headers are not complete",
+        (
+            "install them again (--reinstall); those of a kernel of one's own: make olddefconfig &&"
+            " make prepare, in its sources; then {again}"
+        ),
+    ),
+    (
+        r"^.*No space left on device.*$",
+        "there was no room to build it",
+        "df -h / /tmp /var; make room, and {again}",
+    ),
+    (
+        r"^.*Killed signal terminated program.*$",
+        "memory ran out while it was built",
+        "end what takes memory, and {again}",
     ),
     (
         r"^.*version .GLIBC_[\d.]+. not found \(required by scripts/.*$",
@@ -94,7 +113,8 @@ def read(
     if "GPL-only symbol" in said:
         why = f"release {version} calls what this kernel gives to free modules alone"
     older = f"boot kernel {before}, which has one" if before else "boot the kernel before"
-    return seen, why, f"read {path}; install a newer driver, or {older}"
+    none = "; Kepler has no newer one: a kernel with LTS, or a build of 470 with patches"
+    return seen, why, f"read {path}; install a newer driver, or {older}{none * (major == _KEPLER)}"
 
 
 def _lacking(said: str, error: str) -> tuple[str, str, str] | None:

@@ -1,21 +1,14 @@
-"""Why the kernel did not take NVIDIA's module: not built for it, or not signed for it."""
+"""Why NVIDIA's module is not there for the kernel that runs."""
 
 from __future__ import annotations
 
 import re
 
-from doctor import building, distribution, log
+from doctor import building, distribution, log, unsigned
 from doctor.finding import Finding, fail
 from host import nvidia
 from host.machine import Machine
 
-CPU = "or train on the CPU: CPUS=1"
-_ENFORCED = "/sys/module/module/parameters/sig_enforce"
-_LOCKED = r"unsigned module loading is restricted"
-UNSIGNED = (
-    r"Key was rejected by service|Loading of unsigned module"
-    rf"|Loading of module with unavailable key is rejected|{_LOCKED}"
-)
 _OTHER_KERNEL = (
     r"version magic|Unknown symbol|disagrees about version of symbol|Invalid module format"
     r"|module nvidia\S*: \.gnu\.linkonce\.this_module section size must match"
@@ -25,51 +18,68 @@ _OTHER_KERNEL = (
 
 def examine(machine: Machine, on_bus: str) -> Finding:
     """There is a driver, and no module for this kernel, as far as can be seen."""
-    build = distribution.of(machine, distribution.BUILD, distribution.DKMS)
-    if log.last(machine, r"nvidia: Unknown symbol ipmi_"):
-        return fail(
-            "driver",
-            f"{on_bus}; its module wants another one, ipmi_devintf, which is not loaded",
-            "insmod loads what a module hangs on with nothing but itself",
-            f"sudo modprobe ipmi_devintf && sudo modprobe nvidia; {CPU}",
-        )
-    if log.last(machine, _OTHER_KERNEL):
-        seen, why = (
-            "its module is for another kernel",
-            "the module was not upgraded with the kernel",
-        )
-    elif secure_boot(machine):
-        return not_signed(machine, on_bus)
-    elif (again := building.without_headers(machine)) is not None:
-        headers = distribution.headers(machine)
-        return fail(
-            "driver",
-            f"{on_bus}; its module was not built: this kernel's headers are not installed",
+    build = distribution.build(machine, distribution.DKMS)
+    boot, other = unsigned.secure_boot(machine), log.last(machine, _OTHER_KERNEL)
+    # A kernel that wants signatures may lack the module all the same.
+    refused = boot and (nvidia.on_disk(machine) or log.last(machine, unsigned.REFUSED))
+    missing = _ipmi(machine) or (None if other or refused else _missing(machine))
+    if missing is not None:
+        seen, why, build = missing
+        return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {unsigned.CPU}")
+    if other:
+        seen = "its module is for another kernel"
+        why = "the module was not upgraded with the kernel"
+        return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {unsigned.CPU}")
+    if boot:
+        return unsigned.found(machine, on_bus)
+    return fail(
+        "driver",
+        f"{on_bus}; installed, and not loaded",
+        "after a kernel upgrade its module may not have been built; else the kernel says why",
+        f"sudo modprobe nvidia; sudo dmesg | tail; {build}   # {unsigned.CPU}",
+    )
+
+
+def _missing(machine: Machine) -> tuple[str, str, str] | None:
+    """Why there is no module for this kernel, as far as those say who make it: seen, why, fix."""
+    again = building.without_headers(machine)
+    if again is not None:
+        return (
+            "its module was not built: this kernel's headers are not installed",
             "a new kernel came without them, and what builds modules needs them",
-            f"{headers}; then {again} && sudo modprobe nvidia; {CPU}",
+            f"{distribution.headers(machine)}; then {again} && sudo modprobe nvidia",
         )
-    elif found := (
+    return (
         building.broken(machine)
         or _for_another(machine)
         or building.without_others(machine)
         or _never_built(machine)
         or _linked_elsewhere(machine)
-    ):
-        seen, why, build = found
-        return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {CPU}")
-    else:
-        seen = "installed, and not loaded"
-        failed = _loads_at_boot(machine)
-        if failed is not None:
-            return fail(
-                "driver",
-                f"{on_bus}; {seen}: {failed} has failed",
-                "it loads the driver's modules while the machine starts",
-                f"sudo systemctl restart {failed}; else journalctl -b -u {failed} says why; {CPU}",
-            )
-        why = "after a kernel upgrade its module may not have been built; else the kernel says why"
-        build = f"sudo modprobe nvidia; sudo dmesg | tail; {build}"
-    return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {CPU}")
+        or _not_at_boot(machine)
+    )
+
+
+def _ipmi(machine: Machine) -> tuple[str, str, str] | None:
+    """It was loaded by hand, without what it hangs on: seen, why, fix."""
+    if not log.last(machine, r"nvidia: Unknown symbol ipmi_"):
+        return None
+    return (
+        "its module wants another one, ipmi_devintf, which is not loaded",
+        "insmod loads what a module hangs on with nothing but itself",
+        "sudo modprobe ipmi_devintf && sudo modprobe nvidia",
+    )
+
+
+def _not_at_boot(machine: Machine) -> tuple[str, str, str] | None:
+    """What loads it while the machine starts has failed: seen, why, fix."""
+    failed = _loads_at_boot(machine)
+    if failed is None:
+        return None
+    return (
+        f"installed, and not loaded: {failed} has failed",
+        "it loads the driver's modules while the machine starts",
+        f"sudo systemctl restart {failed}; else journalctl -b -u {failed} says why",
+    )
 
 
 def _never_built(machine: Machine) -> tuple[str, str, str] | None:
@@ -172,7 +182,11 @@ def _of_packages(machine: Machine, other: str) -> str | None:
     names = distribution.names(machine)[:1]
     if names == ["gentoo"]:
         return distribution.BUILD["gentoo"]
-    if names == ["arch"]:
+    if names == ["manjaro"]:
+        kernel = re.match(r"(\d+)\.(\d+)\.", machine.read("/proc/sys/kernel/osrelease") or "")
+        package = f"linux{kernel.group(1)}{kernel.group(2)}-nvidia" if kernel else "linuxNN-nvidia"
+        return f"sudo pacman -S {package} && sudo reboot; or boot {other}"
+    if "arch" in distribution.names(machine):
         return (
             "install the package of this kernel (linux-lts: nvidia-open-lts), or nvidia-open-dkms"
             f" and this kernel's headers; or boot {other}"
@@ -183,67 +197,3 @@ def _of_packages(machine: Machine, other: str) -> str | None:
     if branch is None:
         return None
     return f"sudo apt-get install linux-modules-nvidia-{branch}-$(uname -r); or boot {other}"
-
-
-def not_signed(machine: Machine, on_bus: str) -> Finding:
-    """Secure Boot, or a kernel that is locked down, refuses the module."""
-    if not secure_boot(machine) and log.last(machine, _LOCKED):
-        return fail(
-            "driver",
-            f"{on_bus}; installed, not loaded, and the kernel is locked down",
-            "it takes no module that is not signed by a key which it knows",
-            "sign the module; or take lockdown= off the kernel's command line (/proc/cmdline;"
-            f" Bottlerocket: settings.kernel.lockdown = none) and reboot; {CPU}",
-        )
-    if not secure_boot(machine) and (machine.read(_ENFORCED) or "").strip() == "Y":
-        return fail(
-            "driver",
-            f"{on_bus}; installed, not loaded, and the kernel takes signed modules alone",
-            "it has no Secure Boot and wants signatures all the same (module.sig_enforce, or"
-            " CONFIG_MODULE_SIG_FORCE)",
-            "take module.sig_enforce off the kernel's command line, or sign the modules with the"
-            f" kernel's key (Gentoo: USE=modules-sign), and load them again; {CPU}",
-        )
-    why, key = "the kernel refuses a module whose key it does not know", distribution.enrol(machine)
-    signer = machine.run("modinfo", "-F", "signer", "nvidia")
-    by_dkms = machine.names("/var/lib/dkms") or machine.run("dkms", "status").out.strip()
-    unsigned = signer.code == 0 and not signer.out.strip() and not by_dkms
-    if unsigned and machine.exists("/run/ostree-booted"):
-        key = (
-            "rpm-ostree builds it without akmods' keys, so it has no signature: build and layer the"
-            " package akmods-keys with them, and layer the driver again; or rebase to an image"
-            " whose module is signed (Universal Blue); or switch Secure Boot off in the firmware"
-        )
-    elif unsigned and distribution.names(machine)[:1] == ["fedora"]:
-        why = "akmods had no key when it built the module: it has no signature"
-        key = key.replace("&& sudo reboot", "&& sudo akmods --force --rebuild && sudo reboot")
-    elif unsigned:
-        key = (
-            "install the driver from your distribution's signed packages (Ubuntu:"
-            " linux-modules-nvidia-*-generic), since this module has no signature; or switch"
-            " Secure Boot off in the firmware's setup"
-        )
-    elif "already enrolled" in machine.run("mokutil", "--test-key", distribution.key(machine)).said:
-        why = (
-            "its key is enrolled, and the kernel does not trust that for modules (keyctl list"
-            " %:.machine), or it was signed with another one (modinfo -F sig_key nvidia)"
-        )
-        key = (
-            "have it built and signed again, sudo mokutil --trust-mok, and reboot; where the key"
-            " stays out of .machine, switch Secure Boot off in the firmware"
-        )
-    return fail(
-        "driver",
-        f"{on_bus}; installed, not loaded, and Secure Boot is on",
-        why,
-        f"{key}; {CPU}",
-    )
-
-
-def secure_boot(machine: Machine) -> bool:
-    """Whether the firmware started this kernel with Secure Boot on."""
-    folder = "/sys/firmware/efi/efivars"
-    names = [n for n in machine.names(folder) if n.startswith("SecureBoot-")]
-    # Four bytes of attributes, then the value.
-    read = any((machine.read(f"{folder}/{name}") or "")[-1:] == "\x01" for name in names)
-    return read or log.last(machine, r"secureboot: Secure boot enabled") is not None

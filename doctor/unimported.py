@@ -16,7 +16,40 @@ _TOOLKIT = (
 )
 # Sign; why; what helps. The first that fits counts.
 _CAUSES = (
-    (r"undefined symbol: (?:__)?(?:nvJitLink|cublas|cudnn|cusparse|nccl|cuda)", *_TOOLKIT),
+    (
+        (
+            r"undefined symbol: (?:__)?(?:nvJitLink|cublas|cudnn|cufft|cupti|curand|cusolver"
+            r"|cusparse|nccl|nvrtc|nvshmem|cuda)"
+        ),
+        *_TOOLKIT,
+    ),
+    (r"version lib(?:cu|nv|nccl)\S+ not defined in file", *_TOOLKIT),
+    (
+        r"libcuda\.so\.1: cannot open",
+        "that library is the driver's, and is not found",
+        "see the row `driver`; in a container: docker run --gpus all",
+    ),
+    (
+        r"libstdc\+\+\.so\.6: cannot open",
+        "the C++ library is not found: on NixOS what pip installs finds none of the system's",
+        (
+            "NixOS: LD_LIBRARY_PATH (in a shell.nix) with stdenv.cc.cc.lib and zlib, or"
+            " programs.nix-ld, or nixpkgs' own torch; elsewhere: install libstdc++6"
+        ),
+    ),
+    (
+        r"libcusparseLt\S*: cannot open",
+        "NVIDIA's cuSPARSELt, which it was built with, is not installed",
+        (
+            "pip install --force-reinstall torch; on a Jetson, whose wheel does not bring it: sudo"
+            " apt-get install libcusparselt0 (or -dev), of NVIDIA's repository"
+        ),
+    ),
+    (
+        r"libmpi\S*: cannot open",
+        "Open MPI, which it was built with, is not installed",
+        "sudo apt-get install libopenmpi-dev openmpi-bin",
+    ),
     (r"libcud(?:nn|art)\S*: (?:undefined symbol|version)|version libcud\S+ not defined", *_TOOLKIT),
     (
         r"cuDNN version incompat|Could not load library libcud|libcudnn\S*: version mismatch",

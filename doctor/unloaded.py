@@ -5,7 +5,19 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import away, building, distribution, held, kind, log, reasons, refused, slices, unbuilt
+from doctor import (
+    away,
+    building,
+    distribution,
+    held,
+    kind,
+    log,
+    reasons,
+    refused,
+    slices,
+    unbuilt,
+    unsigned,
+)
 from doctor.finding import Finding, fail, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -34,25 +46,26 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     )
     if unbuilt_yet is not None:
         seen, why, fix = unbuilt_yet
-        return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unbuilt.CPU}")
+        return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unsigned.CPU}")
     if open_one is not None:
         # A fallback loads it where the kernel has refused NVIDIA's.
         if (
-            unbuilt.secure_boot(machine)
+            unsigned.secure_boot(machine)
             and _installed(machine)
-            and log.last(machine, unbuilt.UNSIGNED)
+            and log.last(machine, unsigned.REFUSED)
         ):
-            return unbuilt.not_signed(machine, f"{on_bus}, held by {open_one}")
+            return unsigned.found(machine, f"{on_bus}, held by {open_one}")
         return unwell(
             "driver",
             f"{on_bus}, held by {open_one}",
             f"{open_one} cannot compute: it trains on the CPU",
             _freed(machine, open_one),
         )
-    if "vfio-pci" in by:
+    aside = next((name for name in away.ASIDE if name in by), None)
+    if aside is not None:
         return unwell(
             "driver",
-            f"{on_bus}, held by vfio-pci",
+            f"{on_bus}, held by {aside}",
             "set aside for a virtual machine",
             away.given_back(machine, cards[0].address),
         )
@@ -78,7 +91,7 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
     known = reasons.logged(machine, cards)
     if known is not None:
         seen, why, fix = known
-        return fail("driver", f"No devices were found; {seen}", why, f"{fix}; {unbuilt.CPU}")
+        return fail("driver", f"No devices were found; {seen}", why, f"{fix}; {unsigned.CPU}")
     return _unbound(machine, cards) or _silent(machine)
 
 
@@ -97,7 +110,7 @@ def _unbound(machine: Machine, cards: list[pci.Card]) -> Finding | None:
         f"{_on_bus(cards)}; the driver is loaded, and no card is bound to it"
         + (f": {off[0]}" if off else ""),
         "a tool that switches laptops' GPUs off, or somebody, took the card from its driver",
-        f"{again}; {_CHARGER * kind.is_laptop(machine)}{unbuilt.CPU}",
+        f"{again}; {_CHARGER * kind.is_laptop(machine)}{unsigned.CPU}",
     )
 
 
@@ -112,7 +125,7 @@ def _silent(machine: Machine) -> Finding:
             f"No devices were found; {closed} may open only some devices (DevicePolicy)",
             "the driver has the cards, and whoever runs in that unit may not open them",
             f"sudo systemctl edit {closed}: [Slice] or [Service], DeviceAllow=char-nvidia rw; sudo"
-            f" systemctl daemon-reload; log in again; {unbuilt.CPU}",
+            f" systemctl daemon-reload; log in again; {unsigned.CPU}",
         )
     return fail(
         "driver",
@@ -167,16 +180,16 @@ def _not_held(
             f"{on_bus}; SELinux does not let its module be loaded (module_load)",
             "whoever loads it, or its file, has a label for which no rule allows that",
             "sudo ausearch -m avc -c modprobe | audit2allow -M nvidia-load && sudo semodule -i"
-            f" nvidia-load.pp, then load it again (on RKE2: a newer rke2-selinux); {unbuilt.CPU}",
+            f" nvidia-load.pp, then load it again (on RKE2: a newer rke2-selinux); {unsigned.CPU}",
         )
     if not machine.has("nvidia-smi") and not _installed(machine):
         return unwell("driver", *_without_driver(machine, on_bus))
     known = reasons.logged(machine, cards) or refused.reason(machine)
     if known is not None:
         seen, why, fix = known
-        return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unbuilt.CPU}")
-    if log.last(machine, unbuilt.UNSIGNED):
-        return unbuilt.not_signed(machine, on_bus)
+        return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unsigned.CPU}")
+    if log.last(machine, unsigned.REFUSED):
+        return unsigned.found(machine, on_bus)
     off = away.switched_off(machine)
     if off is not None:
         seen, fix = off
@@ -198,7 +211,7 @@ def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
                 " nodes bring the driver: driver.enabled=false"
             ),
         )
-    if log.last(machine, unbuilt.UNSIGNED) and unbuilt.secure_boot(machine):
+    if log.last(machine, unsigned.REFUSED) and unsigned.secure_boot(machine):
         return (
             f"{on_bus}, no driver here, and Secure Boot refuses modules that are not signed",
             "a driver that a container builds (the GPU operator's) is not signed",

@@ -119,7 +119,7 @@ def _unloaded(machine: Machine, version: str) -> Finding | None:
             fix = "sudo modprobe nvidia_uvm && sudo nvidia-modprobe -u -c=0, by a unit at each boot"
         return warn("driver", f"{version}; the module nvidia_uvm is not loaded", why, fix)
     if _not_built(machine):
-        again = distribution.of(machine, distribution.BUILD, "install the driver anew")
+        again = distribution.build(machine, "install the driver anew")
         return fail(
             "driver",
             f"{version}; there is no module nvidia_uvm for the kernel that runs",

@@ -23,7 +23,8 @@ _OF_WINDOWS = re.compile("wsl2|^4[.]4[.]0-[0-9]+-microsoft")  # version 2, and v
 
 def is_windows(machine: Machine) -> bool:
     """Whether this is Windows' kernel for Linux."""
-    return "microsoft" in (machine.read("/proc/sys/kernel/osrelease") or "").lower()
+    release = (machine.read("/proc/sys/kernel/osrelease") or "").lower()
+    return "microsoft" in release or "-wsl2" in release  # the second of who builds it himself
 
 
 def setting(machine: Machine, section: str, key: str) -> str:

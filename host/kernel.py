@@ -16,7 +16,7 @@ from host.text import whole
 
 LOG = Path("/dev/kmsg")
 _RECORD = 1 << 13  # bytes; the kernel's own are shorter
-XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),?\s*(.*)")
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)(?: GPU-[^)]*)?\): (\d+),?\s*(.*)")
 # Newer drivers say it on three lines, and without a number.
 OFF = re.compile(
     r"NVIDIA GPU ([0-9a-fA-F:.]+)(?:(?!NVIDIA GPU).){0,300}?fallen off the bus", re.DOTALL
