@@ -42,13 +42,14 @@ def misled(machine: Machine, seen: str) -> Finding:
             "torch finds no driver",
             _whole(machine),
         )
-    older = _older(machine)
-    if older is not None:
-        folder, version = older
+    misfit = _misfit(machine)
+    if misfit is not None:
+        folder, version = misfit
         return fail(
             "driver",
             f"{seen}; the loader finds {folder} first, with libcuda {version}",
-            "a compat library that is older than the driver does not work with it (803)",
+            "a compat library that is older than the driver does not work with it (803), nor a"
+            " newer one with a consumer's card (804)",
             f"take {folder} out of /etc/ld.so.conf.d, sudo ldconfig (in an image: RUN rm … &&"
             " ldconfig); or LD_LIBRARY_PATH with the folder of the driver's own libcuda",
         )
@@ -133,15 +134,19 @@ def _group(machine: Machine) -> str:
 def _hidden(machine: Machine) -> str | None:
     """A folder of LD_LIBRARY_PATH with CUDA's stub of the driver's library, or a compat one."""
     for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        stub = re.search(r"/(stubs|compat)/?$", folder)
-        names = machine.names(folder) if stub else []
+        stub = re.search(r"/(stubs|compat)(?:/lib)?/?$", folder)
+        # A shell of Nix has the driver of its own channel.
+        nix = re.match(r"/nix/store/[^/]*nvidia-x11-", folder)
+        names = machine.names(folder) if stub or nix else []
         if not any(name.startswith("libcuda.so") for name in names):
             continue
         version, own = _version(names), nvidia.loaded(machine)
+        if nix and version == own:
+            continue
         consumers = [gpu for gpu in nvidia.ask(machine)[1] if nvidia.CONSUMER.search(gpu.name)]
         # Made for that: a newer CUDA on a data centre's card under an older driver.
         meant = version and own and _numbers(version) > _numbers(own) and not consumers
-        if not meant or not folder.rstrip("/").endswith("compat"):
+        if not meant or not re.search("/compat(/lib)?/?$", folder):
             return folder
     return None
 
@@ -152,9 +157,9 @@ def _version(names: list[str]) -> str | None:
     return next((each.group(1) for each in found if each and "." in each.group(1)), None)
 
 
-def _older(machine: Machine) -> tuple[str, str] | None:
+def _misfit(machine: Machine) -> tuple[str, str] | None:
     """A folder of compat libraries that the loader knows of before the driver's own, and their
-    version, where that is an older one.
+    version, where that does not work with it.
     """
     listed = machine.run("ldconfig", "-p").out
     first = re.search(r"libcuda\.so\.1 .*=> (\S+)/libcuda", listed)
@@ -162,9 +167,12 @@ def _older(machine: Machine) -> tuple[str, str] | None:
         return None
     folder, own = first.group(1), nvidia.loaded(machine)
     version = _version(machine.names(folder))
-    if version is None or not own or _numbers(version) >= _numbers(own):
+    if version is None or not own or version == own:
         return None
-    return folder, version
+    newer = _numbers(version) > _numbers(own)
+    consumers = [gpu for gpu in nvidia.ask(machine)[1] if nvidia.CONSUMER.search(gpu.name)]
+    known = folder in machine.environ.get("LD_LIBRARY_PATH", "")  # which is said first
+    return None if newer and (known or not consumers) else (folder, version)
 
 
 def _numbers(version: str) -> list[int]:

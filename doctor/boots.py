@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind
+from doctor import kind, log
 from doctor.finding import Finding, ok, skip, warn
 from host import limits, pci
 from host.machine import Machine
@@ -13,6 +13,10 @@ _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 _ROW = re.compile(
     r"^(reboot|shutdown) +system (?:boot|down)\b.*? [A-Z][a-z]{2} ([A-Z][a-z]{2}) +([0-9]{1,2}) ",
     re.MULTILINE,
+)
+_RESET = re.compile(
+    r"reset reason \[0x\w+\]: (an uncorrected error caused a data fabric sync flood event"
+    r"|.*\bthermal (?:pin|limit)\b.*)"
 )
 _BOOTS = 3  # that are looked at
 _DAYS = 7
@@ -25,6 +29,9 @@ def last(machine: Machine) -> Finding:
         return skip(name, "no GPU of this machine's own")
     if kind.is_guest(machine):
         return skip(name, "a virtual machine, which its host switches off")
+    reset = _reset(machine)
+    if reset is not None:
+        return reset
     rows = _ROW.findall(machine.run("last", "-x", seconds=5).out)
     boots = [place for place, row in enumerate(rows[:-1]) if row[0] == "reboot"][:_BOOTS]
     if not boots:
@@ -45,6 +52,28 @@ def last(machine: Machine) -> Finding:
         " for the power supply, heat, or the kernel stopped",
         "sudo journalctl -b -1 -e   # its last words; where there are none, try sudo nvidia-smi -pl"
         " WATTS, each GPU at a cable of its own, and a larger power supply",
+    )
+
+
+def _reset(machine: Machine) -> Finding | None:
+    """What AMD's processors say of the reset before this boot, as kernels from 6.16 on tell.
+
+    https://docs.kernel.org/arch/x86/amd-debugging.html
+    """
+    told = _RESET.search(log.last(machine, "Previous system reset reason") or "")
+    if told is None:
+        return None
+    heat = "thermal" in told.group(1)
+    return warn(
+        "last boots",
+        f"the last one came after a reset by the hardware: {told.group(1)}",
+        "the processor was too hot: the machine switched itself off"
+        if heat
+        else "memory, a processor or a card reported an error that could not be corrected",
+        "see to the processor's cooler, its paste and its fan"
+        if heat
+        else "memory at its rated speed (EXPO, XMP off), the newest BIOS, no riser; where it comes"
+        " back, memtest86+ for a night, another power supply",
     )
 
 

@@ -136,8 +136,8 @@ def missing_file(machine: Machine) -> tuple[str, str] | None:
 def without_memory_device(machine: Machine) -> str | None:
     """The file of one that hands over GPUs, and not the device for their memory."""
     for file, text in _described(machine):
-        gpus = "nvidia.com/gpu" in text and re.search(r"/dev/nvidia\d", text)
-        if gpus and "nvidia-uvm" not in text and "/dev/dxg" not in text:
+        whole = all(word in text for word in ("nvidia.com/gpu", "/dev/nvidiactl", "/dev/nvidia0"))
+        if whole and not any(word in text for word in ("nvidia-uvm", "/dev/dxg")):
             return file
     return None
 

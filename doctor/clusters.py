@@ -61,7 +61,10 @@ def pods(machine: Machine) -> Finding | None:
                 f"sudo {name.lower()}-killall.sh; sudo rm -r /usr/local/nvidia; start {name} again,"
                 " which then finds the other",
             )
-        if said and "nvidia" not in said:
+        # MicroK8s' template names a program for it from the first, which may not be there.
+        bare = name == "MicroK8s" and not machine.has("nvidia-container-runtime")
+        bare = bare and not re.search(r'BinaryName\s*=\s*"/[^"]*nvidia', said or "")
+        if said and ("nvidia" not in said or bare):
             install = distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)
             return warn(
                 "toolkit",
@@ -78,6 +81,7 @@ def _without_runtime(machine: Machine) -> Finding | None:
     said = machine.read(f"{folder}/config.toml") or ""
     for more in (f"{folder}/config.d", f"{folder}/conf.d"):
         said += "".join(machine.read(f"{more}/{name}") or "" for name in machine.names(more))
+    said = said.replace("'", '"')  # as containerd 2 writes it
     program = re.search(r'BinaryName\s*=\s*"(/[^"]*nvidia-container-runtime[^"]*)"', said)
     beside = machine.names(program.group(1).rpartition("/")[0]) if program else []
     gone = bool(beside) and program and program.group(1).rpartition("/")[2] not in beside
@@ -119,16 +123,19 @@ def enroot(machine: Machine) -> Finding | None:
 
 
 def apptainer(machine: Machine) -> Finding | None:
-    """Containers of Apptainer start for whoever is not root."""
-    if not machine.has("apptainer"):
+    """Containers of Apptainer, or of Singularity, start for whoever is not root."""
+    name = next((each for each in ("apptainer", "singularity") if machine.has(each)), None)
+    if name is None:
         return None
     # One that starts as root needs no namespaces of the user's.
-    place = re.search(r"^LIBEXECDIR=(\S+)", machine.run("apptainer", "buildcfg").out, re.MULTILINE)
-    prefix = (machine.place("apptainer") or "/usr/bin/apptainer").rpartition("/bin/")[0]
+    place = re.search(r"^LIBEXECDIR=(\S+)", machine.run(name, "buildcfg").out, re.MULTILINE)
+    prefix = (machine.place(name) or f"/usr/bin/{name}").rpartition("/bin/")[0]
     folder = place.group(1) if place else f"{prefix}/libexec"
-    if machine.exists(f"{folder}/apptainer/bin/starter-suid"):
+    if machine.exists(f"{folder}/{name}/bin/starter-suid"):
         return None
-    return _without_profile(machine, "apptainer") or without_namespaces(machine, "Apptainer")
+    if name == "singularity" and not machine.names(f"{folder}/{name}/bin"):
+        return None  # an old one is elsewhere, and mostly starts as root
+    return _without_profile(machine, name) or without_namespaces(machine, name.capitalize())
 
 
 def _without_profile(machine: Machine, program: str) -> Finding | None:

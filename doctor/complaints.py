@@ -106,7 +106,10 @@ UNSEEN = (
         "name those of nvidia-smi -L, and make the container anew",
     ),
     (
-        "unresolvable CDI|failed to stat CDI|CDI device injection failed",
+        (
+            "unresolvable CDI|failed to stat CDI|CDI device injection failed"
+            r"|failed to fulfil mount request.*no such file|cannot stat \S*lib(?:nvidia|cuda)"
+        ),
         "the CDI description is missing, or older than the driver",
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     ),

@@ -55,6 +55,11 @@ def wrong(machine: Machine, way: str) -> Finding | None:
                 "docker run --gpus, which we use, gives containers no GPU, or does not start them",
                 fix,
             )
+    return _elsewhere(machine, config) or _cgroups(machine)
+
+
+def _cgroups(machine: Machine) -> Finding | None:
+    """It is told to open the GPUs to nobody, where that is wanted; or not, where it must be."""
     if "rootless" in told(machine, "SecurityOptions") or _by_runc(machine):
         return None
     if kind.is_lxc(machine):
@@ -66,6 +71,31 @@ def wrong(machine: Machine, way: str) -> Finding | None:
         f"no-cgroups = true in {CONFIG}, and this engine is not rootless",
         "containers may not open the GPUs: Failed to initialize NVML: Unknown Error",
         f"{NO_CGROUPS}=false && sudo systemctl restart docker",
+    )
+
+
+def _elsewhere(machine: Machine, config: str) -> Finding | None:
+    """It names a folder of the driver, or an ldconfig, that is not there."""
+    root = re.search(r'(?m)^\s*root\s*=\s*"(/\S+)"', config)
+    place = root.group(1).rstrip("/") if root else ""
+    known = machine.names(place.rpartition("/")[0] or "/")
+    if place and place.rpartition("/")[2] not in known and not machine.exists(place):
+        return fail(
+            "toolkit",
+            f'root = "{place}" in {CONFIG}, which is not there',
+            "a GPU operator's driver was there: containers with GPUs do not start without it",
+            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.root=/",
+        )
+    file = re.search(r'(?m)^\s*ldconfig\s*=\s*"@(/\S+)"', config)
+    folder, _, name = (file.group(1) if file else "").rpartition("/")
+    beside = {*machine.names(folder), *machine.names(f"/usr{folder}")} if folder else set()
+    if not file or "ldconfig" not in beside or name in beside:
+        return None
+    return fail(
+        "toolkit",
+        f"{CONFIG} names {file.group(1)}, which is not there",
+        "containers with GPUs do not start: ldcache error",
+        f"sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@{folder}/ldconfig",
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, mounts
+from doctor import drives, kind, mounts
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import INSIDE, limits, nvidia
+from host import INSIDE, limits
 from host.machine import Machine
-from host.text import number, whole
+from host.text import whole
 
 _RUN = 1e9  # bytes: checkpoints of a middling model
 _CACHES = ("torch", "huggingface", "triton", "torch_extensions")
@@ -16,7 +16,6 @@ _ASKS = {False: "quota -s", True: "lfs quota -u $USER ~"}
 _ROOM = "make room, or put runs/ on another disk: ln -s /big/runs runs"
 _FILES = 1000  # that a run and its caches make
 _LITTLE = 50e6  # bytes
-_BUSY = 50  # per cent
 _LONG = 75  # characters; /pymp-xxxxxxxx/listener-xxxxxxxx comes behind
 _MANY_FILES = 500_000  # of some images and their layers, or of a data set of pictures
 
@@ -49,49 +48,7 @@ def disk(machine: Machine) -> Finding:
         )
     if least < 5e9:
         return warn("disk", seen, "a few checkpoints or a data set fill it", _ROOM)
-    return _slow(machine, seen) or ok("disk", seen)
-
-
-def _slow(machine: Machine, seen: str) -> Finding | None:
-    """What GPUs would wait for."""
-    degraded = None if limits.in_container(machine.root) else _degraded(machine)
-    if degraded is not None:
-        return warn(
-            "disk",
-            f"{seen}; {degraded}",
-            "it is slower, and with too many that fail all that is on it is lost",
-            "cat /proc/mdstat; sudo mdadm --detail says which: replace the disk that failed",
-        )
-    device = _rotating(machine)
-    if device is not None:
-        return warn(
-            "disk",
-            f"{seen}; the data is on {device}, which says that it rotates",
-            "pictures are read in a new order each epoch, a hundred or two a second: GPUs wait",
-            "put the data on an SSD; what fits into memory is read slowly once",
-        )
-    busy = _waited_for(machine)
-    if busy is not None:
-        return warn(
-            "disk",
-            f"{seen}; programs waited for disks {busy:.0f} % of the last minute (pressure)",
-            "loaders that read there are slow, and the GPUs wait",
-            "iostat -x 5, or sudo iotop -o, say who; end that, or put the data on a faster disk"
-            " (lsblk -d -o NAME,ROTA: 1 is one that rotates)",
-        )
-    return None
-
-
-def _degraded(machine: Machine) -> str | None:
-    """The RAID that runs, caches or data are on, where it lacks a disk."""
-    for path in (*_written(machine), _data(machine)):
-        device = mounts.of(machine, path)[0]
-        device = machine.real(device) if device.startswith("/dev/") else ""
-        name = device.rpartition("/")[2]
-        lacks = whole(machine.read(f"/sys/block/{name}/md/degraded")) if name[:2] == "md" else 0
-        if lacks:
-            return f"{name} lacks {lacks} of its disks (RAID)"
-    return None
+    return drives.slow(machine, seen, [*_written(machine), _data(machine)]) or ok("disk", seen)
 
 
 def _short(machine: Machine, places: list[str], seen: str, least: int) -> Finding | None:
@@ -218,26 +175,3 @@ def _allowed(machine: Machine, path: str) -> int | None:
         if used is not None and (hard or soft):
             return 1024 * ((hard or soft or 0) - used)
     return None
-
-
-def _waited_for(machine: Machine) -> float | None:
-    """Per cent of the last minute in which some program waited for a disk; None: of little."""
-    said = machine.read("/proc/pressure/io") or ""
-    found = re.search(r"^some .*\bavg60=([0-9.]{1,6})\b", said, re.MULTILINE)
-    busy = number(found.group(1)) if found else None
-    return busy if busy is not None and busy >= _BUSY else None
-
-
-def _rotating(machine: Machine) -> str | None:
-    """The disk that the data is on, where that turns; a report is not to name the folder."""
-    place = _data(machine)
-    # A guest's disks say so whatever they are.
-    if kind.is_guest(machine) or not nvidia.ask(machine)[1] or not machine.names(place):
-        return None
-    device = mounts.of(machine, place)[0]
-    if device.startswith("/dev/mapper/"):
-        device = machine.real(device)
-    found = re.fullmatch(r"/dev/(?:(sd[a-z]+)\d*|(md\d+|dm-\d+))", device)
-    name = (found.group(1) or found.group(2)) if found else ""
-    turns = (machine.read(f"/sys/block/{name}/queue/rotational") or "").strip() == "1"
-    return device if name and turns else None

@@ -16,6 +16,7 @@ _OLDEST_GLIBC = 28  # 2.28: manylinux_2_28
 _REBUILD = 5e9  # bytes: layers that a build makes anew
 _THREADS_SINCE = (20, 10, 10)
 _BLACKWELL = (12, 8)  # the first CUDA whose wheels have its kernels, and none before Turing's
+_CONTAINERD = "/var/lib/containerd"
 LARGER_DISK = "docker system prune, or give Docker a larger disk (data-root in daemon.json)"
 
 
@@ -111,11 +112,36 @@ def told(machine: Machine, field: str) -> str:
     return machine.run("docker", "info", "--format", f"{{{{.{field}}}}}").out.strip()
 
 
+def _images(machine: Machine) -> str:
+    """The folder that images are in: of the engine, or of containerd, which keeps them for it.
+
+    https://docs.docker.com/engine/storage/containerd/
+    """
+    root = told(machine, "DockerRootDir")
+    by_containerd = "io.containerd.snapshotter" in told(machine, "DriverStatus")
+    if not by_containerd or "rootless" in told(machine, "SecurityOptions"):
+        return root
+    said = machine.read("/etc/containerd/config.toml") or ""
+    named = re.search(r"""(?m)^root\s*=\s*["'](/[^"']*)["']""", said)
+    own = named.group(1) if named else _CONTAINERD
+    return own if machine.exists(own) else root  # an engine may have a containerd of its own
+
+
+def _larger(root: str) -> str:
+    """How the engine gets more room where its images are."""
+    if "containerd" not in root:
+        return LARGER_DISK
+    return (
+        'docker system prune; or root = "/big/containerd" in /etc/containerd/config.toml, and sudo'
+        " systemctl restart containerd docker (data-root moves no images there)"
+    )
+
+
 def room(machine: Machine) -> Finding:
     """The engine's disk has room for what a build takes."""
     if not answers(machine):
         return skip("engine's disk", "no engine")
-    root = told(machine, "DockerRootDir")
+    root = _images(machine)
     free = machine.free(root) if root else None
     if free is None:
         return skip("engine's disk", "elsewhere: the engine is on another machine")
@@ -125,8 +151,13 @@ def room(machine: Machine) -> Finding:
             "engine's disk",
             seen,
             f"building the image takes {images.ROOM / 1e9:.0f} GB",
-            LARGER_DISK,
+            _larger(root),
         )
+    return _little(machine, root, free, seen) or ok("engine's disk", seen)
+
+
+def _little(machine: Machine, root: str, free: int, seen: str) -> Finding | None:
+    """What containers and new images will lack there."""
     files = machine.files(root)
     if files is not None and disks.few(*files):
         return warn(
@@ -140,9 +171,17 @@ def room(machine: Machine) -> Finding:
             "engine's disk",
             seen,
             "containers soon cannot write, and an image that is built anew needs more",
-            LARGER_DISK,
+            _larger(root),
         )
-    return ok("engine's disk", seen)
+    if told(machine, "Driver") == "vfs":
+        return warn(
+            "engine's disk",
+            f"{seen}; the engine's storage driver is vfs",
+            "each layer of an image is a whole copy of the one below: a build fills the disk",
+            "fuse-overlayfs, or a file system that overlayfs takes (LXC on ZFS: ZFS 2.2 or newer,"
+            " or a virtual machine), and storage-driver in /etc/docker/daemon.json",
+        )
+    return None
 
 
 def environment(machine: Machine) -> Finding:

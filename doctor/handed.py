@@ -109,7 +109,7 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
 def _undriven(machine: Machine, said: str) -> tuple[str, str]:
     """Docker knows nothing that hands GPUs over, or something else went wrong."""
     why = "training in it would stop, or run on the CPU"
-    unready = "could not select device driver" in said
+    unready = "could not select device driver" in said or "no known GPU vendor found" in said
     if unready and _lost_hook(machine):
         return why, _ANEW
     # Docker looks for what --gpus calls as it starts.

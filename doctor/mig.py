@@ -119,7 +119,8 @@ def _uncut(machine: Machine, cut: list[nvidia.Gpu], gpus: list[nvidia.Gpu]) -> F
         f"on, and there is no instance: {', '.join(g.label for g in empty)}",
         "CUDA does not find these: with MIG a program computes on an instance alone",
         f"with nothing running, sudo nvidia-smi -i {numbers} -mig 0; or make"
-        f" instances: sudo nvidia-smi mig -lgip, then -cgi … -C{other}",
+        f" instances: sudo nvidia-smi mig -lgip, then -cgi … -C{other}; where mig -lgi lists some:"
+        " sudo nvidia-smi mig -cci, which lets programs compute in them",
     )
 
 

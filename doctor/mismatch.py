@@ -44,6 +44,17 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
             f"in the container: sudo sh NVIDIA-Linux-*-{loaded}.run --no-kernel-modules (the host's"
             " own version; on a host of vGPU, its driver's)",
         )
+    paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
+    given = next((f for f in paths if f and f"libnvidia-ml.so.{library}" in machine.names(f)), None)
+    if given is not None and loaded != "another":
+        return fail(
+            "driver",
+            f"kernel module {loaded}, and LD_LIBRARY_PATH has {given}, with a library of {library}",
+            "programs load that one: nothing starts on a GPU",
+            f"take {given} out of LD_LIBRARY_PATH"
+            + " (NixOS: /run/opengl-driver/lib in its place; Nix elsewhere: nixGL)"
+            * given.startswith("/nix/"),
+        )
     if limits.in_container(machine.root):
         return _in_container(machine, library if told else "", loaded)
     if loaded == nvidia.on_disk(machine) and "nixos" not in distribution.names(machine):

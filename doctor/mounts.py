@@ -23,6 +23,12 @@ def lustre_quota(machine: Machine, path: str) -> int | None:
     return 1024 * ((hard or soft or 0) - used)
 
 
+def _program(machine: Machine, path: str) -> str:
+    """What serves a folder; one of Azure's programs does not say so by the kind of file system."""
+    device, _, system = of(machine, path)
+    return f"fuse.{device}" if system == "fuse" and f"fuse.{device}" in _PROGRAMS else system
+
+
 def kind_of(machine: Machine, path: str) -> str:
     """The kind of file system that a folder is on: ext4, nfs4."""
     return of(machine, path)[2]
@@ -35,9 +41,9 @@ def bucket(machine: Machine, places: list[str]) -> Finding | None:
         places: folders that it reads or writes, runs/ first.
     """
     for path in places:
-        device, _, program = of(machine, path)
+        program = _program(machine, path)
         name = path.rpartition("/")[2]
-        if program not in _PROGRAMS:
+        if program not in (*_PROGRAMS, "fuse.sshfs"):
             continue
         # Of these alone: `df` waits for a program that hangs.
         if "not connected" in machine.run("df", "-kP", path, seconds=5).err:
@@ -48,7 +54,7 @@ def bucket(machine: Machine, places: list[str]) -> Finding | None:
                 f"fusermount -u {shlex.quote(_above(machine, path)[1])} (or sudo umount -f), and"
                 " mount it again; sudo dmesg | grep -i oom says whether memory ran out",
             )
-    device, _, program = of(machine, places[0])
+    device, program = of(machine, places[0])[0], _program(machine, places[0])
     if device != "mountpoint-s3" and program not in _PROGRAMS:
         return None
     refuses = device == "mountpoint-s3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor import cdi, clusters, configured, distribution, rootless, selinux, wsl
-from doctor.engine import answers, told, weighed
+from doctor.engine import answers, image_here, told, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
 from host.machine import Machine
@@ -50,13 +50,13 @@ def _toolkit(machine: Machine) -> Finding:
     if not answers(machine):
         # Podman takes descriptions as they are, without a toolkit that looks.
         podman = machine.has("podman")
-        looks = (cdi.denied, cdi.unread, cdi.stale, _denied, rootless.barred) if podman else ()
-        wrong = next((found for look in looks if (found := look(machine))), None)
+        looks = (cdi.denied, cdi.unread, cdi.stale, _described, _denied, rootless.barred)
+        wrong = next((found for look in looks if podman and (found := look(machine))), None)
         unknown = cdi.unlisted(machine)
         pods = clusters.pods(machine) or clusters.enroot(machine) or clusters.apptainer(machine)
         return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")
     way = docker.handover(machine)
-    if way is None:
+    if way is None or (is_desktop(machine) and image_here(machine) is None):
         return _no_toolkit(machine)
     return (
         _uninstalled(machine)
@@ -65,6 +65,11 @@ def _toolkit(machine: Machine) -> Finding:
         or configured.wrong(machine, way)
         or _version(machine, way)
     )
+
+
+def _described(machine: Machine) -> Finding | None:
+    """What is wrong with a description that an engine takes as it is."""
+    return cdi.wrong(machine, "cdi")
 
 
 def _denied(machine: Machine) -> Finding | None:

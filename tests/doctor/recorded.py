@@ -425,6 +425,8 @@ def _reported_engine(known: dict[str, Any], recorded: dict[str, Any], info: str)
             ]
         ),
         "{{.DockerRootDir}}": found.get("Docker Root Dir", ""),
+        "{{.Driver}}": found.get("Storage Driver", ""),
+        "{{.DriverStatus}}": " ".join(re.findall(r"driver-type: (\S+)", info)),
         "{{.OperatingSystem}}": found.get("Operating System", ""),
         "{{.SecurityOptions}}": " ".join(options.group(1).split()) if options else "",
     }

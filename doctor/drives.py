@@ -1,0 +1,109 @@
+"""Whether the disks that a training reads from and writes to are whole, and fast."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import kind, mounts
+from doctor.finding import Finding, warn
+from host import limits, nvidia
+from host.machine import Machine
+from host.text import number, whole
+
+_BUSY = 50  # per cent
+_DEEP = 16  # devices that one is made of
+_RAID = re.compile(
+    r"\b(PERC|MegaRAID|LOGICAL VOLUME|RAID|AVAGO|LSI|MR9|Smart Array|ServeRAID)", re.IGNORECASE
+)
+
+
+def slow(machine: Machine, seen: str, places: list[str]) -> Finding | None:
+    """What GPUs would wait for.
+
+    Args:
+        seen: what is said of the disk so far.
+        places: folders that a training reads or writes, its data last.
+    """
+    degraded = None if limits.in_container(machine.root) else _degraded(machine, places)
+    if degraded is not None:
+        return warn(
+            "disk",
+            f"{seen}; {degraded}",
+            "it is slower, and with too many that fail all that is on it is lost",
+            "sudo zpool status -v says which: replace the disk that failed"
+            if "ZFS" in degraded
+            else "cat /proc/mdstat; sudo mdadm --detail says which: replace the disk that failed",
+        )
+    device = _rotating(machine, places[-1])
+    if device is not None:
+        return warn(
+            "disk",
+            f"{seen}; the data is on {device}, which says that it rotates",
+            "pictures are read in a new order each epoch, a hundred or two a second: GPUs wait",
+            "put the data on an SSD; what fits into memory is read slowly once",
+        )
+    busy = _waited_for(machine)
+    if busy is not None:
+        return warn(
+            "disk",
+            f"{seen}; programs waited for disks {busy:.0f} % of the last minute (pressure)",
+            "loaders that read there are slow, and the GPUs wait",
+            "iostat -x 5, or sudo iotop -o, say who; end that, or put the data on a faster disk"
+            " (lsblk -d -o NAME,ROTA: 1 is one that rotates)",
+        )
+    return None
+
+
+def _degraded(machine: Machine, places: list[str]) -> str | None:
+    """The RAID or pool that runs, caches or data are on, where it lacks a disk."""
+    for path in places:
+        device, _, system = mounts.of(machine, path)
+        pool = device.partition("/")[0]
+        state = (machine.read(f"/proc/spl/kstat/zfs/{pool}/state") or "").strip()
+        if system == "zfs" and pool and state == "DEGRADED":
+            return f"the pool {pool} lacks a disk (ZFS: DEGRADED)"
+        for name in _below(machine, device):
+            lacks = whole(machine.read(f"/sys/block/{name}/md/degraded")) if name[:2] == "md" else 0
+            if lacks:
+                return f"{name} lacks {lacks} of its disks (RAID)"
+    return None
+
+
+def _below(machine: Machine, device: str) -> list[str]:
+    """The block device of a mount, and those that it is made of: of LVM, of encryption."""
+    if not device.startswith("/dev/"):
+        return []
+    found: list[str] = []
+    left = [machine.real(device).rpartition("/")[2]]
+    while left and len(found) < _DEEP:
+        found.append(left.pop())
+        left += machine.names(f"/sys/block/{found[-1]}/slaves")
+    return found
+
+
+def _waited_for(machine: Machine) -> float | None:
+    """Per cent of the last minute in which some program waited for a disk; None: of little."""
+    said = machine.read("/proc/pressure/io") or ""
+    found = re.search(r"^some .*\bavg60=([0-9.]{1,6})\b", said, re.MULTILINE)
+    busy = number(found.group(1)) if found else None
+    return busy if busy is not None and busy >= _BUSY else None
+
+
+def _rotating(machine: Machine, place: str) -> str | None:
+    """The disk that the data is on, where that turns; a report is not to name the folder."""
+    # A guest's disks say so whatever they are.
+    if kind.is_guest(machine) or not nvidia.ask(machine)[1] or not machine.names(place):
+        return None
+    device = mounts.of(machine, place)[0]
+    if device.startswith("/dev/mapper/"):
+        device = machine.real(device)
+    found = re.fullmatch(r"/dev/(?:(sd[a-z]+)\d*|(md\d+|dm-\d+))", device)
+    name = (found.group(1) or found.group(2)) if found else ""
+    # What a RAID controller makes of SSDs says that it turns.
+    model = " ".join(
+        machine.read(f"/sys/block/{name}/device/{word}") or "" for word in ("vendor", "model")
+    )
+    if _RAID.search(model):
+        return None
+    turns = (machine.read(f"/sys/block/{name}/queue/rotational") or "").strip() == "1"
+    return device if name and turns else None
