@@ -58,6 +58,9 @@ def synchronised(machine: Machine) -> Finding:
         return skip("clock's server", "another system sets the clock")
     if said == "yes":
         return ok("clock's server", "followed")
+    # Without rtcsync chrony does not tell the kernel, whom timedatectl asks.
+    if "Leap status     : Normal" in machine.run("chronyc", "-n", "tracking").out:
+        return ok("clock's server", "followed, by chrony")
     return warn(
         "clock's server",
         "not followed",

@@ -21,6 +21,13 @@ OF_HOST = (
     ),
 )
 """In a virtual machine: why its GPUs have no fabric, and what helps."""
+_WITHOUT_IB = (
+    "it reaches this board's switches by InfiniBand, and no module for that is loaded",
+    (
+        "sudo apt-get install linux-modules-extra-$(uname -r); sudo modprobe -a mlx5_ib ib_umad;"
+        " sudo systemctl restart nvidia-fabricmanager"
+    ),
+)
 # What it says as it gives up; why; what helps.
 _CAUSES = (
     (
@@ -68,6 +75,8 @@ def cause(machine: Machine) -> tuple[str, str] | None:
             continue
         if sign == _NO_SWITCH and _has_own_switches(machine):
             return OF_HOST
+        if sign == _NO_SWITCH and machine.exists("/opt/nvidia/nvlsm/sbin/nvlsm"):
+            return _WITHOUT_IB
         return why, fix
     log = re.search(r"^LOG_FILE_NAME=(/.+)/", machine.read(_CONFIG) or "", re.MULTILINE)
     beside = machine.names(log.group(1).rpartition("/")[0]) if log else []

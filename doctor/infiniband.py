@@ -15,6 +15,7 @@ _PROVIDERS = {
     **dict.fromkeys(("fedora", "rhel"), "sudo dnf install libibverbs"),
     "suse": "sudo zypper install libmlx5-1",
 }
+_AMAZONS = ("/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu")
 _LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -137,19 +138,26 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
             ),
         )
     several = fleet.several(machine.environ)
-    if kind == "EFA" and several:
+    listed = machine.run("ldconfig", "-p").out
+    paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
+    here = [*_AMAZONS, *(path for path in paths if path.startswith("/"))]
+    plugin = "libnccl-net" in listed or any(
+        name.startswith("libnccl-net") for path in here for name in machine.names(path)
+    )
+    local = not machine.has("docker") or machine.environ.get("ENGINE") == "local"
+    if kind == "EFA" and several and not (local and plugin):
         return (
             "",
             "NCCL takes it only by a plugin of Amazon's; else TCP",
             "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
         )
-    apart = peermem.missing(machine) if kind == "InfiniBand" else None
+    direct = kind == "InfiniBand" or (kind == "RoCE" and several)
+    apart = peermem.missing(machine) if direct else None
     if apart is not None:
         return apart
     # One machine alone has no use of it, and the image has it.
     asked = several or limits.in_container(machine.root)
     inside = machine.has("docker") and machine.environ.get("ENGINE") != "local"
-    listed = machine.run("ldconfig", "-p").out
     names = [name for place in _LIBRARIES for name in machine.names(place)]
     known = f"{_VERBS} " in listed or _VERBS in names
     whole = "libc.so.6" in (*names, *listed.split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import nccl, peers
+from doctor import nccl, peers, walls
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import fleet, nvidia, visible
 from host.machine import Machine
@@ -25,6 +25,25 @@ def interfaces(machine: Machine) -> Finding:
     other = _of_another_machine(machine) or _of_another_network(machine) or _without_names(machine)
     if other is not None:
         return other
+    other = _sent_astray(machine, names) or peers.apart(machine)
+    if other is not None:
+        return other
+    found = []
+    for name in names:
+        real = machine.exists(f"{_NET}/{name}/device")  # not a bridge, a tunnel or a container's
+        if real and machine.read(f"{_NET}/{name}/operstate") == "up":
+            speed = whole(machine.read(f"{_NET}/{name}/speed")) or -1  # Mbit/s; -1: not known
+            found.append(f"{name} {speed / 1000:g} Gbit/s" if speed > 0 else name)
+    wall = walls.unread(machine)
+    return (
+        ok("network", ", ".join(found) + wall) if found else skip("network", "no interface is up")
+    )
+
+
+def _sent_astray(machine: Machine, names: list[str]) -> Finding | None:
+    """A library is told to take an interface, or a port, that there is not, or that has no
+    address.
+    """
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         asked = nccl.told(machine, variable)
         if asked and not _chosen(variable, asked, names):
@@ -39,6 +58,15 @@ def interfaces(machine: Machine) -> Finding:
                 "the processes do not find each other",
                 f"{nccl.undo(machine, variable)}; or name one of them",
             )
+        bare = _without_address(machine, asked, names) if asked else None
+        if bare is not None:
+            return fail(
+                "network",
+                f"{variable}={asked}, and {bare}",
+                "the processes do not find each other: no socket interface found",
+                f"{nccl.undo(machine, variable)}; or name the one that has the address (a bond or"
+                " bridge, and not its ports)",
+            )
     ports = machine.names(nccl.FABRIC)
     asked = nccl.told(machine, "NCCL_IB_HCA")
     if asked and ports and not nccl.adapters(machine, ports):
@@ -48,19 +76,22 @@ def interfaces(machine: Machine) -> Finding:
             "NCCL goes by Ethernet, or does not start",
             f"{nccl.undo(machine, 'NCCL_IB_HCA')}; or name some of them",
         )
-    split = peers.apart(machine)
-    if split is not None:
-        return split
-    found = []
-    for name in names:
-        real = machine.exists(f"{_NET}/{name}/device")  # not a bridge, a tunnel or a container's
-        if real and machine.read(f"{_NET}/{name}/operstate") == "up":
-            speed = whole(machine.read(f"{_NET}/{name}/speed")) or -1  # Mbit/s; -1: not known
-            found.append(f"{name} {speed / 1000:g} Gbit/s" if speed > 0 else name)
-    wall = peers.walled(machine)
-    return (
-        ok("network", ", ".join(found) + wall) if found else skip("network", "no interface is up")
-    )
+    return None
+
+
+def _without_address(machine: Machine, asked: str, names: list[str]) -> str | None:
+    """Of interfaces that are named in full, that none has an address; None: one has, or it is not
+    known.
+    """
+    said = machine.run("ip", "-o", "addr").out or machine.run(*peers.ASK_ADDRESSES).out
+    chosen = [name for name in asked.lstrip("=").split(",") if name in names]
+    having = {m.group(1) for m in re.finditer(r"(?m)^\d+: (\S+?)(?:@\S+)? +inet6? ", said)}
+    if not said or asked.startswith("^") or not chosen or set(chosen) & having:
+        return None
+    # One that begins so may be meant: eth is for eth0.
+    if any(name.startswith(tuple(chosen)) for name in having):
+        return None
+    return f"{chosen[0]} has no address; {', '.join(sorted(having - {'lo'})) or 'no other'} has one"
 
 
 def _without_names(machine: Machine) -> Finding | None:

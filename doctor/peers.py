@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from doctor import nccl
+from doctor import nccl, walls
 from doctor.finding import Finding, warn
 from host import fleet, limits, nodes
 from host.errors import UsageError
@@ -13,10 +13,12 @@ from host.machine import Machine
 from host.text import whole
 
 _NET = "/sys/class/net"
-_BRIDGE = re.compile(r"^172\.17\.")  # Docker's own, unless it is told another
+# Docker's own, those that Compose makes, and Podman's, unless they are told others.
+_BRIDGE = re.compile(r"172\.17\.|172\.(1[89]|2\d|3[01])\.0\.|10\.8[89]\.0\.")
 _OF_A_LAUNCHER = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+ASK_ADDRESSES = ("ip", "-o", "-4", "addr")
+_UNKNOWN = 2  # what getent ends with
 _LISTENS = "0A"
-_FIREWALLS = ("ufw", "firewalld")
 _CHOOSE = "name the one that reaches the others: NCCL_SOCKET_IFNAME={0} GLOO_SOCKET_IFNAME={0}"
 
 
@@ -29,14 +31,14 @@ def apart(machine: Machine) -> Finding | None:
         _on_a_bridge(machine, addresses)
         or _taken(machine)
         or _another_interface(machine, addresses)
-        or _walled(machine)
-        or _loopback(machine)
+        or walls.shut(machine)
+        or _misnamed(machine, addresses)
     )
 
 
 def _addresses(machine: Machine) -> dict[str, str]:
     """The first address (IPv4) of each interface but the loopback."""
-    rows = machine.run("ip", "-o", "-4", "addr").out.splitlines()
+    rows = machine.run(*ASK_ADDRESSES).out.splitlines()
     found = (re.match(r"\d+: (\S+?)(?:@\S+)? +inet (\d[\d.]*)/", row) for row in rows)
     first: dict[str, str] = {}
     for each in found:
@@ -46,7 +48,7 @@ def _addresses(machine: Machine) -> dict[str, str]:
 
 
 def _on_a_bridge(machine: Machine, addresses: dict[str, str]) -> Finding | None:
-    """A container on Docker's bridge, which other machines do not see.
+    """A container on the engine's bridge, which other machines do not see.
 
     https://github.com/NVIDIA/nccl/issues/929
     """
@@ -55,11 +57,15 @@ def _on_a_bridge(machine: Machine, addresses: dict[str, str]) -> Finding | None:
         return None
     if not addresses or not all(map(_BRIDGE.match, addresses.values())):
         return None
+    usual = all(address.startswith("172.17.") for address in addresses.values())
+    if not usual and any(machine.exists(f"{_NET}/{name}/device") for name in addresses):
+        return None
     return warn(
         "network",
-        f"this container has only {' and '.join(addresses.values())}, of Docker's bridge",
+        f"this container has only {' and '.join(addresses.values())}, of a bridge of the engine's",
         "other machines do not reach it: processes wait for each other, and NCCL ends",
-        "start the container with --network host, or in an overlay network of Swarm's",
+        "start the container with --network host (Compose: network_mode: host), or in an overlay"
+        " network of Swarm's",
     )
 
 
@@ -116,83 +122,29 @@ def _another_interface(machine: Machine, addresses: dict[str, str]) -> Finding |
     )
 
 
-def walled(machine: Machine) -> str:
-    """A firewall that is on, and whose rules this user may not read, as a note."""
-    on = _firewall(machine) if fleet.several(machine.environ) else None
-    unread = on is not None and _lets_in(machine, on) is None
-    return f"; a firewall is on ({on}): it has to let the other machines in" if unread else ""
-
-
-def _firewall(machine: Machine) -> str | None:
-    """The firewall whose service runs here."""
-    if limits.in_container(machine.root):
-        return None
-    said = machine.run("systemctl", "is-active", *_FIREWALLS).out.split()
-    return next((name for name, state in zip(_FIREWALLS, said) if state == "active"), None)
-
-
-def _walled(machine: Machine) -> Finding | None:
-    """A firewall is on that lets no network in, and NCCL's ports are any."""
-    on = _firewall(machine)
-    if on is None or _lets_in(machine, on) is not False:
-        return None
-    open_up = {
-        "ufw": "sudo ufw allow from NETWORK/24",
-        "firewalld": "sudo firewall-cmd --permanent --zone=trusted --add-source=NETWORK/24 && sudo"
-        " firewall-cmd --reload",
-    }
-    return warn(
-        "network",
-        f"a firewall is on ({on}), and lets no network in",
-        "NCCL and gloo connect by ports of any number: No route to host, or they hang",
-        f"{open_up[on]}   # the other machines' network, on each machine",
-    )
-
-
-def _lets_in(machine: Machine, firewall: str) -> bool | None:
-    """Whether it is switched off, lets everything in, or some network; None: not known, since only
-    root may read that.
-    """
-    if firewall == "ufw":  # its service runs all the same where it is off
-        off = "ENABLED=yes" not in (machine.read("/etc/ufw/ufw.conf") or "")
-        usual = machine.read("/etc/default/ufw") or ""
-        if off or 'DEFAULT_INPUT_POLICY="ACCEPT"' in usual:
-            return True
-        rules = machine.read("/etc/ufw/user.rules")
-        some = r"(?m)^-A ufw-user-input (?:-s \S+|-i \S+) -j ACCEPT"
-        return None if rules is None else re.search(some, rules) is not None
-    told = machine.read("/etc/firewalld/firewalld.conf") or ""
-    folder = "/etc/firewalld/zones"
-    zones = {name: machine.read(f"{folder}/{name}") for name in machine.names(folder)}
-    if not told or None in zones.values():
-        return None
-    trusted = zones.get("trusted.xml") or ""
-    texts = [text or "" for text in zones.values()]
-    return (
-        re.search("(?m)^DefaultZone=trusted", told) is not None
-        or "<source" in trusted
-        or "<interface" in trusted
-        or any('target="ACCEPT"' in text or "<accept" in text for text in texts)
-    )
-
-
-def _loopback(machine: Machine) -> Finding | None:
-    """This machine's name means itself alone, and gloo tells the others that address.
+def _misnamed(machine: Machine, addresses: dict[str, str]) -> Finding | None:
+    """This machine's name means itself alone, or nothing, or another machine: gloo tells the others
+    that address, or the loopback.
 
     make train names an interface, and does not ask for the name.
     """
     told = ("GLOO_SOCKET_IFNAME", "NODES", "SLURM_JOB_ID")
-    if any(machine.environ.get(name) for name in told):
-        return None
     name = (machine.read("/proc/sys/kernel/hostname") or "").strip()
-    row = machine.run("getent", "hosts", name).out if name else ""
-    found = re.match(r"(127\.[\d.]+|::1)\s", row)
-    if found is None:
+    if not name or any(machine.environ.get(word) for word in told):
+        return None
+    answer = machine.run("getent", "hosts", name)
+    found = re.match(r"([\d.]+|[0-9a-f:]+)\s", answer.out)
+    means = found.group(1) if found else ""
+    itself = means.startswith("127.") or means == "::1"
+    other = bool(addresses) and "." in means and means not in machine.run(*ASK_ADDRESSES).out
+    if answer.code == _UNKNOWN:
+        means = "nothing"
+    elif not itself and not other:
         return None
     return warn(
         "network",
-        f"this machine's name, {name}, means {found.group(1)} here (/etc/hosts)",
-        "gloo tells the others to connect there: Connection refused",
-        "put this machine's own address in its place, on each machine; or GLOO_SOCKET_IFNAME= the"
+        f"this machine's name, {name}, means {means} here (/etc/hosts)",
+        "gloo tells the others to connect there, or to the loopback: Connection refused",
+        "give it this machine's own address there, on each machine; or GLOO_SOCKET_IFNAME= the"
         " interface that reaches the others",
     )

@@ -72,6 +72,19 @@ def _worn(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] |
             "its link goes down, or will",
             "sudo mlxlink -d DEVICE -m says which; see to its cooling, or take another module",
         )
+    dead = re.search(
+        r"mlx5_core (\S+): .*(?:device's health compromised|irisc not responding)",
+        log.last(machine, r"mlx5_core \S+: .*(?:health compromised|irisc not responding)") or "",
+    )
+    if dead is not None:
+        return (
+            f"; the firmware of the card at {dead.group(1)} does not answer (kernel log)",
+            "what goes through it fails",
+            (
+                "power the machine off and on; if it comes back, newer firmware, or have the card"
+                " replaced; until then NCCL_IB_HCA=^ its name"
+            ),
+        )
     row = log.last(machine, r"mlx\d_core .* limited by .* x\d+ link at .*capable of") or ""
     slow = re.search(
         r"mlx\d_core (\S+): ([\d.]{1,9}) Gb/s avail.* limited by (.* x\d+ link).* (x\d+) link", row

@@ -17,6 +17,7 @@ _NAMES = r"(python[\w.]*|pt_\w+|ray::[^)\"]*|torchrun|accelerate|deepspeed|llama
 _ENDED = re.compile(
     rf"(?:([Mm]emory cgroup) o|O)ut of memory: Killed process \d+ \({_NAMES}\).*anon-rss:(\d+)kB"
 )
+_WHOLE = r"\1Out of memory: \2"
 # Corrected ones count by EDAC; a page that could not be taken out of use says so in other words.
 _POISONED = re.compile(
     r"(?:Memory failure|MCE): ?0x\w+: (?:Sending SIGBUS to|Killing) ([\w.-]+):\d+"
@@ -26,8 +27,8 @@ _EARLY = (
     (
         "systemd-oomd",
         re.compile(
-            r"Killed /\S*/(session-\w+\.scope|[^/\s]*(?:vte|tmux|screen|konsole|[Tt]erminal|docker)"
-            r"[^/\s]*) due"
+            r"Killed /\S*/(session-\w+\.scope|[^/\s]*(?:vte|tmux|screen|konsole|[Tt]erminal|docker"
+            r"|kitty|alacritty|ghostty|wezterm|ptyxis|-code|pycharm|jupyter)[^/\s]*) due"
         ),
     ),
     ("earlyoom", re.compile(rf'sending SIG\w+ to process \d+ (?:uid \d+ )?"{_NAMES}')),
@@ -160,7 +161,10 @@ def ended(machine: Machine, seen: str) -> Finding | None:
     """A training that was ended because memory ran out."""
     if limits.in_container(machine.root):
         return None
-    found = [x for x in map(_ENDED.search, log.lines(machine) or []) if x]
+    said = log.lines(machine) or []
+    # Kernels before 5.0 say it in two lines.
+    said = [re.sub(r"^(.*\] )(Killed process .*anon-rss)", _WHOLE, row) for row in said]
+    found = [x for x in map(_ENDED.search, said) if x]
     if not found:
         return _ended_early(machine, seen)
     within, name, taken = found[-1].groups()

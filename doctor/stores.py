@@ -74,6 +74,9 @@ def _server(said: list[str]) -> Finding | None:
             away.pop(told.group(1), None)
         elif told:
             away[told.group(1)] = f"the file server {told.group(1)} does not answer (NFS)"
+        windows = re.search(r"CIFS:? VFS: (?:Server )?(\S+) has not responded in", row)
+        if windows:
+            away[windows.group(1)] = f"the file server {windows.group(1)} does not answer (SMB)"
         if "Lustre" not in row:
             continue
         again = re.search(r"Connection restored to (\S+?-\w+)\b", row)

@@ -66,6 +66,13 @@ _AROUND = (
         "sudo ras-mc-ctl --errors, or rasdaemon, says which part; then have the machine serviced",
     ),
     (
+        # As the kernel's module for AMD's processors writes it in place of that.
+        re.compile(r"\[Hardware Error\]: (CPU):(\d+) \(\S+\) MC\d+_STATUS\[[^]]*\|UE\|"),
+        "{0} {1} reports an error of the hardware (machine check)",
+        "a processor, its memory or its bus fails: programs end, or compute wrongly",
+        "sudo ras-mc-ctl --errors, or rasdaemon, says which part; then have the machine serviced",
+    ),
+    (
         re.compile(r"\bnvidia \S+: swiotlb buffer is full"),
         "the driver found no room to copy through (swiotlb buffer is full)",
         "without an IOMMU some memory is reached through a buffer that is too small",

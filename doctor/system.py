@@ -70,7 +70,10 @@ def _ageing(machine: Machine) -> str | None:
     """
     text = machine.read("/proc/cpuinfo") or ""
     name = re.search(
-        r"^model name\s*: (1[34]th Gen Intel.*i[579]-1[34][679]00K\w*)", text, re.MULTILINE
+        # The 14th does not say its number before its name; laptops' HX are others.
+        r"^model name\s*: (.*Intel.*i[579]-1[34][679]00(?:K\w*|F)?)(?!\w)",
+        text,
+        re.MULTILINE,
     )
     code = re.search(r"^microcode\s*: 0x([0-9a-f]{1,8})$", text, re.MULTILINE)
     if not name or not code or int(code.group(1), 16) >= _STEADY or kind.is_guest(machine):

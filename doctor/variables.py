@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, nccl, wsl
+from doctor import collectives, kind, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import fleet, nvidia, visible
+from host import nvidia, visible
 from host.machine import Machine
 from host.text import whole
 
@@ -20,9 +20,18 @@ _LEFT = (
         "the kernels that torch brings are passed over: it does not start, or compiles for minutes",
     ),
     ("NVIDIA_TF32_OVERRIDE", "0", "TF32 is off, whatever precision is asked for"),
+    (
+        "TORCH_DISTRIBUTED_DEBUG",
+        "DETAIL",
+        "each collective is checked on all processes first: training takes longer",
+    ),
 )
 _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_REFUSED = re.compile(
+    r"expandable_segments:(?!True\b|False\b)\w*|max_split_size_mb:(?:1?\d|-\d+)\b(?!\d)"
+    r"|garbage_collection_threshold:(?:[1-9]\d*(?:\.\d+)?|0(?:\.0+)?)(?![\d.])"
+)
 _KNOWN = (
     *("backend", "expandable_segments", "garbage_collection_threshold", "max_split_size_mb"),
     *("max_non_split_rounding_mb", "roundup_power2_divisions", "roundup_bypass_threshold_mb"),
@@ -63,16 +72,23 @@ def examine(machine: Machine) -> Finding:
     return (
         _cut_short(machine)
         or _other_order(machine)
-        or _by_memory(machine)
-        or _algorithm(machine)
+        or collectives.told(machine)
         or _mkl(machine)
         or ok(_NAME, "none that slows it down or hides a GPU")
     )
 
 
 def _unknown(machine: Machine) -> Finding | None:
-    """An option of the allocator's that torch does not have."""
+    """An option of the allocator's that torch does not have, or a value that it does not take."""
     for name in _ALLOCATOR:
+        refused = _REFUSED.search(machine.environ.get(name, ""))
+        if refused is not None:
+            return warn(
+                _NAME,
+                f"{name} has {refused.group()}, which torch does not take",
+                "it ends as it starts CUDA: it wants True or False, 20 MB or more, a share below 1",
+                f"unset {name}, or mend it: max_split_size_mb:128, expandable_segments:True",
+            )
         words = re.sub(r"\[[^]]*\]", "", machine.environ.get(name, ""))
         keys = [word.partition(":")[0].strip() for word in words.split(",") if word.strip()]
         strange = next((key for key in keys if key not in _KNOWN), None)
@@ -116,42 +132,6 @@ def _before_616(machine: Machine) -> bool:
     versions = [gpu.text("driver_version") or "" for gpu in nvidia.ask(machine)[1]]
     majors = [whole(version.partition(".")[0]) for version in versions]
     return any(major is not None and major < 616 for major in majors)
-
-
-def _by_memory(machine: Machine) -> Finding | None:
-    """NCCL is told not to let GPUs read each other, and they have NVLink."""
-    told = [
-        name
-        for name, value in (("NCCL_P2P_LEVEL", "LOC"), ("NCCL_P2P_DISABLE", "1"))
-        if nccl.told(machine, name) == value
-    ]
-    several = len(visible.seen(machine)) > 1
-    if not told or not several or "Link 0" not in machine.run("nvidia-smi", "nvlink", "-s").out:
-        return None
-    return warn(
-        _NAME,
-        f"{told[0]}={nccl.told(machine, told[0])}, and the GPUs have NVLink",
-        "NCCL goes through the machine's memory in its place, which is many times slower",
-        f"{nccl.undo(machine, told[0])}, unless what it was set for is not mended",
-    )
-
-
-def _algorithm(machine: Machine) -> Finding | None:
-    """NCCL is told one algorithm, which not every operation has.
-
-    https://github.com/pytorch/pytorch/pull/163063
-    """
-    value = nccl.told(machine, "NCCL_ALGO")
-    first = value.lower().split(";")[0]  # for all operations, where it names none
-    several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
-    if not several or not first or first[0] == "^" or ":" in first or "ring" in first.split(","):
-        return None
-    return warn(
-        _NAME,
-        f"NCCL_ALGO={value}",
-        "operations that do not have it end: no algorithm/protocol available for function",
-        nccl.undo(machine, "NCCL_ALGO") + f"; or NCCL_ALGO={value},Ring" * (";" not in value),
-    )
 
 
 def _mkl(machine: Machine) -> Finding | None:

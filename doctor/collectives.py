@@ -1,0 +1,74 @@
+"""What NCCL is told by variables or its file that makes it slow, or end."""
+
+from __future__ import annotations
+
+from doctor import nccl
+from doctor.finding import Finding, warn
+from host import fleet, visible
+from host.machine import Machine
+
+_NAME = "variables"
+
+
+def told(machine: Machine) -> Finding | None:
+    """The first of them."""
+    return _by_memory(machine) or _algorithm(machine) or _by_sockets(machine)
+
+
+def _by_memory(machine: Machine) -> Finding | None:
+    """NCCL is told not to let GPUs read each other, and they have NVLink."""
+    told = [
+        name
+        for name, value in (("NCCL_P2P_LEVEL", "LOC"), ("NCCL_P2P_DISABLE", "1"))
+        if nccl.told(machine, name) == value
+    ]
+    several = len(visible.seen(machine)) > 1
+    if not told or not several or "Link 0" not in machine.run("nvidia-smi", "nvlink", "-s").out:
+        return None
+    return warn(
+        _NAME,
+        f"{told[0]}={nccl.told(machine, told[0])}, and the GPUs have NVLink",
+        "NCCL goes through the machine's memory in its place, which is many times slower",
+        f"{nccl.undo(machine, told[0])}, unless what it was set for is not mended",
+    )
+
+
+def _algorithm(machine: Machine) -> Finding | None:
+    """NCCL is told one algorithm, which not every operation has.
+
+    https://github.com/pytorch/pytorch/pull/163063
+    """
+    value = nccl.told(machine, "NCCL_ALGO")
+    first = value.lower().split(";")[0]  # for all operations, where it names none
+    several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
+    if not several or not first or first[0] == "^" or ":" in first or "ring" in first.split(","):
+        return None
+    return warn(
+        _NAME,
+        f"NCCL_ALGO={value}",
+        "operations that do not have it end: no algorithm/protocol available for function",
+        nccl.undo(machine, "NCCL_ALGO") + f"; or NCCL_ALGO={value},Ring" * (";" not in value),
+    )
+
+
+def _by_sockets(machine: Machine) -> Finding | None:
+    """NCCL is told to leave out shared memory, or to take one protocol.
+
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+    several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
+    if several and nccl.told(machine, "NCCL_SHM_DISABLE") == "1":
+        return warn(
+            _NAME,
+            "NCCL_SHM_DISABLE=1",
+            "GPUs that do not reach each other directly talk over the network: many times slower",
+            f"{nccl.undo(machine, 'NCCL_SHM_DISABLE')}, unless what it was set for is not mended",
+        )
+    if several and nccl.told(machine, "NCCL_PROTO").upper() == "LL128":
+        return warn(
+            _NAME,
+            "NCCL_PROTO=LL128",
+            "where links do not keep the order of writes that protocol gives wrong results",
+            nccl.undo(machine, "NCCL_PROTO"),
+        )
+    return None

@@ -1,0 +1,106 @@
+"""Whether a firewall keeps the other machines of a training out."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.finding import Finding, warn
+from host import fleet, limits
+from host.machine import Machine
+
+_OWN = ("ufw", "firewalld")
+# Services that load rules from a file, as images of clouds have them; the files.
+_OF_FILES = {
+    "netfilter-persistent": "/etc/iptables/rules.v4",
+    "iptables": "/etc/sysconfig/iptables",
+    "nftables": "/etc/nftables.conf",
+}
+_OPEN_UP = {
+    "ufw": "sudo ufw allow from NETWORK/24",
+    "firewalld": "sudo firewall-cmd --permanent --zone=trusted --add-source=NETWORK/24 && sudo"
+    " firewall-cmd --reload",
+    "netfilter-persistent": "sudo iptables -I INPUT 1 -s NETWORK/24 -j ACCEPT && sudo"
+    " netfilter-persistent save",
+    "iptables": "sudo iptables -I INPUT 1 -s NETWORK/24 -j ACCEPT && sudo service iptables save",
+    "nftables": "ip saddr NETWORK/24 accept into its chain input; sudo systemctl reload nftables",
+}
+
+
+def unread(machine: Machine) -> str:
+    """A firewall that is on, and whose rules this user may not read, as a note."""
+    on = _running(machine) if fleet.several(machine.environ) else None
+    unread = on is not None and _lets_in(machine, on) is None
+    return f"; a firewall is on ({on}): it has to let the other machines in" if unread else ""
+
+
+def shut(machine: Machine) -> Finding | None:
+    """A firewall is on that lets no network in, and NCCL's ports are any."""
+    on = _running(machine)
+    if on is None or _lets_in(machine, on) is not False:
+        return None
+    return warn(
+        "network",
+        f"a firewall is on ({on}), and lets no network in",
+        "NCCL and gloo connect by ports of any number: No route to host, or they hang",
+        f"{_OPEN_UP[on]}   # the other machines' network, on each machine",
+    )
+
+
+def _running(machine: Machine) -> str | None:
+    """The firewall whose service runs here."""
+    if limits.in_container(machine.root):
+        return None
+    said = machine.run("systemctl", "is-active", *_OWN).out.split()
+    own = next((name for name, state in zip(_OWN, said) if state == "active"), None)
+    if own is not None and (own != "ufw" or _lets_in(machine, own) is not True):
+        return own  # ufw's service runs all the same where it is off
+    for name, file in _OF_FILES.items():
+        if (
+            machine.exists(file)
+            and machine.run("systemctl", "is-active", name).out.strip() == "active"
+        ):
+            return name
+    return own
+
+
+def _lets_in(machine: Machine, firewall: str) -> bool | None:
+    """Whether it is switched off, lets everything in, or some network; None: not known, since only
+    root may read that.
+    """
+    if firewall == "ufw":
+        off = "ENABLED=yes" not in (machine.read("/etc/ufw/ufw.conf") or "")
+        usual = machine.read("/etc/default/ufw") or ""
+        if off or 'DEFAULT_INPUT_POLICY="ACCEPT"' in usual:
+            return True
+        rules = machine.read("/etc/ufw/user.rules")
+        some = r"(?m)^-A ufw-user-input (?:-s \S+|-i \S+) -j ACCEPT"
+        return None if rules is None else re.search(some, rules) is not None
+    if firewall == "firewalld":
+        return _by_zones(machine)
+    rules = machine.read(_OF_FILES[firewall])
+    if rules is None:
+        return None
+    if firewall == "nftables":
+        closed = re.search(r"hook input [^}]*policy drop|hook input [^}]*\b(drop|reject)\b", rules)
+        some = r"(?m)^\s*(?:ip saddr \S+|iif(?:name)? (?!\"?lo\b)\S+)(?: counter)? accept"
+    else:
+        closed = re.search(r"(?m)^:INPUT DROP|^-A INPUT -j (?:REJECT|DROP)", rules)
+        some = r"(?m)^-A INPUT (?:-s \S+|-i (?!lo\b)\S+) -j ACCEPT"
+    return closed is None or re.search(some, rules) is not None
+
+
+def _by_zones(machine: Machine) -> bool | None:
+    """What firewalld's zones let in."""
+    told = machine.read("/etc/firewalld/firewalld.conf") or ""
+    folder = "/etc/firewalld/zones"
+    zones = {name: machine.read(f"{folder}/{name}") for name in machine.names(folder)}
+    if not told or None in zones.values():
+        return None
+    trusted = zones.get("trusted.xml") or ""
+    texts = [text or "" for text in zones.values()]
+    return (
+        re.search("(?m)^DefaultZone=trusted", told) is not None
+        or "<source" in trusted
+        or "<interface" in trusted
+        or any('target="ACCEPT"' in text or "<accept" in text for text in texts)
+    )
