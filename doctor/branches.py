@@ -9,7 +9,7 @@ from host.machine import Machine
 _VOLTA = range(0x1D81, 0x1DF7)
 _LAST = "580"  # the branch that is the last for Maxwell, Pascal and Volta
 _OF_BRANCH = {
-    "nixos": "hardware.nvidia.package = config.boot.kernelPackages.nvidiaPackages.legacy_{0};",
+    "nixos": "hardware.nvidia.package = config.boot.kernelPackages.nvidiaPackages.legacy_{0}",
     "rhel": "sudo dnf module reset nvidia-driver && sudo dnf module install nvidia-driver:{0}-dkms",
     **dict.fromkeys(("amzn", "debian"), "install a driver of branch {0}, of NVIDIA's repository"),
     "fedora": "sudo dnf remove 'xorg-x11-drv-nvidia*' 'akmod-nvidia*'; sudo dnf install"

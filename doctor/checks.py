@@ -7,6 +7,7 @@ from typing import Callable
 from doctor import (
     acs,
     boots,
+    busy,
     clock,
     cuda_errors,
     cuda_line,
@@ -46,7 +47,7 @@ _QUICK = (
     gpus.counted,
     health.state,
     health.memory_errors,
-    gpus.neighbours,
+    busy.neighbours,
     link.freezes,
     wsl.wsl,
     disks.disk,
@@ -66,7 +67,7 @@ _ALL = (
     mig.examine,
     vgpu.licence,
     power.slowed,
-    gpus.neighbours,
+    busy.neighbours,
     cuda_errors.starts,
     pytorch.other,
     power.persistence,
@@ -101,7 +102,7 @@ _GPU = (
     gpus.counted,
     health.state,
     health.memory_errors,
-    gpus.neighbours,
+    busy.neighbours,
     link.freezes,
 )
 

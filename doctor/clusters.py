@@ -93,11 +93,13 @@ def _without_runtime(machine: Machine) -> Finding | None:
             'take nvidia out of /etc/containerd/config.toml (default_runtime_name = "runc"), or'
             " install the operator again; then sudo systemctl restart containerd",
         )
-    if (
-        "nvidia" in said
-        or 'default_runtime_name = "runc"' not in said
-        or not machine.exists("/etc/kubernetes")
-    ):
+    places = ("/etc/kubernetes", "/var/lib/kubelet")
+    node = machine.has("kubelet") or any(map(machine.exists, places))
+    default = re.search(r'default_runtime_name = "(\w*)"', said)
+    # Docker's packages bring a file that switches Kubernetes' part of it off.
+    for_pods = re.search(r"containerd\.(?:grpc\.v1\.cri|cri\.v1)", said) is not None
+    runc = default.group(1) == "runc" if default else for_pods
+    if "nvidia" in said or not runc or not node:
         return None
     return warn(
         "toolkit",

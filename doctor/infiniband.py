@@ -151,8 +151,8 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
             "NCCL takes it only by a plugin of Amazon's; else TCP",
             "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
         )
-    direct = kind == "InfiniBand" or (kind == "RoCE" and several)
-    apart = peermem.missing(machine) if direct else None
+    direct = several or (kind == "InfiniBand" and not fleet.alone(machine.environ))
+    apart = peermem.missing(machine) if kind != "EFA" and direct else None
     if apart is not None:
         return apart
     # One machine alone has no use of it, and the image has it.

@@ -15,6 +15,7 @@ _PROFILE = "/sys/firmware/acpi/platform_profile"
 _QUIET = ("low-power", "quiet", "cool")
 _BUSY = 80  # per cent
 _REASONS = "clocks_event_reasons.active"
+_POLICIES = ("/etc/dbus-1/system.d", "/usr/share/dbus-1/system.d")
 _POWERD = "nvidia-powerd.service"
 _AGREED = ("voltage_now", "current_max")  # millionths of a volt and an ampere
 _LEAST = 100  # watts; laptops with such GPUs come with 140 and more
@@ -142,7 +143,14 @@ def _unit(machine: Machine) -> str:
     names = [name for name in machine.names(docs) if name.startswith("nvidia-kernel-common")]
     found = [f"{docs}/{n}/{_POWERD}" for n in names if machine.exists(f"{docs}/{n}/{_POWERD}")]
     if found:
-        return f"sudo cp {found[0]} /etc/systemd/system/ && "
+        first = f"sudo cp {found[0]} /etc/systemd/system/ && "
+        policies = [n for place in _POLICIES for n in machine.names(place)]
+        if not policies or any("nvidia" in name for name in policies):
+            return first
+        # https://download.nvidia.com/XFree86/Linux-x86_64/580.95.05/README/dynamicboost.html
+        return (
+            f"put its D-Bus policy (nvidia-dbus.conf, of the driver) into {_POLICIES[0]}; {first}"
+        )
     lacking = "could not be found" in machine.run("systemctl", "status", "nvidia-powerd").said
     if not lacking:
         return ""

@@ -51,6 +51,8 @@ def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
                 "check power supplies, their cables and the machine's management controller (BMC):"
                 " they pull that brake; nvidia-smi -q -d PERFORMANCE"
                 if cold
+                else "it is for the host to cool it: tell the provider, or take another machine"
+                if kind.is_guest(machine)
                 else "check fans, dust, airflow and the power plugs; nvidia-smi -q -d PERFORMANCE",
             )
     for gpu in gpus:

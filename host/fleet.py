@@ -8,10 +8,20 @@ from typing import Mapping
 from host import nodes
 from host.errors import UsageError
 
+_COUNTS = (
+    *("NODES", "PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES"),
+    "SLURM_NNODES",  # older than that
+)
+
 
 def several(environ: Mapping[str, str]) -> bool:
     """Whether several machines train together, as far as variables of any launcher say so."""
     return count(environ) > 1
+
+
+def alone(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher says that this machine trains by itself."""
+    return not several(environ) and any(environ.get(name) == "1" for name in _COUNTS)
 
 
 def count(environ: Mapping[str, str]) -> int:
@@ -20,7 +30,7 @@ def count(environ: Mapping[str, str]) -> int:
         found = nodes.told(environ)
         if found is not None:
             return found.count
-    for name in ("NODES", "PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES"):
+    for name in _COUNTS:
         most = environ.get(name, "").rpartition(":")[2]  # 2:4
         if most.isdecimal():
             return int(most)
