@@ -17,12 +17,13 @@ _PIP = ("/etc/pip.conf", "{home}/.config/pip/pip.conf", "{home}/.pip/pip.conf")
 
 
 def wrong(
-    machine: Machine, version: str, place: str, said: str, gpus: list[Gpu]
+    machine: Machine, version: str, cuda: str, place: str, *, said: str, gpus: list[Gpu]
 ) -> tuple[str, str, str] | None:
     """What does not fit: what is seen, why it matters, what helps.
 
     Args:
         version: PyTorch's, as `2.4.0+cu121`.
+        cuda: what it is built for, as `12.1`.
         place: the file of its package; "" where that is not known.
         said: what its import wrote beside the answer.
     """
@@ -35,7 +36,12 @@ def wrong(
     beside = re.sub(r"/torch/__init__\.py$", "", place)
     if not beside or beside == place:
         return None
-    return _other_release(machine, version, beside) or _compiler(machine, beside, gpus)
+    return (
+        _other_release(machine, version, beside)
+        or _compiler(machine, beside, gpus)
+        or _quantised(machine, cuda, beside)
+        or _attention(machine, version, beside)
+    )
 
 
 def _other_release(machine: Machine, version: str, beside: str) -> tuple[str, str, str] | None:
@@ -86,10 +92,57 @@ def _compiler(machine: Machine, beside: str, gpus: list[Gpu]) -> tuple[str, str,
     )
 
 
-def uncompiled(machine: Machine) -> str:
-    """What torch.compile lacks, as a note: most trainings do without it."""
+def _quantised(machine: Machine, cuda: str, beside: str) -> tuple[str, str, str] | None:
+    """Its bitsandbytes has no library for its CUDA.
+
+    https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1848
+    """
+    own = "libbitsandbytes_cuda"
+    names = [n for n in machine.names(f"{beside}/bitsandbytes") if n.startswith(own)]
+    if not names or not cuda[:1].isdigit() or f"{own}{cuda.replace('.', '')}.so" in names:
+        return None
+    kin = [n for n in names if n.startswith(own + cuda.partition(".")[0])]
+    other = f"; or BNB_CUDA_VERSION={max(kin)[len(own) : -len('.so')]}" if kin else ""
+    return (
+        f"has a bitsandbytes beside it without a library for CUDA {cuda}",
+        "optimizers of 8 bits, and layers of 4 or 8, end: Configured CUDA binary not found",
+        f"pip install --upgrade bitsandbytes{other}",
+    )
+
+
+def _attention(machine: Machine, version: str, beside: str) -> tuple[str, str, str] | None:
+    """Its xFormers is built for another PyTorch.
+
+    https://github.com/facebookresearch/xformers/issues/982
+    """
+    text = machine.read(f"{beside}/xformers/cpp_lib.json") or ""
+    built = re.search(r'"torch": *"(\d+\.\d+)\.[^"]*"', text)
+    if built is None or version.startswith(f"{built.group(1)}."):
+        return None
+    return (
+        f"has an xformers beside it that is built for PyTorch {built.group(1)}",
+        "its kernels do not load: xFormers can't load C++/CUDA extensions",
+        "pip install --upgrade xformers, from torch's own index; or take it out",
+    )
+
+
+def uncompiled(machine: Machine, place: str) -> str:
+    """What torch.compile lacks, as a note: most trainings do without it.
+
+    Args:
+        place: the file of torch's package.
+    """
     compilers = ("cc", "gcc", "clang", machine.environ.get("CC") or "cc")
-    return "" if any(map(machine.has, compilers)) else "; torch.compile finds no C compiler"
+    if not any(map(machine.has, compilers)):
+        return "; torch.compile finds no C compiler"
+    # A Python of uv's or conda's brings its headers; the system's has them in a package.
+    found = re.match(r"(.*)/lib(?:64)?/(python3\.\d+)/(?:site|dist)-packages/torch/", place)
+    home = machine.read(f"{found.group(1)}/pyvenv.cfg") or "" if found else ""
+    own = found is not None and (found.group(1) == "/usr" or "home = /usr/bin" in home)
+    header = f"/usr/include/{found.group(2)}/Python.h" if found else ""
+    known = bool(machine.names("/usr/include"))
+    lacking = own and known and not machine.exists(header)
+    return "; torch.compile finds no Python.h (python3-dev, python3-devel)" * lacking
 
 
 def index_for_the_cpu(machine: Machine) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import drives, kind, mounts
+from doctor import drives, kind, mounts, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, limits
 from host.machine import Machine
@@ -16,6 +16,7 @@ _ASKS = {False: "quota -s", True: "lfs quota -u $USER ~"}
 _ROOM = "make room, or put runs/ on another disk: ln -s /big/runs runs"
 _FILES = 1000  # that a run and its caches make
 _LITTLE = 50e6  # bytes
+_DRIVE = "/mnt/c"
 _LONG = 75  # characters; /pymp-xxxxxxxx/listener-xxxxxxxx comes behind
 _MANY_FILES = 500_000  # of some images and their layers, or of a data set of pictures
 
@@ -34,7 +35,7 @@ def disk(machine: Machine) -> Finding:
     place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
     short = mounts.bucket(machine, [*_written(machine), _data(machine)])
     short = short or _short(machine, [p for p, _ in known], seen, least)
-    short = short or _temporary(machine, place, seen)
+    short = short or _temporary(machine, place, seen) or _windows(machine, seen)
     if short is not None:
         return short
     # Docker mounts its own so: whoever wants to compile there adds :exec.
@@ -78,6 +79,24 @@ def _short(machine: Machine, places: list[str], seen: str, least: int) -> Findin
         "`No space left on device` would end the run, whatever df says",
         "du --inodes -x -d3 / 2>/dev/null | sort -n | tail   # where they are; or put runs/ on"
         " another disk: ln -s /big/runs runs",
+    )
+
+
+def _windows(machine: Machine, seen: str) -> Finding | None:
+    """WSL's disk is a file on Windows', which may be full before it.
+
+    https://learn.microsoft.com/windows/wsl/disk-space
+    """
+    left = machine.free(_DRIVE) if wsl.is_windows(machine) else None
+    if left is None or left >= _RUN * 2:
+        return None
+    return warn(
+        "disk",
+        f"{seen}, and Windows' drive C, on which WSL's disk is mostly a file, has"
+        f" {left / 1e9:.1f} GB",
+        "as that is full, writing ends with Input/output error, and WSL's disk is read-only",
+        "make room on C:; or in Windows wsl --manage DISTRIBUTION --move D:\\wsl; wsl --shutdown,"
+        " and Optimize-VHD or diskpart (compact vdisk), give back what WSL no longer uses",
     )
 
 

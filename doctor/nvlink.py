@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import distribution
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import pci, visible
 from host.machine import Machine
@@ -19,6 +20,7 @@ _REPEATED = re.compile(r"Link (\d+): (?:Replay|CRC|CRC Flit|CRC Data) Errors: (\
 _ERRORS = re.compile(r"Link (\d+): Effective BER: (\d{1,3}e-\d{1,3})")
 _MOST = 1e-12
 _SLOW = 0.95  # of the best
+_OFF = re.compile(r"(?m)^\s*options\s+nvidia\s.*NVreg_NvLinkDisable=1")
 _CARD = re.compile("NVL|PCIe")  # cards that a bridge joins, or nothing
 _BRIDGED = 4  # links of a card that takes one bridge
 _MANY = 100  # packets sent again since the driver was loaded
@@ -100,12 +102,19 @@ def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
     joined = _BOARD.search(name) and not re.search("PCIe", name)
     if not joined or not set(same) <= set(down):
         return None
+    folder = "/etc/modprobe.d"
+    off = next(
+        (n for n in machine.names(folder) if _OFF.search(machine.read(f"{folder}/{n}") or "")), None
+    )
     return warn(
         "NVLink",
-        "no link is up, on none of the GPUs",
+        "no link is up, on none of the GPUs" + f": {folder}/{off} switches them off" * bool(off),
         "what the GPUs tell each other goes over PCIe, many times slower",
-        "sudo reboot, since a driver that was loaded before all GPUs were there finds no links; on"
-        " a board with switches also nvidia-fabricmanager; in a virtual machine ask its host",
+        f"take NVreg_NvLinkDisable out of {folder}/{off}, sudo {distribution.initramfs(machine)},"
+        " and reboot; on a board with switches nvidia-fabricmanager must run then"
+        if off
+        else "sudo reboot: a driver that was loaded before all GPUs were there finds no links;"
+        " on a board with switches also nvidia-fabricmanager; in a virtual machine ask its host",
     )
 
 

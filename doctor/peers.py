@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from doctor import nccl, walls
+from doctor import nccl, walls, wsl
 from doctor.finding import Finding, warn
 from host import fleet, limits, nodes
 from host.errors import UsageError
@@ -29,6 +29,7 @@ def apart(machine: Machine) -> Finding | None:
     addresses = _addresses(machine)
     return (
         _on_a_bridge(machine, addresses)
+        or _behind_windows(machine, addresses)
         or _taken(machine)
         or _another_interface(machine, addresses)
         or walls.shut(machine)
@@ -66,6 +67,27 @@ def _on_a_bridge(machine: Machine, addresses: dict[str, str]) -> Finding | None:
         "other machines do not reach it: processes wait for each other, and NCCL ends",
         "start the container with --network host (Compose: network_mode: host), or in an overlay"
         " network of Swarm's",
+    )
+
+
+def _behind_windows(machine: Machine, addresses: dict[str, str]) -> Finding | None:
+    """WSL has a network of its own behind Windows, unless it is told otherwise.
+
+    https://learn.microsoft.com/windows/wsl/networking
+    """
+    if not wsl.is_windows(machine) or not addresses:
+        return None
+    mode = machine.run("wslinfo", "--networking-mode").out.strip()
+    if mode not in ("nat", ""):
+        return None
+    if not mode and not all(re.match(r"172\.(1[6-9]|2\d|3[01])\.", a) for a in addresses.values()):
+        return None
+    return warn(
+        "network",
+        f"this machine has only {' and '.join(addresses.values())}, behind Windows (NAT)",
+        "other machines do not reach it: processes wait for each other",
+        "in Windows networkingMode=mirrored under [wsl2] in .wslconfig, wsl --shutdown, and"
+        " Hyper-V's firewall open for WSL",
     )
 
 

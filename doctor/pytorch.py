@@ -65,11 +65,11 @@ def other(machine: Machine) -> Finding:
     words, _, place = " ".join(told[0]).partition(" at_")
     version, of, *built = words.split()
     unfit = _unfit(machine, gpus, of, built)
-    beside = companions.wrong(machine, version, place, told[1].err, gpus)
+    beside = companions.wrong(machine, version, of, place, said=told[1].err, gpus=gpus)
     if unfit is None and beside is not None:
         return warn(name, f"python's, {version}, {beside[0]}", *beside[1:])
     if unfit is None:
-        note = companions.uncompiled(machine)
+        note = companions.uncompiled(machine, place)
         return _mixed(machine, built, version) or ok(name, f"{version} for CUDA {of}{note}")
     return warn(
         name,

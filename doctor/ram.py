@@ -6,7 +6,7 @@ import re
 
 from doctor import log
 from doctor.finding import Finding, fail, warn
-from host import limits
+from host import limits, visible
 from host.machine import Machine
 from host.text import whole
 
@@ -104,6 +104,23 @@ def set_aside(machine: Machine, seen: str) -> Finding | None:
         "other programs do not get them, a training neither",
         "sudo sysctl vm.nr_hugepages=0, and take it out of /etc/sysctl.d (or hugepages= out of the"
         " kernel's command line)",
+    )
+
+
+def bare(machine: Machine, seen: str) -> Finding | None:
+    """A part of the processors has no memory of its own, where NCCL looks for some.
+
+    https://github.com/NVIDIA/nccl/pull/2059
+    """
+    cpus, memory = limits.numa(machine.root) or (0, 0)
+    if cpus <= memory or not memory or len(visible.seen(machine)) < 2:
+        return None
+    return warn(
+        "memory",
+        f"{seen}; {cpus - memory} of {cpus} NUMA nodes with processors have none",
+        "NCCL of PyTorch from 2.7 on takes memory beside each GPU, and ends where there is none:"
+        " Error while attaching to shared memory segment",
+        "export NCCL_CUMEM_HOST_ENABLE=0; for good a module in each channel, or NPS1 in the BIOS",
     )
 
 

@@ -170,6 +170,7 @@ def memory(machine: Machine) -> Finding:
         ram.corrected,
         ram.ended_within,
         ram.set_aside,
+        ram.bare,
         ram.strict,
         ram.ended,
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from doctor import nccl, ports
+from doctor import kind, nccl, ports
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import fleet, limits, nvidia
 from host.machine import Machine
@@ -56,6 +56,7 @@ def examine(machine: Machine) -> Finding:
             " LimitNOFILE= of containerd, slurmd or whatever starts it",
         )
     few = _little_space(machine, text) or _few_threads(machine, text) or _no_files(machine)
+    few = few or (None if machine.has("docker") else _ended_at_logout(machine))
     if few is not None:
         return few
     words = [
@@ -109,6 +110,33 @@ def _little_space(machine: Machine, text: str) -> Finding | None:
         f"{space / 2**30:.0f} GiB of addresses",
         "CUDA reserves far more than it uses: it starts with an out of memory, or not at all",
         "ulimit -v unlimited; in a job ask for real memory (h_rss, --mem) in place of h_vmem",
+    )
+
+
+def _ended_at_logout(machine: Machine) -> Finding | None:
+    """Whoever logs out ends all that he has started, under tmux or nohup as well.
+
+    https://github.com/konstruktoid/ansible-role-hardening/issues/719
+    """
+    folders = ("/lib/systemd/logind.conf.d", "/etc/systemd/logind.conf.d")
+    files = [f"{folder}/{name}" for folder in folders for name in machine.names(folder)]
+    told = [
+        value
+        for file in ("/etc/systemd/logind.conf", *files)
+        for value in re.findall(r"(?m)^KillUserProcesses=(\w+)", machine.read(file) or "")
+    ]
+    job = any(machine.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"))
+    user = machine.run("id", "-un").out.strip()
+    if told[-1:] not in (["yes"], ["true"], ["1"]) or job or kind.user(machine) == "0":
+        return None
+    if user in machine.names("/var/lib/systemd/linger"):
+        return None
+    return warn(
+        "limits",
+        "KillUserProcesses=yes in logind.conf: what a user has started ends as he logs out",
+        "a training under tmux or nohup ends with its ssh connection; one in Docker does not",
+        "loginctl enable-linger, and start it by systemd-run --user --scope tmux; or"
+        " KillUserProcesses=no, and sudo systemctl restart systemd-logind",
     )
 
 

@@ -69,6 +69,15 @@ def present(root: Path = ROOT) -> int | None:
     return None
 
 
+def numa(root: Path = ROOT) -> tuple[int, int] | None:
+    """NUMA nodes with processors, and those with memory; None where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        folder = root / "sys/devices/system/node"
+        cpus, memory = ((folder / name).read_text() for name in ("has_cpu", "has_memory"))
+        return _counted(cpus), _counted(memory)
+    return None
+
+
 def _counted(listed: str) -> int:
     """How many a list has, as in 0-3,8."""
     spans = [span.split("-") for span in listed.strip().split(",")]
