@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from doctor.configured import CONFIG, NO_CGROUPS, UNASKED
-from doctor.engine import LARGER_DISK
+from doctor.imagestore import LARGER_DISK
 
 UNSEEN = (
     (

@@ -24,6 +24,7 @@ _IN_IMAGE = (
     "rpm-ostree rollback; or rpm-ostree upgrade, once a newer image has both of one version",
 )
 
+_SYSTEMS = ("/usr/lib", "/lib", "/usr/local/nvidia", "/run/opengl-driver")
 # Where clouds put the host's libraries into notebooks and pods.
 _GIVEN = ("/usr/lib64-nvidia", "/usr/local/nvidia/lib64")
 
@@ -45,7 +46,9 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
             " own version; on a host of vGPU, its driver's)",
         )
     paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
-    given = next((f for f in paths if f and f"libnvidia-ml.so.{library}" in machine.names(f)), None)
+    # One that somebody has put there; what helps with a system's own is said below.
+    paths = [p for p in paths if p.startswith("/") and not p.startswith(_SYSTEMS)]
+    given = next((p for p in paths if f"libnvidia-ml.so.{library}" in machine.names(p)), None)
     if given is not None and loaded != "another":
         return fail(
             "driver",
