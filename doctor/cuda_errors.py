@@ -65,7 +65,10 @@ ERRORS = {
     ),
     "802": (
         "the switch between the GPUs is not up: no fabric manager, or one of another version",
-        "sudo systemctl enable --now nvidia-fabricmanager; then nvidia-smi -q | grep -A2 Fabric",
+        (
+            "sudo systemctl enable --now nvidia-fabricmanager; then nvidia-smi -q | grep -A2 Fabric;"
+            " in a confidential machine: sudo nvidia-smi conf-compute -srs 1"
+        ),
     ),
     "803": (
         "libcuda is not of the driver's version: it was upgraded, or another one is found first",

@@ -39,7 +39,8 @@ _PART = (
     "its libraries speak to Windows' driver, and need all of its files: some are not here",
     (
         "copy them anew from the Windows host after each of its driver's upgrades:"
-        " C:\\Windows\\System32\\lxss\\lib to /usr/lib/wsl/lib, and"
+        " C:\\Windows\\System32\\lxss\\lib and C:\\Program Files\\WSL\\lib (libdxcore, libd3d12)"
+        " to /usr/lib/wsl/lib, and"
         " …\\DriverStore\\FileRepository\\nv* whole to /usr/lib/wsl/drivers; or CPUS=1"
     ),
 )

@@ -78,7 +78,7 @@ def _is_meant(machine: Machine, card: pci.Card, link: pci.Link) -> bool:
     """
     assert card.best is not None
     narrow = card.port is not None and card.port.width <= link.width < card.best.width
-    return narrow and (link.rate > _ENOUGH or kind.is_laptop(machine))
+    return kind.is_laptop(machine) or (narrow and link.rate > _ENOUGH)
 
 
 def _storm(machine: Machine, cards: list[pci.Card]) -> Finding | None:

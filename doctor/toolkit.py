@@ -63,6 +63,7 @@ def _toolkit(machine: Machine) -> Finding:
         or _old_desktop(machine)
         or cdi.wrong(machine, way)
         or configured.wrong(machine, way)
+        or (_denied(machine) if image_here(machine) is None else None)  # else it is tried
         or _version(machine, way)
     )
 
