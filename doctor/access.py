@@ -48,8 +48,8 @@ def misled(machine: Machine, seen: str) -> Finding:
         return fail(
             "driver",
             f"{seen}; the loader finds {folder} first, with libcuda {version}",
-            "a compat library that is older than the driver does not work with it (803), nor a"
-            " newer one with a consumer's card (804)",
+            "a stub finds no device (34); a compat library that is older than the driver does not"
+            " work with it (803), nor a newer one with a consumer's card (804)",
             f"take {folder} out of /etc/ld.so.conf.d, sudo ldconfig (in an image: RUN rm … &&"
             " ldconfig); or LD_LIBRARY_PATH with the folder of the driver's own libcuda",
         )
@@ -163,6 +163,9 @@ def _misfit(machine: Machine) -> tuple[str, str] | None:
     """
     listed = machine.run("ldconfig", "-p").out
     first = re.search(r"libcuda\.so\.1 .*=> (\S+)/libcuda", listed)
+    told = machine.environ.get("LD_LIBRARY_PATH", "")  # which is said first
+    if first is not None and "/stubs" in first.group(1) and first.group(1) not in told:
+        return first.group(1), "of a toolkit's stub"
     if first is None or "/compat" not in first.group(1):
         return None
     folder, own = first.group(1), nvidia.loaded(machine)
@@ -171,8 +174,7 @@ def _misfit(machine: Machine) -> tuple[str, str] | None:
         return None
     newer = _numbers(version) > _numbers(own)
     consumers = [gpu for gpu in nvidia.ask(machine)[1] if nvidia.CONSUMER.search(gpu.name)]
-    known = folder in machine.environ.get("LD_LIBRARY_PATH", "")  # which is said first
-    return None if newer and (known or not consumers) else (folder, version)
+    return None if newer and (folder in told or not consumers) else (folder, version)
 
 
 def _numbers(version: str) -> list[int]:
@@ -182,7 +184,9 @@ def _numbers(version: str) -> list[int]:
 def _shadowing(machine: Machine) -> str | None:
     """A folder of LD_LIBRARY_PATH with a CUDA toolkit's libraries, which torch brings itself."""
     for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        names = machine.names(folder) if folder else []
+        # What a torch here brings lies there for others, such as CTranslate2.
+        own = folder.startswith(f"{machine.home}/.venv/")
+        names = machine.names(folder) if folder and not own else []
         if any(re.match(r"lib(nvJitLink|cusparse|cublas|cudnn)\.so", name) for name in names):
             return folder
     return None

@@ -10,7 +10,7 @@ from host import limits, nvidia, pci
 from host.machine import Machine
 
 _LAST_FOR_MAXWELL = 580
-ASIDE = ("vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback")
+ASIDE = ("vfio-pci", "nvgrace-gpu-vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pciback")
 """Drivers that hold a card for a virtual machine."""
 # Not `blacklist nvidiafb`, which every Ubuntu has, nor `install nvidia modprobe …`, Debian's own.
 _AWAY = re.compile(
@@ -63,10 +63,9 @@ def given_back(machine: Machine, address: str) -> str:
     )
     if given:
         return f"take {given.group()} off the kernel's command line (boot entry), and reboot"
-    for name in machine.names("/etc/modprobe.d"):
-        said = machine.read(f"/etc/modprobe.d/{name}") or ""
-        if re.search(r"^\s*options\s+vfio[-_]pci\s.*\bids=", said, re.MULTILINE):
-            return f"take its line out of /etc/modprobe.d/{name}; sudo {first}; sudo reboot"
+    named = _by_file(machine, first) or _by_guest(machine)
+    if named is not None:
+        return named
     fix = f"sudo driverctl unset-override {address}"
     if address in (machine.read("/boot/config/vfio-pci.cfg") or ""):
         fix = "untick it in Tools, System Devices (Unraid), and reboot"
@@ -74,6 +73,30 @@ def given_back(machine: Machine, address: str) -> str:
         node = re.sub(r"[:.]", "_", address)
         fix = f"end the guest that has it, and sudo virsh nodedev-reattach pci_{node}"
     return fix
+
+
+def _by_file(machine: Machine, initramfs: str) -> str | None:
+    """How it is taken back from a file of modprobe's that gives it away."""
+    for name in machine.names("/etc/modprobe.d"):
+        said = machine.read(f"/etc/modprobe.d/{name}") or ""
+        script = re.search(r"(?m)^\s*install\s+vfio[-_]pci\s+(/\S+)", said)
+        named = re.search(r"^\s*options\s+vfio[-_]pci\s.*\bids=", said, re.MULTILINE)
+        if script or named:
+            calls = f", which calls {script.group(1)}" if script else ""
+            return (
+                f"take its line out of /etc/modprobe.d/{name}{calls}; sudo {initramfs}; sudo reboot"
+            )
+    return None
+
+
+def _by_guest(machine: Machine) -> str | None:
+    """How it is taken back from a guest of Proxmox."""
+    folder = "/etc/pve/qemu-server"
+    for name in machine.names(folder):
+        if re.search(r"(?m)^hostpci\d+:", machine.read(f"{folder}/{name}") or ""):
+            guest = name.partition(".")[0]
+            return f"sudo qm shutdown {guest}, take hostpci out of its hardware, and reboot"
+    return None
 
 
 def _removing(machine: Machine) -> str | None:

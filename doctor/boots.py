@@ -32,7 +32,8 @@ def last(machine: Machine) -> Finding:
     reset = _reset(machine)
     if reset is not None:
         return reset
-    rows = _ROW.findall(machine.run("last", "-x", seconds=5).out)
+    said = machine.run("last", "-x", seconds=5).out
+    rows = _ROW.findall(_as_before(said))
     boots = [place for place, row in enumerate(rows[:-1]) if row[0] == "reboot"][:_BOOTS]
     if not boots:
         return skip(name, "not known: last -x tells of none before")
@@ -53,6 +54,22 @@ def last(machine: Machine) -> Finding:
         "sudo journalctl -b -1 -e   # its last words; where there are none, try sudo nvidia-smi -pl"
         " WATTS, each GPU at a cable of its own, and a larger power supply",
     )
+
+
+def _as_before(said: str) -> str:
+    """What the newer `last` of wtmpdb says, in the order of the older one: it writes the end of a
+    boot below it, and says crash where there was none.
+
+    https://github.com/thkukuk/wtmpdb
+    """
+    if "wtmpdb begins" not in said and "wtmp.db begins" not in said:
+        return said
+    rows = [row for row in said.splitlines() if not row.startswith("shutdown")]
+    told = []
+    for row in rows:
+        orderly = row.startswith("reboot") and "- crash" not in row and "still running" not in row
+        told += [re.sub(r"^reboot +system boot", "shutdown system down", row)] * orderly + [row]
+    return "\n".join(told)
 
 
 def _reset(machine: Machine) -> Finding | None:

@@ -10,7 +10,8 @@ from host.machine import Machine
 
 # Debian's are nvidia-current-535…, nvidia-tesla-…; nvidia-fs is no driver.
 _SOURCES = re.compile(r"nvidia-((current|tesla|open|srv)[\w-]*-)?\d")
-_AKMODS = "/var/cache/akmods/nvidia"
+_AKMODS = "/var/cache/akmods"
+_KMOD = r"nvidia(?:-\d+xx)?-kmod"  # old cards have a branch of their own
 _FAILED = r'was not created|performing the step: "[^"]*module was successfully built"'
 
 
@@ -22,19 +23,19 @@ def by_akmods(machine: Machine, taken: bool, headers: str) -> tuple[str, str, st
         headers: how the files are installed that modules are built with.
     """
     failed = _failed(machine)
-    log = machine.read(f"{_AKMODS}/{failed[-1]}") or "" if failed else ""
+    log = machine.read(failed[-1]) or "" if failed else ""
     # With a version behind some of them; headers have rules of their own.
     needed = sorted({*re.findall(r"(\S+)(?: [<>=]+ \S+)? is needed by nvidia\S*kmod", log)})
     needed = [name for name in needed if not name.startswith("kernel")]
     if needed:
         return (
             f"its module could not be built without {', '.join(needed)}",
-            f"says {_AKMODS}/{failed[-1]}",
+            f"says {failed[-1]}",
             f"sudo dnf install {' '.join(needed)} && sudo akmods --force && sudo reboot",
         )
     if failed:
         return (
-            f"its module could not be built: {failed[-1]}",
+            f"its module could not be built: {failed[-1].rpartition('/')[2]}",
             "the driver is older than this kernel: another one holds the GPU, or none",
             (
                 "sudo dnf upgrade --refresh 'akmod-nvidia*'; sudo akmods --force && sudo reboot; or"
@@ -42,7 +43,7 @@ def by_akmods(machine: Machine, taken: bool, headers: str) -> tuple[str, str, st
             ),
         )
     kmods = machine.names("/usr/src/akmods")
-    here = any(name.startswith("nvidia-kmod") for name in kmods)
+    here = any(re.match(_KMOD, name) for name in kmods)
     if not taken or not here or nvidia.on_disk(machine):
         return None
     seen = "NVIDIA's package is installed, and its module not built: an open driver has the card"
@@ -66,7 +67,8 @@ def by_akmods(machine: Machine, taken: bool, headers: str) -> tuple[str, str, st
 def _failed(machine: Machine) -> list[str]:
     """Logs of attempts to build the module for the kernel that runs."""
     release = _running(machine)
-    names = machine.names(_AKMODS)
+    folders = [f"{_AKMODS}/{n}" for n in machine.names(_AKMODS) if n.startswith("nvidia")]
+    names = [f"{folder}/{name}" for folder in folders for name in machine.names(folder)]
     return [n for n in names if n.endswith("failed.log") and release and release in n]
 
 
@@ -139,7 +141,7 @@ def without_headers(machine: Machine) -> str | None:
     if machine.has("dkms") and any(_SOURCES.match(name) for name in sources):
         return "sudo dkms autoinstall"
     kmods = machine.names("/usr/src/akmods")
-    return "sudo akmods --force" if any(n.startswith("nvidia-kmod") for n in kmods) else None
+    return "sudo akmods --force" if any(re.match(_KMOD, n) for n in kmods) else None
 
 
 def has_headers(machine: Machine) -> bool:

@@ -9,10 +9,9 @@ from doctor.finding import Finding, fail, warn
 from host.machine import Machine
 
 _FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
-_SEVEN = re.compile(r"""cdiVersion["']?\s*:\s*["']?0\.7""")
+SEVEN = re.compile(r"""cdiVersion["']?\s*:\s*["']?0\.7""")
 _READS_SEVEN = (26, 1)
-_PODMAN = 5
-_KIND = re.compile(r"""kind["']?\s*:\s*["']?nvidia\.com/gpu(?=["'\s,}]|$)""")
+KIND = re.compile(r"""kind["']?\s*:\s*["']?nvidia\.com/gpu(?=["'\s,}]|$)""")
 _NODE = re.compile(
     r"""["']?path["']?\s*:\s*["']?(/dev/nvidia-(?:uvm|caps)[\w/-]*)["']?,?\s*"""
     r"""(?:["']?\w+["']?\s*:\s*["']?[\w/-]+["']?,?\s*){0,4}?["']?major["']?\s*:\s*(\d+)"""
@@ -26,17 +25,17 @@ def _described(machine: Machine) -> Iterator[tuple[str, str]]:
             yield f"{folder}/{name}", machine.read(f"{folder}/{name}") or ""
 
 
-def _in_force(machine: Machine) -> Iterator[tuple[str, str]]:
+def in_force(machine: Machine) -> Iterator[tuple[str, str]]:
     """The same without those of /etc/cdi that one below /run describes anew: later folders win.
 
     https://github.com/cncf-tags/container-device-interface (SPEC.md, priority of directories)
     """
     every = list(_described(machine))
     again = any(
-        _KIND.search(text) is not None for file, text in every if not file.startswith(_FOLDERS[0])
+        KIND.search(text) is not None for file, text in every if not file.startswith(_FOLDERS[0])
     )
     for file, text in every:
-        if not (again and file.startswith(_FOLDERS[0]) and _KIND.search(text)):
+        if not (again and file.startswith(_FOLDERS[0]) and KIND.search(text)):
             yield file, text
 
 
@@ -64,7 +63,7 @@ def other_number(machine: Machine) -> tuple[str, str, str, str] | None:
 def missing_device(machine: Machine) -> tuple[str, str] | None:
     """One that hands over a GPU's device which is not there any more: file and device."""
     there, screens = machine.names("/dev"), machine.names("/dev/dri")
-    for file, text in _in_force(machine):
+    for file, text in in_force(machine):
         named = re.findall(
             r"""["']?path["']?\s*:\s*["']?/dev/(nvidia\d+|dri/\w+\d+)(?=["'\s,}\]]|$)""", text
         )
@@ -78,7 +77,7 @@ def missing_device(machine: Machine) -> tuple[str, str] | None:
 
 def too_new(machine: Machine) -> tuple[str, str] | None:
     """Why the engine cannot read a description, and what helps: 0.7.0 wants newer ones."""
-    found = next((file for file, text in _described(machine) if _SEVEN.search(text)), None)
+    found = next((file for file, text in _described(machine) if SEVEN.search(text)), None)
     engine = machine.run("docker", "version", "--format", "{{.Server.Version}}").out
     told = re.match(r"(\d{1,4})\.(\d{1,4})", engine)
     if found is None or told is None or tuple(map(int, told.groups())) >= _READS_SEVEN:
@@ -92,31 +91,11 @@ def too_new(machine: Machine) -> tuple[str, str] | None:
     )
 
 
-def unread(machine: Machine) -> Finding | None:
-    """Podman before 5 does not read descriptions of version 0.7.0.
-
-    https://github.com/NVIDIA/nvidia-container-toolkit/issues/1860
-    """
-    ours = ((file, text) for file, text in _in_force(machine) if _KIND.search(text))
-    found = next((file for file, text in ours if _SEVEN.search(text)), None)
-    told = re.search(r"version (\d{1,4})\.", machine.run("podman", "--version").out)
-    if found is None or told is None or int(told.group(1)) >= _PODMAN:
-        return None
-    return fail(
-        "toolkit",
-        f"{found} is of version 0.7.0, which Podman reads from {_PODMAN} on: this is"
-        f" {told.group(1)}",
-        "no container with GPUs starts: unresolvable CDI devices",
-        "update Podman; or sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-        " --feature-flag no-additional-gids-for-device-nodes; or toolkit 1.18.2",
-    )
-
-
 def missing_file(machine: Machine) -> tuple[str, str] | None:
     """One that hands over a file of the driver's which is not there any more, or calls a program
     that is not: both files.
     """
-    for file, text in _in_force(machine):
+    for file, text in in_force(machine):
         for path in re.findall(
             r"""path["']?\s*:\s*["']?(/[^\s"',]+/nvidia-c(?:di-hook|tk))\b""", text
         ):

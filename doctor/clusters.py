@@ -39,6 +39,15 @@ _OWN = (
         "/var/snap/microk8s/current/args/containerd-template.toml",
         "sudo microk8s enable nvidia",
     ),
+    (
+        "k0s",
+        "/etc/k0s/containerd.toml",
+        (
+            "{install}; sudo nvidia-ctk runtime configure --runtime=containerd"
+            " --config=/etc/k0s/containerd.d/nvidia.toml; sudo systemctl restart k0scontroller (or"
+            " k0sworker); pods want runtimeClassName: nvidia"
+        ),
+    ),
 )
 
 
@@ -48,7 +57,8 @@ def pods(machine: Machine) -> Finding | None:
         return None
     for name, path, fix in _OWN:
         said = machine.read(path)
-        for more in (f"{path}.d", f"{path[: -len('.toml')]}-v3.toml.d"):
+        stem = path[: -len(".toml")]
+        for more in (f"{path}.d", f"{stem}-v3.toml.d", f"{stem}.d"):
             said = (said or "") + "".join(
                 machine.read(f"{more}/{n}") or "" for n in machine.names(more)
             )
@@ -72,7 +82,26 @@ def pods(machine: Machine) -> Finding | None:
                 "pods get no GPU, and the node offers none",
                 fix.format(install=install),
             )
-    return _without_runtime(machine)
+    return _without_runtime(machine) or _by_crio(machine)
+
+
+def _by_crio(machine: Machine) -> Finding | None:
+    """A node of Kubernetes whose CRI-O knows neither NVIDIA's runtime nor a description of GPUs."""
+    folder = "/etc/crio/crio.conf.d"
+    files = [f"{folder}/{name}" for name in machine.names(folder)]
+    said = "".join(machine.read(file) or "" for file in ("/etc/crio/crio.conf", *files))
+    hooks = [f"/{place}/containers/oci/hooks.d" for place in ("etc", "usr/share", "run")]
+    places = (*hooks, "/etc/cdi", "/var/run/cdi", "/run/cdi")
+    other = any("nvidia" in name for place in places for name in machine.names(place))
+    if not said or "nvidia" in said or other or not machine.has("kubelet"):
+        return None
+    return warn(
+        "toolkit",
+        "CRI-O knows no runtime of NVIDIA's, and the GPUs are described nowhere (CDI)",
+        "pods get no GPU, and the node offers none",
+        "sudo nvidia-ctk runtime configure --runtime=crio --set-as-default && sudo systemctl"
+        " restart crio; then start the device plugin's pod anew",
+    )
 
 
 def _without_runtime(machine: Machine) -> Finding | None:
@@ -81,7 +110,7 @@ def _without_runtime(machine: Machine) -> Finding | None:
     said = machine.read(f"{folder}/config.toml") or ""
     for more in (f"{folder}/config.d", f"{folder}/conf.d"):
         said += "".join(machine.read(f"{more}/{name}") or "" for name in machine.names(more))
-    said = said.replace("'", '"')  # as containerd 2 writes it
+    said = re.sub(r"(?m)^\s*#.*", "", said).replace("'", '"')  # as containerd 2 writes it
     program = re.search(r'BinaryName\s*=\s*"(/[^"]*nvidia-container-runtime[^"]*)"', said)
     beside = machine.names(program.group(1).rpartition("/")[0]) if program else []
     gone = bool(beside) and program and program.group(1).rpartition("/")[2] not in beside
@@ -97,7 +126,8 @@ def _without_runtime(machine: Machine) -> Finding | None:
     node = machine.has("kubelet") or any(map(machine.exists, places))
     default = re.search(r'default_runtime_name = "(\w*)"', said)
     # Docker's packages bring a file that switches Kubernetes' part of it off.
-    for_pods = re.search(r"containerd\.(?:grpc\.v1\.cri|cri\.v1)", said) is not None
+    off = re.search(r'disabled_plugins = \[[^]]*cri"', said) is not None
+    for_pods = not off and re.search(r"containerd\.(?:grpc\.v1\.cri|cri\.v1)", said) is not None
     runc = default.group(1) == "runc" if default else for_pods
     if "nvidia" in said or not runc or not node:
         return None

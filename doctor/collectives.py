@@ -22,8 +22,7 @@ def _by_memory(machine: Machine) -> Finding | None:
         for name, value in (("NCCL_P2P_LEVEL", "LOC"), ("NCCL_P2P_DISABLE", "1"))
         if nccl.told(machine, name) == value
     ]
-    several = len(visible.seen(machine)) > 1
-    if not told or not several or "Link 0" not in machine.run("nvidia-smi", "nvlink", "-s").out:
+    if not told or not _linked(machine):
         return None
     return warn(
         _NAME,
@@ -31,6 +30,12 @@ def _by_memory(machine: Machine) -> Finding | None:
         "NCCL goes through the machine's memory in its place, which is many times slower",
         f"{nccl.undo(machine, told[0])}, unless what it was set for is not mended",
     )
+
+
+def _linked(machine: Machine) -> bool:
+    """Whether the GPUs have NVLink."""
+    several = len(visible.seen(machine)) > 1
+    return several and "Link 0" in machine.run("nvidia-smi", "nvlink", "-s").out
 
 
 def _algorithm(machine: Machine) -> Finding | None:
@@ -57,6 +62,8 @@ def _by_sockets(machine: Machine) -> Finding | None:
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
     several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
+    if _linked(machine) and not fleet.several(machine.environ):
+        return None  # nothing goes another way
     if several and nccl.told(machine, "NCCL_SHM_DISABLE") == "1":
         return warn(
             _NAME,

@@ -101,8 +101,9 @@ def _quantised(machine: Machine, cuda: str, beside: str) -> tuple[str, str, str]
     names = [n for n in machine.names(f"{beside}/bitsandbytes") if n.startswith(own)]
     if not names or not cuda[:1].isdigit() or f"{own}{cuda.replace('.', '')}.so" in names:
         return None
-    kin = [n for n in names if n.startswith(own + cuda.partition(".")[0])]
-    other = f"; or BNB_CUDA_VERSION={max(kin)[len(own) : -len('.so')]}" if kin else ""
+    numbers = [x.group(1) for n in names if (x := re.fullmatch(rf"{own}(\d+)\.so", n))]
+    kin = [number for number in numbers if number.startswith(cuda.partition(".")[0])]
+    other = f"; or BNB_CUDA_VERSION={max(kin)}" if kin else ""
     return (
         f"has a bitsandbytes beside it without a library for CUDA {cuda}",
         "optimizers of 8 bits, and layers of 4 or 8, end: Configured CUDA binary not found",
@@ -117,7 +118,13 @@ def _attention(machine: Machine, version: str, beside: str) -> tuple[str, str, s
     """
     text = machine.read(f"{beside}/xformers/cpp_lib.json") or ""
     built = re.search(r'"torch": *"(\d+\.\d+)\.[^"]*"', text)
-    if built is None or version.startswith(f"{built.group(1)}."):
+    own = re.match(r"(\d+)\.(\d+)\.", version)
+    if built is None or own is None:
+        return None
+    made = tuple(int(each) for each in built.group(1).split("."))
+    here = (int(own.group(1)), int(own.group(2)))
+    # From xFormers 0.0.34 on it is built for torch 2.10 and whatever comes later.
+    if made == here or (2, 10) <= made <= here:
         return None
     return (
         f"has an xformers beside it that is built for PyTorch {built.group(1)}",

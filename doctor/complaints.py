@@ -31,7 +31,10 @@ UNSEEN = (
         LARGER_DISK,
     ),
     (
-        r"apparmor failed to apply profile|unable to apply apparmor profile",
+        (
+            r"apparmor failed to apply profile|unable to apply apparmor profile"
+            r"|docker-default profile could not be loaded"
+        ),
         "the kernel does not let the engine set AppArmor's profile, as in an LXC container",
         (
             "in the LXC container's configuration on the host: lxc.mount.entry: /dev/null"

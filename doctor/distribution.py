@@ -8,6 +8,8 @@ from typing import Mapping
 from host import pci
 from host.machine import Machine
 
+# Like Enterprise Linux, which not all of them say.
+_OF_RHEL = ("openEuler", "kylin", "anolis", "alinux", "opencloudos", "tencentos")
 # How each family of distributions installs the driver, builds the first files, and builds modules.
 UBUNTU = "sudo ubuntu-drivers install"
 INSTALL = {
@@ -16,6 +18,7 @@ INSTALL = {
     "rhel": "sudo dnf install nvidia-open   # of NVIDIA's repository",
     "debian": "sudo apt-get install nvidia-driver firmware-misc-nonfree   # of contrib and"
     " non-free, which /etc/apt/sources.list must name",
+    "cachyos": "sudo chwd -a",
     "arch": "sudo pacman -S nvidia-open nvidia-utils",
     "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-meta nvidia-compute-utils-G06"
     "   # of NVIDIA's repository; openSUSE: first openSUSE-repos-Leap-NVIDIA (or -Tumbleweed-)",
@@ -23,18 +26,22 @@ INSTALL = {
     "amzn": "sudo dnf module enable nvidia-driver:open-dkms && sudo dnf install nvidia-open   # of"
     " NVIDIA's repository; or an image that has it: Deep Learning AMI, EKS's AL2023_x86_64_NVIDIA",
     "azurelinux": "sudo tdnf install nvidia-open   # of NVIDIA's repository",
+    **dict.fromkeys(
+        _OF_RHEL,
+        "sudo dnf install kernel-devel-$(uname -r) gcc make, and sudo sh NVIDIA-Linux-*.run --dkms"
+        "   # nvidia.com has that file",
+    ),
     "gentoo": "sudo emerge x11-drivers/nvidia-drivers",
     "nixos": 'services.xserver.videoDrivers = [ "nvidia" ]; hardware.nvidia.open = true;',
     "void": "sudo xbps-install void-repo-nonfree && sudo xbps-install nvidia",
     "ubuntu": UBUNTU,
 }
-UBLUE = "/etc/pki/akmods/certs/akmods-ublue.der"
-"""The key by which Universal Blue's images sign their modules."""
-OSTREE = "rpm-ostree install akmod-nvidia xorg-x11-drv-nvidia-cuda"
-"""How a system installs it whose image is not written into: of RPM Fusion."""
+_OSTREE = "rpm-ostree install akmod-nvidia xorg-x11-drv-nvidia-cuda"
+_UBLUE = "/usr/share/ublue-os/image-info.json"
 _INITRAMFS = {
     **dict.fromkeys(("fedora", "rhel", "suse"), "dracut --force"),
     "arch": "mkinitcpio -P",
+    "void": "xbps-reconfigure -fa",
 }
 BUILD = {
     "fedora": "sudo akmods --force && sudo reboot",
@@ -51,7 +58,10 @@ KEPT_AWAY = (
 UTILITIES = {
     "debian": "sudo apt-get install nvidia-smi",
     "fedora": "sudo dnf install xorg-x11-drv-nvidia-cuda   # of RPM Fusion, as akmod-nvidia",
-    "rhel": "sudo dnf install nvidia-driver-cuda   # of NVIDIA's repository",
+    **dict.fromkeys(
+        ("rhel", "amzn"), "sudo dnf install nvidia-driver-cuda   # of NVIDIA's repository"
+    ),
+    "azurelinux": "sudo tdnf install nvidia-driver-cuda   # of NVIDIA's repository",
     "arch": "sudo pacman -S nvidia-utils",
     "suse": "sudo zypper install nvidia-compute-utils-G06",
     "gentoo": 'export PATH="$PATH:/opt/bin"   # x11-drivers/nvidia-drivers has it there',
@@ -60,7 +70,10 @@ UTILITIES = {
 LIBRARIES = {
     "debian": "sudo apt-get install libnvidia-ml1 libcuda1",
     "fedora": "sudo dnf install xorg-x11-drv-nvidia-cuda-libs   # of RPM Fusion, as akmod-nvidia",
-    "rhel": "sudo dnf install nvidia-driver-cuda-libs   # of NVIDIA's repository",
+    **dict.fromkeys(
+        ("rhel", "amzn"), "sudo dnf install nvidia-driver-cuda-libs   # of NVIDIA's repository"
+    ),
+    "azurelinux": "sudo tdnf install nvidia-driver-cuda-libs   # of NVIDIA's repository",
     "arch": "sudo pacman -S nvidia-utils",
     "suse": "sudo zypper install nvidia-compute-G06",
     "gentoo": "sudo emerge x11-drivers/nvidia-drivers",
@@ -113,40 +126,16 @@ INSTALL.update(_IMAGES)
 _BEFORE_DNF = (("rhel", "7"), ("amzn", "2"))
 
 
-def key(machine: Machine) -> str:
-    """The file of the key with which modules are signed here."""
-    system = names(machine)
-    own = [n for n in machine.names("/var/lib/nvidia-pubkeys") if n.endswith(".der")]
-    if own:  # openSUSE's packages bring a key each
-        return f"/var/lib/nvidia-pubkeys/{max(own)}"
-    if machine.exists(UBLUE):
-        return UBLUE
-    if system[:1] == ["fedora"]:
-        return "/etc/pki/akmods/certs/public_key.der"
-    return (
-        "/var/lib/shim-signed/mok/MOK.der"
-        if "ubuntu" in system or not system
-        else "/var/lib/dkms/mok.pub"
-    )
-
-
-def enrol(machine: Machine) -> str:
-    """How the key of a module is made known to Secure Boot."""
-    if machine.exists(UBLUE):
-        return "ujust enroll-secure-boot-key && sudo reboot   # and enrol it in the blue screen"
-    first = "sudo kmodgenca -a; " if names(machine)[:1] == ["fedora"] else ""
-    return (
-        f"{first}sudo mokutil --import {key(machine)} && sudo reboot   # and enrol the key in the"
-        " blue screen"
-    )
-
-
 def names(machine: Machine) -> list[str]:
     """The distribution, and what it is like: /etc/os-release."""
     words = re.findall(r"^ID(?:_LIKE)?=(.*)$", _release(machine), re.MULTILINE)
     found = " ".join(words).replace('"', "").split()
     if "+truenas" in (machine.read("/proc/sys/kernel/osrelease") or ""):
         return ["truenas"]
+    if "OPENSHIFT_VERSION=" in _release(machine):
+        return ["rhcos"]
+    if found[:1] and found[0] in _OF_RHEL:
+        return [found[0], "rhel"]
     if found[:1] and found[0] in _IMAGES:  # what these are like installs nothing here
         return found[:1]
     return [
@@ -178,7 +167,31 @@ def install(machine: Machine, usual: str = UBUNTU) -> str:
     new = any(card.is_blackwell for card in pci.cards(machine))
     if new and names(machine)[:1] == ["debian"]:
         return "sudo apt-get install nvidia-open   # of NVIDIA's repository: Debian's is too old"
+    kernel = _kernel_of_arch(machine)
+    if kernel is not None and "cachyos" not in names(machine):
+        if kernel == "linux-lts":
+            return "sudo pacman -S nvidia-open-lts nvidia-utils"
+        return f"sudo pacman -S nvidia-open-dkms {kernel}-headers nvidia-utils"
     return of(machine, INSTALL, usual)
+
+
+def layered(machine: Machine) -> str:
+    """How a system installs it whose image is not written into: of RPM Fusion, or another image."""
+    said = machine.read(_UBLUE) or ""
+    name = re.search(r'"image-name":\s*"([\w-]+)"', said)
+    if not name or "nvidia" in said:
+        return _OSTREE
+    return (
+        f"rpm-ostree rebase to {name.group(1)}-nvidia-open, Universal Blue's image with the driver"
+        " (brh rebase, or ujust rebase-helper), in place of layering it"
+    )
+
+
+def _kernel_of_arch(machine: Machine) -> str | None:
+    """The package of Arch's kernel that runs, where it is not the usual one."""
+    running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
+    found = re.search(r"-(zen|lts|hardened|rt-lts|rt)$", running)
+    return f"linux-{found.group(1)}" if found and "arch" in names(machine)[:2] else None
 
 
 def libraries(machine: Machine, driver: str) -> str:
@@ -204,6 +217,9 @@ def headers(machine: Machine) -> str:
     if amazons:  # from 6.12 on its packages are called after the kernel
         own = f"kernel6.{amazons.group(1)}-devel"
         return f"sudo dnf install {own}-$(uname -r) || sudo dnf install {own}"
+    kernel = _kernel_of_arch(machine)
+    if kernel is not None:
+        return f"sudo pacman -S {kernel}-headers"
     return of(machine, HEADERS, APT_HEADERS)
 
 

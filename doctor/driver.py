@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import re
 
-from doctor import access, away, distribution, dxg, held, kind, lost, mismatch, unloaded, uvm
+from doctor import (
+    access,
+    away,
+    distribution,
+    dxg,
+    held,
+    kind,
+    lost,
+    mismatch,
+    slices,
+    unloaded,
+    uvm,
+)
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Answer, Machine
@@ -100,6 +112,9 @@ def _complaint(machine: Machine, answer: Answer) -> Finding | None:
             if re.search(sign, row, re.IGNORECASE):
                 if sign == lost.SIGN:
                     return lost.explained(machine, row)
+                unit = slices.closed(machine) if fix == "{again}" else None
+                if unit is not None and not limits.in_container(machine.root):
+                    return slices.shut(row, unit)
                 mend = fix.format(
                     join=access.join(machine), loader=_loader(machine), again=_again(machine)
                 )

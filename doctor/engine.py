@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from doctor import distribution
+from doctor import distribution, log
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, cuda, docker, nvidia, visible
 from host import image as images
@@ -33,7 +33,14 @@ def engine(machine: Machine) -> Finding:
             return skip("engine", f"{error.problem}: training runs in a local environment")
         why = "training falls back to a local environment"
         fix = error.fix
-        if machine.environ.get("DOCKER_HOST", "").startswith("unix:///run/user/"):
+        if log.last(machine, r'operation="userns_create".*comm="rootlesskit"'):
+            why = "AppArmor lets rootless Docker make no user namespace: operation not permitted"
+            fix = (
+                "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, and the same in"
+                " /etc/sysctl.d; or an AppArmor profile for rootlesskit's own path; then systemctl"
+                f" --user start docker; {fix}"
+            )
+        elif machine.environ.get("DOCKER_HOST", "").startswith("unix:///run/user/"):
             fix = (
                 "systemctl --user start docker; so that it stays after you log out: sudo loginctl"
                 f" enable-linger $USER; where it does not start, journalctl --user -u docker; {fix}"

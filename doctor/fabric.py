@@ -24,8 +24,16 @@ OF_HOST = (
 _WITHOUT_IB = (
     "it reaches this board's switches by InfiniBand, and no module for that is loaded",
     (
-        "sudo apt-get install linux-modules-extra-$(uname -r); sudo modprobe -a mlx5_ib ib_umad;"
-        " sudo systemctl restart nvidia-fabricmanager"
+        "sudo modprobe -a mlx5_ib ib_umad (of linux-modules-extra-$(uname -r) on Ubuntu, of"
+        " kernel-modules-extra or DOCA's packages elsewhere); sudo systemctl restart"
+        " nvidia-fabricmanager"
+    ),
+)
+_NONE_FOUND = (
+    "it found none of this board's switches, though modules for InfiniBand are loaded",
+    (
+        "sudo systemctl restart nvidia-fabricmanager; if it stays: ibstat has to show the switches'"
+        " ports; power the machine off and on, or have the board serviced"
     ),
 )
 # What it says as it gives up; why; what helps.
@@ -76,7 +84,8 @@ def cause(machine: Machine) -> tuple[str, str] | None:
         if sign == _NO_SWITCH and _has_own_switches(machine):
             return OF_HOST
         if sign == _NO_SWITCH and machine.exists("/opt/nvidia/nvlsm/sbin/nvlsm"):
-            return _WITHOUT_IB
+            loaded = re.findall(r"(?m)^(mlx5_ib|ib_umad) ", machine.read("/proc/modules") or "")
+            return _NONE_FOUND if len(loaded) == 2 else _WITHOUT_IB
         return why, fix
     log = re.search(r"^LOG_FILE_NAME=(/.+)/", machine.read(_CONFIG) or "", re.MULTILINE)
     beside = machine.names(log.group(1).rpartition("/")[0]) if log else []

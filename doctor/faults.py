@@ -13,11 +13,17 @@ from host.machine import Machine
 # A GPU's reads and writes that an IOMMU does not let through, of AMD or Intel.
 _REFUSED = re.compile(
     r"nvidia ([0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT"
-    r"|DMAR: \[DMA (?:Read|Write)[^]]*\] Request device \[([0-9a-f:.]+)\] fault addr"
+    r"|AMD-Vi: Event logged \[IO_PAGE_FAULT device=(?:0000:)?([0-9a-f:.]+) "
+    r"|DMAR: \[DMA (?:Read|Write)[^]]*\] Request device \[(?:0x)?([0-9a-f]+:)(?:0x)?([0-9a-f.]+)\]"
+    r"(?: PASID \w+)? fault addr"
 )
 _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 _SOON = 10.0  # seconds
-_AWAKE = "PM: suspend exit"
+_AWAKE = re.compile("PM: (?:suspend|hibernation: hibernation) exit")
+_BEGINS = re.compile(
+    r"\b(?:Oops|BUG: |kernel BUG|general protection|self-detected stall|list_\w+ corruption)"
+)
+_FRAMES = 40  # rows of a trace of calls
 _LOADED = "nvidia-uvm: Loaded the UVM driver"
 
 # Sign; what is seen, with its groups; why; what helps.
@@ -47,8 +53,11 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     """
     told = [x for x in map(_REFUSED.search, said) if x]
     cards = [card.address for card in pci.cards(machine)]
-    # Intel's row does not say whose device it is.
-    places = [x.group(1) or f"0000:{x.group(2)}" for x in told if x.group(1) or _of(x, cards)]
+    # Rows of Intel's, and of AMD's on old kernels, do not say whose device it is.
+    named = [
+        (x.group(1), f"0000:{x.group(2) or (x.group(3) or '') + (x.group(4) or '')}") for x in told
+    ]
+    places = [own or place for own, place in named if own or place in cards]
     refused = [place for place in places if is_ours(machine, place)]
     if refused:
         place, count = refused[-1], len(refused)
@@ -61,11 +70,6 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     inside = limits.in_container(machine.root)
     other = None if inside else _faulted(said) or _woken(machine, said)
     return other or matching(said, _ROOM) or (None if inside else matching(said, _SWITCH))
-
-
-def _of(row: re.Match[str], cards: list[str]) -> bool:
-    """Whether Intel's row is of a GPU."""
-    return f"0000:{row.group(2)}" in cards
 
 
 def matching(
@@ -81,11 +85,13 @@ def matching(
 
 def _faulted(said: list[str]) -> Finding | None:
     """The kernel faulted within a module of the driver."""
-    begun = False
+    begun, called = False, 0
     for row in said:
-        begun = begun or re.search(r"\b(Oops|BUG: |kernel BUG|general protection)", row) is not None
-        found = re.search(r"RIP: [0-9a-f]+:(\w+)\+\S+ \[(nvidia\w*)\]", row)
-        found = found or re.search(r"\bpc : (\w+)\+\S+ \[(nvidia\w*)\]", row)
+        begun = begun or _BEGINS.search(row) is not None
+        # A fault in a function of the kernel's own is of the module that called it.
+        called = _FRAMES if re.search(r"RIP: [0-9a-f]+:\w+\+\S+\s*$", row) else called - 1
+        frame = r"|Call Trace.*|\] +" if called > 0 else ""
+        found = re.search(rf"(?:RIP: [0-9a-f]+:|\bpc : {frame})(\w+)\+\S+ \[(nvidia\w*)\]", row)
         if begun and found and found.group(1) != "init_module":  # the driver's row says that
             return warn(
                 "kernel log",
@@ -105,7 +111,7 @@ def _woken(machine: Machine, said: list[str]) -> Finding | None:
     for row in said:
         time, fault = _TIME.match(row), kernel.XID.search(row)
         when = float(time.group(1)) if time else 0.0
-        if _AWAKE in row:
+        if _AWAKE.search(row):
             awake = when
         elif fault and 0 <= when - awake <= _SOON:
             failed = fault
@@ -120,7 +126,7 @@ def _woken(machine: Machine, said: list[str]) -> Finding | None:
         " start, with error 999",
         "end what uses the GPU, then sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm, or reboot;"
         " for good: options nvidia NVreg_PreserveVideoMemoryAllocations=1 in /etc/modprobe.d, and"
-        " sudo systemctl enable nvidia-suspend nvidia-resume",
+        " sudo systemctl enable nvidia-suspend nvidia-resume nvidia-hibernate",
     )
 
 
@@ -131,8 +137,8 @@ def slept(machine: Machine, said: list[str]) -> str:
     params = machine.read("/proc/driver/nvidia/params") or ""
     if re.search(r"^PreserveVideoMemoryAllocations: 0", params, re.MULTILINE) is None:
         return ""
-    rows = [row for row in said if _AWAKE in row or _LOADED in row]
-    if not rows or _AWAKE not in rows[-1] or not any(_LOADED in row for row in rows):
+    rows = [row for row in said if _AWAKE.search(row) or _LOADED in row]
+    if not rows or _LOADED in rows[-1] or not any(_LOADED in row for row in rows):
         return ""
     return (
         "; slept since: where CUDA says `unknown error` (999), end what uses the GPU, then sudo"

@@ -22,7 +22,11 @@ def _images(machine: Machine) -> str:
     """
     root = told(machine, "DockerRootDir")
     by_containerd = "io.containerd.snapshotter" in told(machine, "DriverStatus")
-    if not by_containerd or "rootless" in told(machine, "SecurityOptions"):
+    if (
+        not by_containerd
+        or machine.free(root) is None
+        or "rootless" in told(machine, "SecurityOptions")
+    ):
         return root
     said = machine.read("/etc/containerd/config.toml") or ""
     named = re.search(r"""(?m)^root\s*=\s*["'](/[^"']*)["']""", said)
@@ -67,7 +71,7 @@ def _little(machine: Machine, root: str, free: int, seen: str) -> Finding | None
             "engine's disk",
             f"{seen}, but {files[0]:,} more files at most (inodes)",
             "an image has tens of thousands: `no space left on device`, whatever df says",
-            "docker system prune -a; docker builder prune -a; or a data-root (daemon.json) on xfs",
+            f"docker builder prune -a; on xfs, which knows no such limit: {_larger(root)}",
         )
     if free < _REBUILD:
         return warn(

@@ -44,7 +44,7 @@ CAUSES = (
         "Open MPI, which it was built with, is not installed",
         "sudo apt-get install libopenmpi-dev openmpi-bin",
     ),
-    (r"libcud(?:nn|art)\S*: (?:undefined symbol|version)|version libcud\S+ not defined", *_TOOLKIT),
+    (r"libcud(?:nn|art)\S*: (?:undefined symbol|version)", *_TOOLKIT),
     (
         r"cuDNN version incompat|Could not load library libcud|libcudnn\S*: version mismatch",
         *_TOOLKIT,

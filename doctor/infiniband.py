@@ -53,7 +53,7 @@ def fabric(machine: Machine) -> Finding:
                 " PF vf N node_guid … port_guid …), linkState: enable, and a manager that serves"
                 " virtual ports",
             )
-        ethernet = [(machine.read(f"{p}/link_layer") or "") == "Ethernet" for _, p in there]
+        ethernet = [ports.over_ethernet(machine, p) for _, p in there]
         if all(ethernet) and not fleet.several(machine.environ):
             # As a Spark has them, or a server: ports that nobody needs to train on one machine.
             return ok("InfiniBand", f"{device}: {state}; Ethernet, which one machine does not need")

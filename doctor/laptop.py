@@ -32,7 +32,8 @@ def held_back(machine: Machine) -> Finding | None:
         )
     mains = [n for n in machine.names(SUPPLY) if machine.read(f"{SUPPLY}/{n}/type") == "Mains"]
     # One that is charged by USB says of the plug beside it that nothing is in it.
-    states = {machine.read(f"{SUPPLY}/{name}/status") or "" for name in machine.names(SUPPLY)}
+    own = [n for n in machine.names(SUPPLY) if machine.read(f"{SUPPLY}/{n}/scope") != "Device"]
+    states = {machine.read(f"{SUPPLY}/{name}/status") or "" for name in own}
     charged = bool(states & {"Charging", "Full", "Not charging"}) and "Discharging" not in states
     unplugged = mains and all(machine.read(f"{SUPPLY}/{name}/online") == "0" for name in mains)
     if unplugged and not charged:

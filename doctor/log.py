@@ -40,11 +40,16 @@ _WAITS = "NV_ERR_RESET_REQUIRED"
 
 def lines(machine: Machine) -> list[str] | None:
     """The kernel's log of this boot; None where this user may not read it."""
-    for words in _ASK:
-        answer = machine.run(*words)
-        if answer.code == 0 and answer.out.strip():
-            return answer.out.splitlines()
-    return None
+    answers = (machine.run(*words) for words in _ASK)
+    said: list[str] = []
+    for answer in answers:
+        rows = answer.out.splitlines() if answer.code == 0 else []
+        whole = any("Linux version" in row for row in rows[:5])
+        said = rows if whole else max(said, rows, key=len)
+        begun = re.match(r"\[ *(\d+)\.", said[0] if said else "")
+        if said and (begun is None or begun.group(1) == "0"):
+            break  # else what came first was overwritten, and the journal may have it
+    return said or None
 
 
 def last(machine: Machine, sign: str) -> str | None:

@@ -43,6 +43,14 @@ _LACKS = (
         ),
     ),
     (
+        r"^.*\b(?:objtool|fixdep|genksyms|modpost): (?:not found|No such file|.*format error).*$",
+        "this kernel's headers are not complete, or were made on another kind of processor",
+        (
+            "install those of the distribution again (--reinstall); those of a kernel of one's own:"
+            " make scripts, on this machine; then {again}"
+        ),
+    ),
+    (
         r"^.*No space left on device.*$",
         "there was no room to build it",
         "df -h / /tmp /var; make room, and {again}",

@@ -14,7 +14,8 @@ _CPUS = "/sys/devices/system/cpu"
 _LOW = 0.5  # of its base clock; where that is not told, of the most
 _HOT, _HEATED = 0.1, 10_000  # of the time; times
 _HEAT = r"temperature (?:is )?above threshold, cpu clock (?:is )?throttled \(total events = (\d+)"
-_FIXED = ("acpi-cpufreq", "cppc_cpufreq", "pcc-cpufreq")  # whose powersave is the lowest clock
+# Whose powersave is the lowest clock.
+_FIXED = ("acpi-cpufreq", "cppc_cpufreq", "pcc-cpufreq", "intel_cpufreq", "amd-pstate")
 _OFF = ("off", "forceoff")  # second threads of cores, which the machine's owner does not want
 
 
@@ -42,6 +43,11 @@ def held(machine: Machine) -> Finding | None:
         fix = f"sudo cpupower frequency-set -u {best}kHz"
     elif governor == "powersave" and driver in _FIXED and now and now <= least * 1.05:
         why = f"kept at {now / 1e6:.1f} of {best / 1e6:.1f} GHz by the governor powersave"
+    if why is None and kind.is_laptop(machine) and 0 < now < _LOW * least:
+        why = f"kept at {now / 1e6:.1f} GHz, below the least that it has ({least / 1e6:.1f})"
+        fix = (
+            "its firmware misses the charger: the one that came with it, power drained, a new BIOS"
+        )
     if why is None:
         return None
     return warn(

@@ -158,7 +158,7 @@ def _misnamed(machine: Machine, addresses: dict[str, str]) -> Finding | None:
     found = re.match(r"([\d.]+|[0-9a-f:]+)\s", answer.out)
     means = found.group(1) if found else ""
     itself = means.startswith("127.") or means == "::1"
-    other = bool(addresses) and "." in means and means not in machine.run(*ASK_ADDRESSES).out
+    other = bool(addresses) and "." in means and f" {means}/" not in machine.run(*ASK_ADDRESSES).out
     if answer.code == _UNKNOWN:
         means = "nothing"
     elif not itself and not other:

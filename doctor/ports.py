@@ -76,7 +76,7 @@ def _worn(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] |
         r"mlx5_core (\S+): .*(?:device's health compromised|irisc not responding)",
         log.last(machine, r"mlx5_core \S+: .*(?:health compromised|irisc not responding)") or "",
     )
-    if dead is not None:
+    if dead is not None and not _again(machine, dead.group(1)):
         return (
             f"; the firmware of the card at {dead.group(1)} does not answer (kernel log)",
             "what goes through it fails",
@@ -98,6 +98,13 @@ def _worn(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] |
         "it carries less than its port could, and all machines wait for it",
         "reboot; if it stays, seat the card again, or another slot",
     )
+
+
+def _again(machine: Machine, address: str) -> bool:
+    """Whether the driver says later that a card's firmware answers."""
+    rows = [row for row in log.lines(machine) or [] if f" {address}: " in row]
+    told = [row for row in rows if re.search("health compromised|irisc not|recovery succe", row)]
+    return bool(told) and "recovery succe" in told[-1]
 
 
 def _slower(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] | None:

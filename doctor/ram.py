@@ -13,14 +13,17 @@ from host.text import whole
 _MANY = 1000
 _ASIDE = 0.25  # of the memory
 _COUNTS = "/sys/devices/system/edac/mc"
-_NAMES = r"(python[\w.]*|pt_\w+|ray::[^)\"]*|torchrun|accelerate|deepspeed|llamafactory-cl\w*)"
+_NAMES = (
+    r"(python[\w.]*|pt_\w+|ray::[^)\"]*|torchrun|accelerate|deepspeed|llamafactory-cl\w*"
+    r"|VLLM::\w*|cicc|ptxas|cc1plus|nvcc|cudafe\+\+)"
+)
+_COMPILERS = ("cicc", "ptxas", "cc1plus", "nvcc", "cudafe++")
 _ENDED = re.compile(
     rf"(?:([Mm]emory cgroup) o|O)ut of memory: Killed process \d+ \({_NAMES}\).*anon-rss:(\d+)kB"
 )
-_WHOLE = r"\1Out of memory: \2"
 # Corrected ones count by EDAC; a page that could not be taken out of use says so in other words.
 _POISONED = re.compile(
-    r"(?:Memory failure|MCE): ?0x\w+: (?:Sending SIGBUS to|Killing) ([\w.-]+):\d+"
+    r"(?:Memory failure:|MCE:?) ?0x\w+: (?:Sending SIGBUS to|Killing) ([\w.-]+):\d+"
 )
 # What ends programs before the kernel must, and says so in the journal alone.
 _EARLY = (
@@ -112,12 +115,12 @@ def bare(machine: Machine, seen: str) -> Finding | None:
 
     https://github.com/NVIDIA/nccl/pull/2059
     """
-    cpus, memory = limits.numa(machine.root) or (0, 0)
+    cpus, memory = limits.numa(machine.root) or (set(), set())
     if cpus <= memory or not memory or len(visible.seen(machine)) < 2:
         return None
     return warn(
         "memory",
-        f"{seen}; {cpus - memory} of {cpus} NUMA nodes with processors have none",
+        f"{seen}; {len(cpus - memory)} of {len(cpus)} NUMA nodes with processors have none",
         "NCCL of PyTorch from 2.7 on takes memory beside each GPU, and ends where there is none:"
         " Error while attaching to shared memory segment",
         "export NCCL_CUMEM_HOST_ENABLE=0; for good a module in each channel, or NPS1 in the BIOS",
@@ -174,20 +177,36 @@ def _ended_early(machine: Machine, seen: str) -> Finding | None:
     return None
 
 
+def _joined(said: list[str]) -> list[str]:
+    """What kernels before 5.0 say in two lines, as later ones say it."""
+    whose, rows = "Out of memory", []
+    for row in said:
+        first = re.search(r"(Memory cgroup o|O)ut of memory: Kill process", row)
+        if first:
+            whose = f"{first.group(1)}ut of memory"
+        rows.append(re.sub(r"^(.*\] )(Killed process .*anon-rss)", rf"\1{whose}: \2", row))
+    return rows
+
+
 def ended(machine: Machine, seen: str) -> Finding | None:
     """A training that was ended because memory ran out."""
     if limits.in_container(machine.root):
         return None
     said = log.lines(machine) or []
-    # Kernels before 5.0 say it in two lines.
-    said = [re.sub(r"^(.*\] )(Killed process .*anon-rss)", _WHOLE, row) for row in said]
-    found = [x for x in map(_ENDED.search, said) if x]
+    found = [x for x in map(_ENDED.search, _joined(said)) if x]
     if not found:
         return _ended_early(machine, seen)
     within, name, taken = found[-1].groups()
     size = int(taken) * 1024 / 2**30
     times = f", {len(found)} times" if len(found) > 1 else ""
     whose = "a container or service had no more of it" if within else "it ran out"
+    if name in _COMPILERS:
+        return warn(
+            "memory",
+            f"{seen}; {whose}, and the kernel ended {name}, which compiled CUDA code{times}",
+            "each compiler takes gigabytes, and as many run as there are CPUs: the build ends",
+            "MAX_JOBS=2 pip install --no-build-isolation …; or a wheel that is built already",
+        )
     return warn(
         "memory",
         f"{seen}; {whose}, and the kernel ended {name}, which had {size:.1f} GiB{times}",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from doctor import unsigned
+from doctor.finding import Finding, fail
 from host import limits
 from host.machine import Machine
 
@@ -11,6 +13,17 @@ from host.machine import Machine
 def closed(machine: Machine) -> str | None:
     """The unit that keeps this process from the GPUs; None where none does."""
     return _by_policy(machine) or _filtered(machine)
+
+
+def shut(seen: str, unit: str) -> Finding:
+    """What is said of it, beside what nvidia-smi says."""
+    return fail(
+        "driver",
+        f"{seen}; {unit} may open only some devices (DevicePolicy)",
+        "the driver has the cards, and whoever runs in that unit may not open them",
+        f"sudo systemctl edit {unit}: [Slice] or [Service], DeviceAllow=char-nvidia rw; sudo"
+        f" systemctl daemon-reload; log in again; {unsigned.CPU}",
+    )
 
 
 def _by_policy(machine: Machine) -> str | None:
@@ -22,8 +35,18 @@ def _by_policy(machine: Machine) -> str | None:
             for name in ("DevicePolicy", "DeviceAllow")
         )
         # Control and memory are opened to all sooner than a card.
-        cards = re.search(r"/dev/nvidia\d|char-nvidia(\*| |-frontend)", allowed)
-        if policy.strip().partition("=")[2] in ("closed", "strict") and cards is None:
+        # By a name that the driver has; that of older ones opens nothing.
+        has = machine.read("/proc/devices") or ""
+        names = re.findall(r"char-(nvidia(?:\*|-frontend)?)(?=[ ;]|$)", allowed, re.MULTILINE)
+        cards = "/dev/nvidia" in re.sub(r"/dev/nvidia(?!\d)", "", allowed) or any(
+            name == "nvidia*" or not has or re.search(rf"(?m)^\s*195 {name}$", has)
+            for name in names
+        )
+        given = policy.strip().partition("=")[2]
+        shut = given in ("closed", "strict") or (
+            given == "auto" and re.search("/dev/|char-", allowed)
+        )
+        if shut and not cards:
             return str(unit)
     return None
 

@@ -9,13 +9,16 @@ from doctor.finding import Finding, warn
 from host.machine import Machine
 
 _DISK = re.compile(
-    r"(?:I/O|critical medium) error, dev (nvme\d+|sd[a-z]+)"
+    r"(?:I/O|critical medium) error, dev (nvme\d+|(?:sd|vd|xvd)[a-z]+|mmcblk\d+)"
+    r"|(mmcblk\d+): error -\d+ (?:transferring|sending|whilst)"
     r"|(nvme\d+): (?:I/O .*timeout(?!, completion polled)|controller is down"
     r"|Disabling device after reset failure)"
     r"|md/\w+:md\d+: Disk failure on (nvme\d+|sd[a-z]+)"
     r"|EXT4-fs \(([\w-]+)\): (?:I/O error|Remounting)"
     r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
+_TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
+_LATE = 900.0  # seconds
 _ASLEEP = re.compile(r"(nvme\d+): Does your device have a faulty power saving mode enabled")
 _LUSTRE = re.compile(
     r"(?:client was (evicted) by|Connection to) (\S+?-\w+)(?:;| \(at \S+\) was (lost)\b)"
@@ -29,6 +32,18 @@ _SYSTEMS = (
         "a folder on {0} is full (ext4's index)",
         "`No space left on device` comes, whatever df says",
         "spread its files over several folders; or sudo tune2fs -O large_dir, on it",
+    ),
+    (
+        re.compile(r"BTRFS: error \(device ([\w-]+)[^)]*\).*errno=-28"),
+        "{0} has no room for what it notes of its files (btrfs), and takes no more",
+        "nothing can be saved there, whatever df says",
+        "reboot; delete some files, and sudo btrfs balance start -dusage=10 on it",
+    ),
+    (
+        re.compile(r"BTRFS \w+ \(device ([\w-]+)[^)]*\): read error corrected"),
+        "what was read from {0} was wrong, and its copy right (btrfs)",
+        "a disk of it, or the memory, begins to fail",
+        "sudo btrfs scrub start -B on it; sudo smartctl -a on its disks",
     ),
     (
         re.compile(r"BTRFS \w+ \(device ([\w-]+)[^)]*\): (?:csum failed|forced readonly)"),
@@ -48,6 +63,14 @@ _SYSTEMS = (
         "unmount it, sudo xfs_repair on it, and sudo smartctl -a on its disk",
     ),
     (
+        re.compile(
+            r"device-mapper: thin: (\S+): switching pool to (?:out-of-data-space|read-only)"
+        ),
+        "the thin pool of LVM ({0}) below a disk is full",
+        "what saves there ends with an error, whatever df says",
+        "sudo lvs -a says which; sudo lvextend it, or sudo fstrim -av to give back what is free",
+    ),
+    (
         re.compile(r"Pool '(\S+)' has encountered an uncorrectable I/O failure and has been susp"),
         "the pool {0} is suspended (ZFS)",
         "what reads or saves there hangs",
@@ -62,21 +85,30 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     Args:
         said: the lines of the log, in order.
     """
-    return _server(said) or _disk(machine, said) or faults.matching(said, _SYSTEMS)
+    text = "\n".join(said)
+    meant = re.findall(r"XFS \(([\w-]+)\): User initiated shutdown", text)
+    rows = [row for row in said if not any(f"XFS ({disk})" in row for disk in meant)]
+    return _server(said) or _disk(machine, said) or faults.matching(rows, _SYSTEMS)
 
 
 def _server(said: list[str]) -> Finding | None:
-    """NFS or Lustre: the last word on each counts."""
+    """The last word on each counts; on some it is said only that they are gone."""
     away: dict[str, str] = {}
     for row in said:
-        told = re.search(r"nfs: server (\S+) (not responding|OK)", row)
+        told = re.search(r"nfs: server (\S+) (not responding(?:, timed out)?|OK)", row)
         if told and told.group(2) == "OK":
             away.pop(told.group(1), None)
-        elif told:
+        elif told and (told.group(2) == "not responding" or _is_late(row, said)):
             away[told.group(1)] = f"the file server {told.group(1)} does not answer (NFS)"
         windows = re.search(r"CIFS:? VFS: (?:Server )?(\S+) has not responded in", row)
-        if windows:
+        if windows and _is_late(row, said):
             away[windows.group(1)] = f"the file server {windows.group(1)} does not answer (SMB)"
+        ceph = re.search(r"ceph: (?:\[[^]]*\]: ?)?(mds\d+) (hung|reconnect denied|\w+ )", row)
+        if ceph and ceph.group(2) in ("hung", "reconnect denied"):
+            how = "does not answer" if ceph.group(2) == "hung" else "has put this machine out"
+            away[ceph.group(1)] = f"the file server {ceph.group(1)} {how} (CephFS)"
+        elif ceph:
+            away.pop(ceph.group(1), None)  # caps stale, came back, recovery completed
         if "Lustre" not in row:
             continue
         again = re.search(r"Connection restored to (\S+?-\w+)\b", row)
@@ -97,6 +129,13 @@ def _server(said: list[str]) -> Finding | None:
     )
 
 
+def _is_late(row: str, said: list[str]) -> bool:
+    """Whether a row is of the log's last minutes."""
+    times = [_TIME.search(each) for each in (row, said[-1])]
+    first, last = (float(each.group(1)) if each else 0.0 for each in times)
+    return last - first < _LATE
+
+
 def _disk(machine: Machine, said: list[str]) -> Finding | None:
     """One with errors, or that does not answer in time."""
     failing = [each[each.lastindex or 0] for each in map(_DISK.search, said) if each]
@@ -112,6 +151,13 @@ def _disk(machine: Machine, said: list[str]) -> Finding | None:
             "what is on it is gone until the machine starts anew: " + why,
             "boot with nvme_core.default_ps_max_latency_us=0 pcie_aspm=off pcie_port_pm=off, and"
             " update its firmware; if sudo smartctl -a shows errors, replace it",
+        )
+    if bad.startswith("mmcblk"):
+        return warn(
+            "kernel log",
+            f"the memory card {bad} has errors, or did not answer in time",
+            why,
+            "save what matters, and replace it; better an NVMe disk, which a training wears less",
         )
     if kind.is_guest(machine):
         return warn(
@@ -134,6 +180,11 @@ def _disk(machine: Machine, said: list[str]) -> Finding | None:
 
 def _pulled(machine: Machine, said: list[str], disk: str) -> bool:
     """Whether it is a stick that somebody has pulled out, and nothing is mounted from it."""
-    stick = any(f"[{disk}] Attached SCSI removable disk" in row for row in said)
+    text = "\n".join(said)
+    attached = re.search(rf"sd (\d+):\S* \[{disk}\] Attached SCSI (removable )?disk", text)
+    stick = attached is not None and (
+        attached.group(2) is not None
+        or re.search(rf"scsi host{attached.group(1)}: (?:usb-storage|uas)", text) is not None
+    )
     mounted = f"/dev/{disk}" in (machine.read("/proc/mounts") or "")
     return stick and not mounted and any("USB disconnect" in row for row in said)

@@ -70,8 +70,9 @@ def _ageing(machine: Machine) -> str | None:
     """
     text = machine.read("/proc/cpuinfo") or ""
     name = re.search(
-        # The 14th does not say its number before its name; laptops' HX are others.
-        r"^model name\s*: (.*Intel.*i[579]-1[34][679]00(?:K\w*|F)?)(?!\w)",
+        # The 14th does not say its number before its name; laptops' HX are others, and an i5
+        # without a K is of an older kind.
+        r"^model name\s*: (.*Intel.*(?:i5-1[34]600K\w*|i[79]-1[34][79]00(?:K\w*|F)?))(?!\w)",
         text,
         re.MULTILINE,
     )

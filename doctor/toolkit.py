@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, clusters, configured, distribution, rootless, selinux, wsl
+from doctor import cdi, clusters, configured, distribution, podman, rootless, selinux, wsl
 from doctor.engine import answers, image_here, told, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
@@ -49,9 +49,12 @@ def _toolkit(machine: Machine) -> Finding:
         return skip("toolkit", "no GPU")
     if not answers(machine):
         # Podman takes descriptions as they are, without a toolkit that looks.
-        podman = machine.has("podman")
-        looks = (cdi.denied, cdi.unread, cdi.stale, _described, _denied, rootless.barred)
-        wrong = next((found for look in looks if podman and (found := look(machine))), None)
+        with_podman = machine.has("podman")
+        looks = (
+            *(cdi.denied, podman.unread, cdi.stale, _described, _denied, rootless.barred),
+            podman.undescribed,
+        )
+        wrong = next((found for look in looks if with_podman and (found := look(machine))), None)
         unknown = cdi.unlisted(machine)
         pods = clusters.pods(machine) or clusters.enroot(machine) or clusters.apptainer(machine)
         return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")

@@ -118,16 +118,13 @@ def _ended_at_logout(machine: Machine) -> Finding | None:
 
     https://github.com/konstruktoid/ansible-role-hardening/issues/719
     """
-    folders = ("/lib/systemd/logind.conf.d", "/etc/systemd/logind.conf.d")
-    files = [f"{folder}/{name}" for folder in folders for name in machine.names(folder)]
-    told = [
-        value
-        for file in ("/etc/systemd/logind.conf", *files)
-        for value in re.findall(r"(?m)^KillUserProcesses=(\w+)", machine.read(file) or "")
-    ]
+    told = _logind(machine)
     job = any(machine.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"))
     user = machine.run("id", "-un").out.strip()
-    if told[-1:] not in (["yes"], ["true"], ["1"]) or job or kind.user(machine) == "0":
+    ended = told.get("KillUserProcesses") in ("yes", "true", "1")
+    alone = told.get("KillOnlyUsers", "").split()
+    spared = user in told.get("KillExcludeUsers", "").split() or (alone and user not in alone)
+    if not ended or spared or job or kind.user(machine) == "0":
         return None
     if user in machine.names("/var/lib/systemd/linger"):
         return None
@@ -138,6 +135,17 @@ def _ended_at_logout(machine: Machine) -> Finding | None:
         "loginctl enable-linger, and start it by systemd-run --user --scope tmux; or"
         " KillUserProcesses=no, and sudo systemctl restart systemd-logind",
     )
+
+
+def _logind(machine: Machine) -> dict[str, str]:
+    """What systemd-logind is told; of files with one name the administrator's counts."""
+    files: dict[str, str] = {}
+    for place in ("/lib/systemd", "/usr/lib/systemd", "/run/systemd", "/etc/systemd"):
+        folder = f"{place}/logind.conf.d"
+        files.update({name: f"{folder}/{name}" for name in machine.names(folder)})
+    texts = [machine.read(files[name]) or "" for name in sorted(files)]
+    said = "\n".join([machine.read("/etc/systemd/logind.conf") or "", *texts])
+    return dict(re.findall(r"(?m)^(\w+)=(.*?)[ \t]*$", said))
 
 
 def _no_files(machine: Machine) -> Finding | None:

@@ -10,7 +10,8 @@ from host import nvidia
 from host.machine import Machine
 
 _OTHER_KERNEL = (
-    r"version magic|Unknown symbol|disagrees about version of symbol|Invalid module format"
+    r"nvidia(?!.peermem)[\w-]*: (?:version magic|Unknown symbol|disagrees about version of symbol)"
+    r"|Invalid module format"
     r"|module nvidia\S*: \.gnu\.linkonce\.this_module section size must match"
     r"|module: nvidia\S*: Unknown rela relocation"
 )
@@ -21,10 +22,10 @@ def examine(machine: Machine, on_bus: str) -> Finding:
     build = distribution.build(machine, distribution.DKMS)
     boot, other = unsigned.secure_boot(machine), log.last(machine, _OTHER_KERNEL)
     # A kernel that wants signatures may lack the module all the same.
-    refused = boot and (nvidia.on_disk(machine) or log.last(machine, unsigned.REFUSED))
-    missing = _ipmi(machine) or (None if other or refused else _missing(machine))
-    if missing is not None:
-        seen, why, build = missing
+    refused = boot and nvidia.on_disk(machine)
+    lacking = _ipmi(machine) or (None if other or refused else missing(machine))
+    if lacking is not None:
+        seen, why, build = lacking
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {unsigned.CPU}")
     if other:
         seen = "its module is for another kernel"
@@ -40,7 +41,7 @@ def examine(machine: Machine, on_bus: str) -> Finding:
     )
 
 
-def _missing(machine: Machine) -> tuple[str, str, str] | None:
+def missing(machine: Machine) -> tuple[str, str, str] | None:
     """Why there is no module for this kernel, as far as those say who make it: seen, why, fix."""
     again = building.without_headers(machine)
     if again is not None:

@@ -120,13 +120,7 @@ def _silent(machine: Machine) -> Finding:
         return skip("driver", "this job or container was given no GPU")
     closed = slices.closed(machine)
     if closed is not None:
-        return fail(
-            "driver",
-            f"No devices were found; {closed} may open only some devices (DevicePolicy)",
-            "the driver has the cards, and whoever runs in that unit may not open them",
-            f"sudo systemctl edit {closed}: [Slice] or [Service], DeviceAllow=char-nvidia rw; sudo"
-            f" systemctl daemon-reload; log in again; {unsigned.CPU}",
-        )
+        return slices.shut("No devices were found", closed)
     return fail(
         "driver",
         "No devices were found",
@@ -146,7 +140,7 @@ def _freed(machine: Machine, holder: str) -> str:
         return f"{install}   # in configuration.nix; sudo nixos-rebuild boot && sudo reboot"
     if machine.exists("/run/ostree-booted"):
         return (
-            f"{distribution.OSTREE}; rpm-ostree kargs"
+            f"{distribution.layered(machine)}; rpm-ostree kargs"
             " --append=rd.driver.blacklist=nouveau,nova_core"
             " --append=modprobe.blacklist=nouveau,nova_core && systemctl reboot"
         )
@@ -188,7 +182,9 @@ def _not_held(
     if known is not None:
         seen, why, fix = known
         return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unsigned.CPU}")
-    if log.last(machine, unsigned.REFUSED):
+    # It does not say whose module it refuses.
+    ours = nvidia.on_disk(machine) or unbuilt.missing(machine) is None
+    if ours and log.last(machine, unsigned.REFUSED):
         return unsigned.found(machine, on_bus)
     off = away.switched_off(machine)
     if off is not None:
@@ -225,7 +221,7 @@ def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
     if not all(card.has_gsp for card in pci.cards(machine)):
         install += _OLD
     if machine.exists("/run/ostree-booted"):
-        install = f"{distribution.OSTREE} && systemctl reboot"
+        install = f"{distribution.layered(machine)} && systemctl reboot"
     return f"{on_bus}, and no driver installed", "without it, it trains on the CPU", install
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor import distribution, log
+from doctor import distribution, keys, log
 from doctor.finding import Finding, fail
 from host.machine import Machine
 
@@ -34,7 +34,7 @@ def found(machine: Machine, on_bus: str) -> Finding:
             "take module.sig_enforce off the kernel's command line, or sign the modules with the"
             f" kernel's key (Gentoo: USE=modules-sign), and load them again; {CPU}",
         )
-    why, key = "the kernel refuses a module whose key it does not know", distribution.enrol(machine)
+    why, key = "the kernel refuses a module whose key it does not know", keys.enrol(machine)
     signer = machine.run("modinfo", "-F", "signer", "nvidia")
     by_dkms = machine.names("/var/lib/dkms") or machine.run("dkms", "status").out.strip()
     unsigned = signer.code == 0 and not signer.out.strip() and not by_dkms
@@ -53,7 +53,7 @@ def found(machine: Machine, on_bus: str) -> Finding:
             " linux-modules-nvidia-*-generic), since this module has no signature; or switch"
             " Secure Boot off in the firmware's setup"
         )
-    elif "already enrolled" in machine.run("mokutil", "--test-key", distribution.key(machine)).said:
+    elif "already enrolled" in machine.run("mokutil", "--test-key", keys.file(machine)).said:
         why = (
             "its key is enrolled, and the kernel does not trust that for modules (keyctl list"
             " %:.machine), or it was signed with another one (modinfo -F sig_key nvidia)"

@@ -29,7 +29,7 @@ _LEFT = (
 _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _REFUSED = re.compile(
-    r"expandable_segments:(?!True\b|False\b)\w*|max_split_size_mb:(?:1?\d|-\d+)\b(?!\d)"
+    r"expandable_segments:(?!True\b|False\b)\w*|max_split_size_mb:1?\d\b"
     r"|garbage_collection_threshold:(?:[1-9]\d*(?:\.\d+)?|0(?:\.0+)?)(?![\d.])"
 )
 _KNOWN = (
@@ -81,15 +81,16 @@ def examine(machine: Machine) -> Finding:
 def _unknown(machine: Machine) -> Finding | None:
     """An option of the allocator's that torch does not have, or a value that it does not take."""
     for name in _ALLOCATOR:
-        refused = _REFUSED.search(machine.environ.get(name, ""))
+        value = machine.environ.get(name, "").replace(" ", "")  # torch passes over them
+        refused = _REFUSED.search(value)
         if refused is not None:
             return warn(
                 _NAME,
                 f"{name} has {refused.group()}, which torch does not take",
-                "it ends as it starts CUDA: it wants True or False, 20 MB or more, a share below 1",
+                "it ends as CUDA starts: it wants True or False, more than 20 MB, a share below 1",
                 f"unset {name}, or mend it: max_split_size_mb:128, expandable_segments:True",
             )
-        words = re.sub(r"\[[^]]*\]", "", machine.environ.get(name, ""))
+        words = re.sub(r"\[[^]]*\]", "", value)
         keys = [word.partition(":")[0].strip() for word in words.split(",") if word.strip()]
         strange = next((key for key in keys if key not in _KNOWN), None)
         if strange is not None:
@@ -107,9 +108,8 @@ def _remapped(machine: Machine) -> Finding | None:
 
     https://github.com/unslothai/unsloth/issues/1446, https://github.com/pytorch/pytorch/issues/192330
     """
-    name = next(
-        (n for n in _ALLOCATOR if "expandable_segments:True" in machine.environ.get(n, "")), None
-    )
+    told = {name: machine.environ.get(name, "").replace(" ", "") for name in _ALLOCATOR}
+    name = next((name for name in told if "expandable_segments:True" in told[name]), None)
     where = {
         "under WSL": wsl.is_windows(machine) and _before_616(machine),
         "on a Jetson": kind.is_jetson(machine),

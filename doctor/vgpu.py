@@ -39,7 +39,7 @@ def licence(machine: Machine) -> Finding:
     _, gpus = nvidia.ask(machine)
     if not any(gpu.is_virtual for gpu in gpus):
         return skip("vGPU licence", "no virtual GPU")
-    desktop = next((gpu.name for gpu in gpus if re.search(r"-[0-9]+[AB]$", gpu.name)), None)
+    desktop = next((gpu.name for gpu in gpus if re.search(r"-[0-9]+[AB][0-9]?$", gpu.name)), None)
     if desktop is not None:
         return fail(
             "vGPU licence",

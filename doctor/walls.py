@@ -11,10 +11,12 @@ from host.machine import Machine
 _OWN = ("ufw", "firewalld")
 # Services that load rules from a file, as images of clouds have them; the files.
 _OF_FILES = {
-    "netfilter-persistent": "/etc/iptables/rules.v4",
-    "iptables": "/etc/sysconfig/iptables",
-    "nftables": "/etc/nftables.conf",
+    "netfilter-persistent": ("/etc/iptables/rules.v4",),
+    "iptables": ("/etc/sysconfig/iptables", "/etc/iptables/iptables.rules"),
+    "nftables": ("/etc/nftables.conf", "/etc/sysconfig/nftables.conf"),
 }
+_ONE_PORT = re.compile(r"\bdports? (?!\d+[:-]\d)|icmp|state |(?<!\S)-p (?:udp|esp|ah|igmp|vrrp)\b")
+_MOST = 20_000  # ports
 _OPEN_UP = {
     "ufw": "sudo ufw allow from NETWORK/24",
     "firewalld": "sudo firewall-cmd --permanent --zone=trusted --add-source=NETWORK/24 && sudo"
@@ -54,11 +56,9 @@ def _running(machine: Machine) -> str | None:
     own = next((name for name, state in zip(_OWN, said) if state == "active"), None)
     if own is not None and (own != "ufw" or _lets_in(machine, own) is not True):
         return own  # ufw's service runs all the same where it is off
-    for name, file in _OF_FILES.items():
-        if (
-            machine.exists(file)
-            and machine.run("systemctl", "is-active", name).out.strip() == "active"
-        ):
+    for name, files in _OF_FILES.items():
+        here = any(map(machine.exists, files))
+        if here and machine.run("systemctl", "is-active", name).out.strip() == "active":
             return name
     return own
 
@@ -73,26 +73,50 @@ def _lets_in(machine: Machine, firewall: str) -> bool | None:
         if off or 'DEFAULT_INPUT_POLICY="ACCEPT"' in usual:
             return True
         rules = machine.read("/etc/ufw/user.rules")
-        some = r"(?m)^-A ufw-user-input (?:-s \S+|-i \S+) -j ACCEPT"
-        return None if rules is None else re.search(some, rules) is not None
+        return None if rules is None else _admits(rules, "ufw-user-input")
     if firewall == "firewalld":
         return _by_zones(machine)
-    rules = machine.read(_OF_FILES[firewall])
-    if rules is None:
+    rules = next((text for text in map(machine.read, _OF_FILES[firewall]) if text), None)
+    if rules is None or re.search(r"(?m)^\s*include\b", rules):
         return None
     if firewall == "nftables":
-        closed = re.search(r"hook input [^}]*policy drop|hook input [^}]*\b(drop|reject)\b", rules)
-        some = r"(?m)^\s*(?:ip saddr \S+|iif(?:name)? (?!\"?lo\b)\S+)(?: counter)? accept"
-    else:
-        closed = re.search(r"(?m)^:INPUT DROP|^-A INPUT -j (?:REJECT|DROP)", rules)
-        some = r"(?m)^-A INPUT (?:-s \S+|-i (?!lo\b)\S+) -j ACCEPT"
-    return closed is None or re.search(some, rules) is not None
+        return _by_chains(rules)
+    closed = re.search(r"(?m)^:INPUT DROP|^-A INPUT -j (?:REJECT|DROP)", rules)
+    return closed is None or _admits(rules, "INPUT")
+
+
+def _admits(rules: str, chain: str) -> bool:
+    """Whether a rule of iptables lets in more than single ports, from elsewhere."""
+    rows = [row for row in rules.splitlines() if row.startswith(f"-A {chain} ")]
+    return any(
+        row.rstrip().endswith("-j ACCEPT") and "-i lo " not in row and not _ONE_PORT.search(row)
+        for row in rows
+    )
+
+
+def _by_chains(rules: str) -> bool:
+    """Whether nftables' chains of what comes in leave it open, or let some network in."""
+    chains = re.findall(r"(?ms)^\s*chain \w+ \{(.*?)^\s*\}", rules)
+    chains = [chain for chain in chains if "hook input" in chain]
+    refuses = r"(?m)hook input .*policy drop|^\s*(?:counter )?(?:drop|reject)\b"
+    some = re.compile(r"(?:\bip6? saddr |\biif(?:name)? (?!\"?lo\b)).*\baccept\b")
+    return not any(re.search(refuses, chain) for chain in chains) or any(
+        some.search(row) and not _ONE_PORT.search(row)
+        for chain in chains
+        for row in chain.splitlines()
+    )
 
 
 def _by_zones(machine: Machine) -> bool | None:
     """What firewalld's zones let in."""
     told = machine.read("/etc/firewalld/firewalld.conf") or ""
     folder = "/etc/firewalld/zones"
+    usual = re.search(r"(?m)^DefaultZone=([\w-]+)", told)
+    zone = f"{usual.group(1) if usual else 'public'}.xml"
+    own = machine.read(f"{folder}/{zone}") or machine.read(f"/usr/lib/firewalld/zones/{zone}") or ""
+    # Fedora's for workstations lets in all ports from 1025 on.
+    if any(int(b) - int(a) > _MOST for a, b in re.findall(r'port="(\d{1,5})-(\d{1,5})"', own)):
+        return True
     zones = {name: machine.read(f"{folder}/{name}") for name in machine.names(folder)}
     if not told or None in zones.values():
         return None

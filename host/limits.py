@@ -49,7 +49,7 @@ def affinity(root: Path = ROOT) -> int:
     with suppress(OSError, StopIteration, ValueError, IndexError):
         rows = (root / "proc/self/status").read_text().splitlines()
         listed = next(row for row in rows if row.startswith("Cpus_allowed_list:"))
-        count = _counted(listed.split(":")[1])
+        count = len(_listed(listed.split(":")[1]))
         if count > 0:
             return count
     return os.cpu_count() or 1  # macOS has no affinity
@@ -58,30 +58,30 @@ def affinity(root: Path = ROOT) -> int:
 def online(root: Path = ROOT) -> int | None:
     """CPUs that the machine runs on, whoever may use them; None where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
-        return _counted((root / _ONLINE).read_text()) or None
+        return len(_listed((root / _ONLINE).read_text())) or None
     return None
 
 
 def present(root: Path = ROOT) -> int | None:
     """CPUs that the machine has, switched off ones too; None where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
-        return _counted((root / _PRESENT).read_text()) or None
+        return len(_listed((root / _PRESENT).read_text())) or None
     return None
 
 
-def numa(root: Path = ROOT) -> tuple[int, int] | None:
+def numa(root: Path = ROOT) -> tuple[set[int], set[int]] | None:
     """NUMA nodes with processors, and those with memory; None where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
         folder = root / "sys/devices/system/node"
         cpus, memory = ((folder / name).read_text() for name in ("has_cpu", "has_memory"))
-        return _counted(cpus), _counted(memory)
+        return _listed(cpus), _listed(memory)
     return None
 
 
-def _counted(listed: str) -> int:
-    """How many a list has, as in 0-3,8."""
-    spans = [span.split("-") for span in listed.strip().split(",")]
-    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+def _listed(text: str) -> set[int]:
+    """The numbers that a list has, as in 0-3,8."""
+    spans = [span.split("-") for span in text.strip().split(",")]
+    return {n for span in spans for n in range(int(span[0]), min(int(span[-1]), 4095) + 1)}
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:

@@ -1,0 +1,44 @@
+"""The keys with which NVIDIA's modules are signed, and how Secure Boot gets to know them."""
+
+from __future__ import annotations
+
+from doctor import distribution
+from host.machine import Machine
+
+_UBLUE = "/etc/pki/akmods/certs/akmods-ublue.der"  # of Universal Blue's images
+_AKMODS = "/etc/pki/akmods/certs/public_key.der"
+_ELREPO = "/etc/pki/elrepo/SECURE-BOOT-KEY-elrepo.org.der"
+# openSUSE's packages bring a key each; NVIDIA's installer makes one.
+_FOLDERS = ("/var/lib/nvidia-pubkeys", "/usr/share/nvidia")
+
+
+def file(machine: Machine) -> str:
+    """The file of the key with which modules are signed here."""
+    system = distribution.names(machine)
+    for folder in _FOLDERS:
+        own = [name for name in machine.names(folder) if name.endswith(".der")]
+        if own:
+            return f"{folder}/{max(own)}"
+    if machine.exists(_UBLUE):
+        return _UBLUE
+    if "elrepo" in machine.run("modinfo", "-F", "signer", "nvidia").out.lower():
+        return _ELREPO
+    if system[:1] == ["fedora"] or machine.exists(_AKMODS):
+        return _AKMODS
+    return (
+        "/var/lib/shim-signed/mok/MOK.der"
+        if "ubuntu" in system or not system
+        else "/var/lib/dkms/mok.pub"
+    )
+
+
+def enrol(machine: Machine) -> str:
+    """How the key of a module is made known to Secure Boot."""
+    if machine.exists(_UBLUE):
+        return "ujust enroll-secure-boot-key && sudo reboot   # and enrol it in the blue screen"
+    key = file(machine)
+    first = "sudo kmodgenca -a; " if key == _AKMODS and not machine.exists(_AKMODS) else ""
+    return (
+        f"{first}sudo mokutil --import {key} && sudo reboot   # and enrol the key in the blue"
+        " screen"
+    )

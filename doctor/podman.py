@@ -1,0 +1,55 @@
+"""Whether Podman gets GPUs into containers: by descriptions of them (CDI)."""
+
+from __future__ import annotations
+
+import re
+
+from doctor import cdi
+from doctor.finding import Finding, fail, warn
+from host.machine import Machine
+
+_PODMAN = 5
+_KNOWS_CDI = (4, 1)
+_HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
+
+
+def unread(machine: Machine) -> Finding | None:
+    """Podman before 5 does not read descriptions of version 0.7.0.
+
+    https://github.com/NVIDIA/nvidia-container-toolkit/issues/1860
+    """
+    ours = ((file, text) for file, text in cdi.in_force(machine) if cdi.KIND.search(text))
+    found = next((file for file, text in ours if cdi.SEVEN.search(text)), None)
+    hooked = any("nvidia" in name for folder in _HOOKS for name in machine.names(folder))
+    told = re.search(r"version (\d{1,4})\.(\d{1,4})", machine.run("podman", "--version").out)
+    if told is not None and not hooked and (int(told.group(1)), int(told.group(2))) < _KNOWS_CDI:
+        return warn(
+            "toolkit",
+            f"Podman {told.group(1)}.{told.group(2)} does not know descriptions of GPUs (CDI)",
+            "--device nvidia.com/gpu=all ends: no such file or directory",
+            "a Podman of 4.1 or newer, better 5; or --hooks-dir with an older toolkit's hook",
+        )
+    if found is None or told is None or int(told.group(1)) >= _PODMAN:
+        return None
+    return fail(
+        "toolkit",
+        f"{found} is of version 0.7.0, which Podman reads from {_PODMAN} on: this is"
+        f" {told.group(1)}",
+        "no container with GPUs starts: unresolvable CDI devices",
+        "update Podman; or sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+        " --feature-flag no-additional-gids-for-device-nodes; or toolkit 1.18.2",
+    )
+
+
+def undescribed(machine: Machine) -> Finding | None:
+    """The toolkit is here, and nobody has had it describe the GPUs."""
+    hooked = any("nvidia" in name for folder in _HOOKS for name in machine.names(folder))
+    if cdi.of_gpus(machine) is not None or not machine.has("nvidia-ctk") or hooked:
+        return None
+    return warn(
+        "toolkit",
+        "the GPUs are described nowhere for Podman (CDI)",
+        "no container with GPUs starts: unresolvable CDI devices nvidia.com/gpu=all",
+        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml, again after each upgrade of"
+        " the driver",
+    )
