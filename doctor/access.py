@@ -141,7 +141,7 @@ def _hidden(machine: Machine) -> str | None:
         if not any(name.startswith("libcuda.so") for name in names):
             continue
         version, own = _version(names), nvidia.loaded(machine)
-        if nix and version == own:
+        if version is not None and version == own:
             continue
         consumers = [gpu for gpu in nvidia.ask(machine)[1] if nvidia.CONSUMER.search(gpu.name)]
         # Made for that: a newer CUDA on a data centre's card under an older driver.

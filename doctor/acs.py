@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, log
+from doctor import away, kind, log
 from doctor.finding import Finding, ok, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -34,7 +34,7 @@ def redirected(machine: Machine) -> Finding:
         control = re.search(r"ACSCtl:.*\bReqRedir\+", block)
         if control and place in above:
             found.append(place)
-    if not found:
+    if not found or _apart(machine):
         return translated or ok(_NAME, "no bridge above them redirects")
     return warn(
         _NAME,
@@ -120,7 +120,8 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
         through = ["DMA"]
     if {"iommu=pt", "iommu.passthrough=1"} & {*line} or (kinds and not through):
         return None
-    if "intel_iommu=on" in line:
+    aside = sum(card.driver in away.ASIDE for card in cards)
+    if "intel_iommu=on" in line and len(cards) - aside > 1 and not _apart(machine):
         return warn(
             _NAME,
             "the IOMMU translates what they read of each other (intel_iommu=on)",
@@ -129,7 +130,7 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
             " then NCCL_P2P_DISABLE=1",
         )
     arm = "CPU implementer" in (machine.read("/proc/cpuinfo") or "")  # whose IOMMU is made for it
-    if not through or arm or not _straight(machine):
+    if "intel_iommu=on" in line or not through or arm or not _straight(machine):
         return None
     return warn(
         _NAME,
@@ -148,6 +149,11 @@ def _straight(machine: Machine) -> bool:
         word == "OK" and not re.match("NV|X", linked.get(pair, "X"))
         for pair, word in allowed.items()
     )
+
+
+def _apart(machine: Machine) -> bool:
+    """Whether the driver is known to let no GPU read another one."""
+    return bool(_matrix(machine, "-p2p", "r")) and not _straight(machine)
 
 
 def _matrix(machine: Machine, *words: str) -> dict[tuple[int, int], str]:

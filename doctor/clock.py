@@ -9,6 +9,7 @@ from host.text import whole
 
 # The lock's oldest package is younger: a clock before this fails every certificate.
 _YOUNGEST = 1767225600  # 2026-01-01
+_CHOICE = "available_clocksource"
 _SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 _ASTRAY = 300  # seconds
 
@@ -39,6 +40,17 @@ def clock(machine: Machine) -> Finding:
             "sudo hwclock -s; or in Windows wsl --shutdown, and wsl --update",
         )
     source = (machine.read(_SOURCE) or "").strip()
+    xen = source == "xen" and "tsc" in (
+        machine.read(f"{_SOURCE.rpartition('/')[0]}/{_CHOICE}") or ""
+    )
+    if xen:
+        return warn(
+            "clock",
+            "the kernel reads it from xen, though the processor's own (tsc) is there",
+            "each look at the clock takes a microsecond or more: CUDA and loaders look often",
+            f"echo tsc | sudo tee {_SOURCE}; at each boot clocksource=tsc tsc=reliable on the"
+            " kernel's command line",
+        )
     if source in ("acpi_pm", "hpet", "jiffies"):
         return warn(
             "clock",
@@ -56,6 +68,10 @@ def synchronised(machine: Machine) -> Finding:
     said = machine.run("timedatectl", "show", "-p", "NTPSynchronized", "--value").out.strip()
     if "microsoft" in release or said not in ("yes", "no"):
         return skip("clock's server", "another system sets the clock")
+    if "Enabled" in machine.run("vmware-toolbox-cmd", "timesync", "status").out:
+        return ok("clock's server", "followed, by VMware's tools")
+    if machine.run("systemctl", "is-active", "openntpd").out.strip() == "active":
+        return ok("clock's server", "followed, by OpenNTPD")
     if said == "yes":
         return ok("clock's server", "followed")
     # Without rtcsync chrony does not tell the kernel, whom timedatectl asks.

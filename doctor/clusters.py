@@ -1,21 +1,15 @@
-"""What else than Docker starts containers on machines of a cluster: Kubernetes' nodes, enroot."""
+"""Whether pods of Kubernetes get the GPUs of their node."""
 
 from __future__ import annotations
 
 import re
 
-from doctor import configured, distribution, kind
+from doctor import distribution
 from doctor.finding import Finding, fail, warn
 from host import limits
 from host.machine import Machine
 
 _LEFT = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
-TRIPS = (1, 17, 7)
-"""A release of the toolkit: https://github.com/NVIDIA/nvidia-container-toolkit/issues/1093"""
-_NAMESPACES = (
-    ("user.max_user_namespaces", "0", "65536"),
-    ("kernel.unprivileged_userns_clone", "0", "1"),
-)
 # Distributions of Kubernetes with a containerd of their own: its configuration, and what helps.
 _OWN = (
     (
@@ -73,6 +67,7 @@ def pods(machine: Machine) -> Finding | None:
             )
         # MicroK8s' template names a program for it from the first, which may not be there.
         bare = name == "MicroK8s" and not machine.has("nvidia-container-runtime")
+        bare = bare and not machine.exists(_LEFT)
         bare = bare and not re.search(r'BinaryName\s*=\s*"/[^"]*nvidia', said or "")
         if said and ("nvidia" not in said or bare):
             install = distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)
@@ -129,7 +124,17 @@ def _without_runtime(machine: Machine) -> Finding | None:
     off = re.search(r'disabled_plugins = \[[^]]*cri"', said) is not None
     for_pods = not off and re.search(r"containerd\.(?:grpc\.v1\.cri|cri\.v1)", said) is not None
     runc = default.group(1) == "runc" if default else for_pods
-    if "nvidia" in said or not runc or not node:
+    by_cdi = "enable_cdi = true" in said and any(
+        "nvidia" in name for place in ("/var/run/cdi", "/etc/cdi") for name in machine.names(place)
+    )
+    # Google's plugin mounts devices and libraries itself; CRI-O has its own files.
+    other = by_cdi or any(
+        map(
+            machine.exists,
+            ("/home/kubernetes/bin/nvidia", "/run/crio/crio.sock", "/var/run/crio/crio.sock"),
+        )
+    )
+    if "nvidia" in said or not runc or not node or other:
         return None
     return warn(
         "toolkit",
@@ -137,112 +142,4 @@ def _without_runtime(machine: Machine) -> Finding | None:
         "pods get no GPU, and the node offers none",
         "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl"
         " restart containerd; then start the device plugin's pod anew",
-    )
-
-
-def enroot(machine: Machine) -> Finding | None:
-    """Containers of enroot get GPUs by a program of the toolkit's."""
-    if "98-nvidia.sh" not in machine.names("/etc/enroot/hooks.d") and not machine.has("enroot"):
-        return None
-    if machine.has("nvidia-container-cli"):
-        return _enroot_trips(machine)
-    return warn(
-        "toolkit",
-        "enroot is here, and nvidia-container-cli is not",
-        "its containers with GPUs do not start (pyxis: container start failed)",
-        f"{distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)}, on each node",
-    )
-
-
-def apptainer(machine: Machine) -> Finding | None:
-    """Containers of Apptainer, or of Singularity, start for whoever is not root."""
-    name = next((each for each in ("apptainer", "singularity") if machine.has(each)), None)
-    if name is None:
-        return None
-    # One that starts as root needs no namespaces of the user's.
-    place = re.search(r"^LIBEXECDIR=(\S+)", machine.run(name, "buildcfg").out, re.MULTILINE)
-    prefix = (machine.place(name) or f"/usr/bin/{name}").rpartition("/bin/")[0]
-    folder = place.group(1) if place else f"{prefix}/libexec"
-    if machine.exists(f"{folder}/{name}/bin/starter-suid"):
-        return None
-    if name == "singularity" and not machine.names(f"{folder}/{name}/bin"):
-        return None  # an old one is elsewhere, and mostly starts as root
-    return _without_profile(machine, name) or without_namespaces(machine, name.capitalize())
-
-
-def _without_profile(machine: Machine, program: str) -> Finding | None:
-    """Ubuntu from 23.10 on lets only programs with a profile make user namespaces."""
-    shut = (machine.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") or "").strip()
-    profiles = machine.names("/etc/apparmor.d")
-    known = not profiles or any(program in name for name in profiles)
-    if shut != "1" or known or kind.user(machine) == "0":
-        return None
-    return warn(
-        "toolkit",
-        f"{program}, and AppArmor lets nobody but root make user namespaces",
-        "its containers do not start: failed to create user namespace: Permission denied",
-        "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, and write the same into"
-        f" /etc/sysctl.d; or an AppArmor profile for {program}"
-        + "; or the package apptainer-suid"
-        * (program == "apptainer"),
-    )
-
-
-def _enroot_trips(machine: Machine) -> Finding | None:
-    """What keeps that program from starting a container."""
-    barred = _without_profile(machine, "enroot")
-    if barred is not None:
-        return barred
-    barred = without_namespaces(machine, "enroot")
-    if barred is not None:
-        return barred
-    newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
-    said = machine.run("nvidia-container-cli", "info")
-    if said.code == 1 and "nvidia-fabricmanager/socket: permission denied" in said.said:
-        return warn(
-            "toolkit",
-            "nvidia-container-cli may not look at the fabric manager's socket",
-            "containers of enroot with GPUs do not start for whoever is not root",
-            f"{newer}   # from 1.17.7 on it goes on without",
-        )
-    if configured.version(machine) == TRIPS:
-        return tripped(machine)
-    # https://github.com/NVIDIA/libnvidia-container/issues/187
-    old = (0,) < configured.version(machine) < (1, 12)
-    if old and machine.exists("/run/nvidia-persistenced/socket"):
-        return warn(
-            "toolkit",
-            f"{'.'.join(map(str, configured.version(machine)))}, and enroot",
-            "its containers with GPUs may not start: before 1.12 the persistence daemon's socket"
-            " cannot be mounted (no such device or address)",
-            newer,
-        )
-    return None
-
-
-def without_namespaces(machine: Machine, who: str) -> Finding | None:
-    """The kernel lets nobody but root make user namespaces, in which such containers run.
-
-    https://github.com/NVIDIA/enroot/blob/main/doc/requirements.md
-    """
-    for name, bad, good in _NAMESPACES:
-        own = name.startswith("kernel.") and kind.user(machine) == "0"  # forbids root nothing
-        if not own and (machine.read(f"/proc/sys/{name.replace('.', '/')}") or "").strip() == bad:
-            return warn(
-                "toolkit",
-                f"{name} is {bad}: nobody but root may make user namespaces",
-                f"{who} starts no container",
-                f"sudo sysctl -w {name}={good}, and write the same into /etc/sysctl.d",
-            )
-    return None
-
-
-def tripped(machine: Machine) -> Finding:
-    """With that release enroot's containers do not start."""
-    return warn(
-        "toolkit",
-        f"{'.'.join(map(str, TRIPS))}, and enroot",
-        "its containers with GPUs do not start for whoever is not root (device rules, permission"
-        " denied)",
-        distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from doctor import nccl
 from doctor.finding import Finding, warn
 from host import fleet, visible
@@ -35,7 +37,8 @@ def _by_memory(machine: Machine) -> Finding | None:
 def _linked(machine: Machine) -> bool:
     """Whether the GPUs have NVLink."""
     several = len(visible.seen(machine)) > 1
-    return several and "Link 0" in machine.run("nvidia-smi", "nvlink", "-s").out
+    said = machine.run("nvidia-smi", "nvlink", "-s").out
+    return several and re.search(r"Link \d+: [\d.]+ GB/s", said) is not None
 
 
 def _algorithm(machine: Machine) -> Finding | None:
@@ -64,7 +67,8 @@ def _by_sockets(machine: Machine) -> Finding | None:
     several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
     if _linked(machine) and not fleet.several(machine.environ):
         return None  # nothing goes another way
-    if several and nccl.told(machine, "NCCL_SHM_DISABLE") == "1":
+    shared = len(visible.seen(machine)) > 1
+    if shared and nccl.told(machine, "NCCL_SHM_DISABLE") == "1":
         return warn(
             _NAME,
             "NCCL_SHM_DISABLE=1",

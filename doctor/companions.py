@@ -99,6 +99,9 @@ def _quantised(machine: Machine, cuda: str, beside: str) -> tuple[str, str, str]
     """
     own = "libbitsandbytes_cuda"
     names = [n for n in machine.names(f"{beside}/bitsandbytes") if n.startswith(own)]
+    chosen = machine.environ.get("BNB_CUDA_VERSION", "")
+    if f"{own}{chosen}.so" in names:
+        return None
     if not names or not cuda[:1].isdigit() or f"{own}{cuda.replace('.', '')}.so" in names:
         return None
     numbers = [x.group(1) for n in names if (x := re.fullmatch(rf"{own}(\d+)\.so", n))]

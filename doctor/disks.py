@@ -88,7 +88,7 @@ def _windows(machine: Machine, seen: str) -> Finding | None:
     https://learn.microsoft.com/windows/wsl/disk-space
     """
     left = machine.free(_DRIVE) if wsl.is_windows(machine) else None
-    if left is None or left >= _RUN * 2:
+    if left is None or left >= _RUN * 2 or not _on_drive_c(machine):
         return None
     return warn(
         "disk",
@@ -98,6 +98,20 @@ def _windows(machine: Machine, seen: str) -> Finding | None:
         "make room on C:; or in Windows wsl --manage DISTRIBUTION --move D:\\wsl; wsl --shutdown,"
         " and Optimize-VHD or diskpart (compact vdisk), give back what WSL no longer uses",
     )
+
+
+def _on_drive_c(machine: Machine) -> bool:
+    """Whether a file of WSL's lies there: a distribution may have been put on another drive."""
+    users = "/mnt/c/Users"
+    names = [name for name in machine.names(users) if name not in ("Public", "Default")]
+    places = [f"{users}/{name}/AppData/Local/wsl" for name in names]
+    known = [place for place in places if machine.exists(f"{place.rpartition('/')[0]}")]
+    files = [f"{place}/{name}/ext4.vhdx" for place in places for name in machine.names(place)]
+    for name in names:
+        packages = f"{users}/{name}/AppData/Local/Packages"
+        found = machine.names(packages)
+        files += [f"{packages}/{package}/LocalState/ext4.vhdx" for package in found]
+    return not known or any(map(machine.exists, files))
 
 
 def _temporary(machine: Machine, place: str, seen: str) -> Finding | None:

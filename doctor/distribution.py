@@ -36,7 +36,6 @@ INSTALL = {
     "void": "sudo xbps-install void-repo-nonfree && sudo xbps-install nvidia",
     "ubuntu": UBUNTU,
 }
-_OSTREE = "rpm-ostree install akmod-nvidia xorg-x11-drv-nvidia-cuda"
 _UBLUE = "/usr/share/ublue-os/image-info.json"
 _INITRAMFS = {
     **dict.fromkeys(("fedora", "rhel", "suse"), "dracut --force"),
@@ -180,7 +179,7 @@ def layered(machine: Machine) -> str:
     said = machine.read(_UBLUE) or ""
     name = re.search(r'"image-name":\s*"([\w-]+)"', said)
     if not name or "nvidia" in said:
-        return _OSTREE
+        return "rpm-ostree install akmod-nvidia xorg-x11-drv-nvidia-cuda"
     return (
         f"rpm-ostree rebase to {name.group(1)}-nvidia-open, Universal Blue's image with the driver"
         " (brh rebase, or ujust rebase-helper), in place of layering it"

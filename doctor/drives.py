@@ -13,7 +13,9 @@ from host.text import number, whole
 _BUSY = 50  # per cent
 _DEEP = 16  # devices that one is made of
 _RAID = re.compile(
-    r"\b(PERC|MegaRAID|LOGICAL VOLUME|RAID|AVAGO|LSI|MR9|Smart Array|ServeRAID)", re.IGNORECASE
+    r"\b(PERC|MegaRAID|LOGICAL VOLUME|RAID|AVAGO|LSI|MR\d{3}|Smart Array|ServeRAID"
+    r"|LogicalDrv|NETAPP|PURE|LIO-ORG|3PARdata|P?SSD|Extreme)",
+    re.IGNORECASE,
 )
 
 
@@ -49,7 +51,8 @@ def slow(machine: Machine, seen: str, places: list[str]) -> Finding | None:
             f"{seen}; programs waited for disks {busy:.0f} % of the last minute (pressure)",
             "loaders that read there are slow, and the GPUs wait",
             "iostat -x 5, or sudo iotop -o, say who; end that, or put the data on a faster disk"
-            " (lsblk -d -o NAME,ROTA: 1 is one that rotates)",
+            " (lsblk -d -o NAME,ROTA: 1 is one that rotates); where no disk is busy, it is"
+            " a program with io_uring, which kernels up to 6.14 count so: nothing to do",
         )
     return None
 
@@ -99,9 +102,14 @@ def _rotating(machine: Machine, place: str) -> str | None:
         device = machine.real(device)
     found = re.fullmatch(r"/dev/(?:(sd[a-z]+)\d*|(md\d+|dm-\d+))", device)
     name = (found.group(1) or found.group(2)) if found else ""
-    # What a RAID controller makes of SSDs says that it turns.
+    # What a RAID controller makes of SSDs says that it turns, and a case of USB may.
+    disks = (
+        [re.sub(r"(?<=sd[a-z])\d+$", "", disk) for disk in _below(machine, device)] if name else []
+    )
     model = " ".join(
-        machine.read(f"/sys/block/{name}/device/{word}") or "" for word in ("vendor", "model")
+        machine.read(f"/sys/block/{disk}/device/{word}") or ""
+        for disk in disks
+        for word in ("vendor", "model")
     )
     if _RAID.search(model):
         return None

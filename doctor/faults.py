@@ -87,7 +87,8 @@ def _faulted(said: list[str]) -> Finding | None:
     """The kernel faulted within a module of the driver."""
     begun, called = False, 0
     for row in said:
-        begun = begun or _BEGINS.search(row) is not None
+        begun = begun or ("traps: " not in row and _BEGINS.search(row) is not None)
+        begun = begun and "WARNING: CPU" not in row and "---[ end trace" not in row
         # A fault in a function of the kernel's own is of the module that called it.
         called = _FRAMES if re.search(r"RIP: [0-9a-f]+:\w+\+\S+\s*$", row) else called - 1
         frame = r"|Call Trace.*|\] +" if called > 0 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import away, kind, reasons
+from doctor import away, kind, log, reasons
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci, visible
 from host.machine import Machine
@@ -87,13 +87,27 @@ def counted(machine: Machine) -> Finding:
     cause = None if shut else reasons.logged(machine, lost)
     if not (shut or cause or drained) and limits.in_container(machine.root):
         return ok("all GPUs", f"{len(gpus)} listed; the files of {files} are here")
-    if shut:
-        why = "the driver was told to leave it alone (NVreg_ExcludedGpus)"
-        fix = "take that out of /etc/modprobe.d, build the initramfs anew, and reboot"
+    if shut or (_has_legacy(machine) and not machine.environ.get("GPUS")):
+        return _passed_over(seen) if shut else ok("all GPUs", f"{seen}: too old for this driver")
     if cause is not None:
         seen, why, fix = f"{seen}; {cause[0]}", cause[1], cause[2]
     others = ",".join(gpu.index for gpu in gpus)
     return fail("all GPUs", seen, why, f"{fix}; until then name the others: GPUS={others},")
+
+
+def _has_legacy(machine: Machine) -> bool:
+    """Whether the driver passes a card over, as one that only an older branch knows."""
+    return log.last(machine, r"supported through the NVIDIA \d+\S* Legacy") is not None
+
+
+def _passed_over(seen: str) -> Finding:
+    return warn(
+        "all GPUs",
+        seen,
+        "the driver was told to leave it alone (NVreg_ExcludedGpus)",
+        "unless it is meant so, take that out of /etc/modprobe.d, build the initramfs anew, and"
+        " reboot",
+    )
 
 
 def equal(machine: Machine) -> Finding:

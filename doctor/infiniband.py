@@ -41,29 +41,7 @@ def fabric(machine: Machine) -> Finding:
         return card or skip("InfiniBand", "no InfiniBand, RoCE or EFA")
     up = [(d, path) for d, path in there if _ACTIVE in (machine.read(f"{path}/state") or "")]
     if not up:
-        device, path = there[0]
-        state = machine.read(f"{path}/state") or "not known"
-        linked = "LinkUp" in (machine.read(f"{path}/phys_state") or "")
-        if linked and "InfiniBand" in (machine.read(f"{path}/link_layer") or ""):
-            return warn(
-                "InfiniBand",
-                f"{device}: {state}, and its link is up",
-                "no subnet manager has brought the port up: several machines talk over TCP",
-                "start one (opensm, UFM). A virtual function (SR-IOV) also needs GUIDs (ip link set"
-                " PF vf N node_guid … port_guid …), linkState: enable, and a manager that serves"
-                " virtual ports",
-            )
-        ethernet = [ports.over_ethernet(machine, p) for _, p in there]
-        if all(ethernet) and not fleet.several(machine.environ):
-            # As a Spark has them, or a server: ports that nobody needs to train on one machine.
-            return ok("InfiniBand", f"{device}: {state}; Ethernet, which one machine does not need")
-        return warn(
-            "InfiniBand",
-            f"{device}: {state}",
-            "several machines talk over TCP, many times slower",
-            "look at cable and switch (`ibstat`)"
-            + "; InfiniBand needs a subnet manager (opensm)" * (not all(ethernet)),
-        )
+        return _down(machine, there)
     device, path = up[0]
     kind = machine.read(f"{path}/link_layer") or ""
     kind = {"Ethernet": "RoCE", "Unspecified": "EFA"}.get(kind, kind or "InfiniBand")
@@ -85,6 +63,40 @@ def fabric(machine: Machine) -> Finding:
         return ok("InfiniBand", seen)
     more, why, fix = trouble
     return warn("InfiniBand", f"{seen}{more}", why, fix)
+
+
+def _down(machine: Machine, there: list[tuple[str, str]]) -> Finding:
+    """None of its ports is up."""
+    device, path = there[0]
+    state = machine.read(f"{path}/state") or "not known"
+    linked = "LinkUp" in (machine.read(f"{path}/phys_state") or "")
+    if linked and "InfiniBand" in (machine.read(f"{path}/link_layer") or ""):
+        return warn(
+            "InfiniBand",
+            f"{device}: {state}, and its link is up",
+            "no subnet manager has brought the port up: several machines talk over TCP",
+            "start one (opensm, UFM). A virtual function (SR-IOV) also needs GUIDs (ip link set"
+            " PF vf N node_guid … port_guid …), linkState: enable, and a manager that serves"
+            " virtual ports",
+        )
+    ethernet = [ports.over_ethernet(machine, p) for _, p in there]
+    bare = (
+        not linked
+        and not fleet.several(machine.environ)
+        and "Polling" in (machine.read(f"{path}/phys_state") or "")
+    )
+    if bare and not all(ethernet):
+        return ok("InfiniBand", f"{device}: {state}; no cable, and one machine needs none")
+    if all(ethernet) and not fleet.several(machine.environ):
+        # As a Spark has them, or a server: ports that nobody needs to train on one machine.
+        return ok("InfiniBand", f"{device}: {state}; Ethernet, which one machine does not need")
+    return warn(
+        "InfiniBand",
+        f"{device}: {state}",
+        "several machines talk over TCP, many times slower",
+        "look at cable and switch (`ibstat`)"
+        + "; InfiniBand needs a subnet manager (opensm)" * (not all(ethernet)),
+    )
 
 
 def _without_ports(machine: Machine) -> Finding | None:

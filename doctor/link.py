@@ -17,6 +17,7 @@ _MANY = 10_000  # corrected errors since the machine was started
 _BUSY, _FILLED = 50, 1024  # per cent; MiB
 _BLACKWELL, _BRIDGE = 0x2900, "0x5786"
 _HALF = 20  # Gb/s, where box and machine do twice that
+_GOOD = 6  # GB/s: PCIe 3 x8
 _ENOUGH = 2.5  # GB/s: images for a GPU to train on are fewer
 _WITHOUT_PCIE = ("dponly", "nopcie", "usbonly")
 # GB/s that reach a program, by the tunnel's Gb/s: Thunderbolt 2 (and slow cables), 3 and 4, 5.
@@ -77,8 +78,12 @@ def _is_meant(machine: Machine, card: pci.Card, link: pci.Link) -> bool:
     What a laptop's board gives its GPU nobody can change.
     """
     assert card.best is not None
-    narrow = card.port is not None and card.port.width <= link.width < card.best.width
-    return kind.is_laptop(machine) or (narrow and link.rate > _ENOUGH)
+    port = card.port
+    narrow = port is not None and port.width <= link.width < card.best.width
+    # A board of an older generation has no faster slot.
+    older = port is not None and port.speed < card.best.speed and link.width >= card.best.width
+    enough = (narrow and link.rate > _ENOUGH) or (older and link.rate > _GOOD)
+    return kind.is_laptop(machine) or enough
 
 
 def _storm(machine: Machine, cards: list[pci.Card]) -> Finding | None:

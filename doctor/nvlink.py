@@ -9,7 +9,7 @@ from doctor.finding import Finding, fail, ok, skip, warn
 from host import pci, visible
 from host.machine import Machine
 
-_BOARD = re.compile(r"SXM|HBM3|\b(H|B|GB)[0-9]00\b")
+_BOARD = re.compile(r"SXM|HBM3|\b(H|B|GB)[0-9]00\b|\bH20\b")
 _GPU = re.compile(r"^GPU (\d+):(.*?)(?=^GPU |\Z)", re.MULTILINE | re.DOTALL)
 # Up to Hopper, and from Blackwell on. Packets are sent again now and then; a link that is trained
 # again is about to fail: on 320 GPUs one had such a counter, and its link failed five days later
@@ -20,7 +20,10 @@ _REPEATED = re.compile(r"Link (\d+): (?:Replay|CRC|CRC Flit|CRC Data) Errors: (\
 _ERRORS = re.compile(r"Link (\d+): Effective BER: (\d{1,3}e-\d{1,3})")
 _MOST = 1e-12
 _SLOW = 0.95  # of the best
-_OFF = re.compile(r"(?m)^\s*options\s+nvidia\s.*NVreg_NvLinkDisable=1")
+_OFF = re.compile(
+    r"(?m)^\s*options\s+nvidia\s.*(?:NVreg_NvLinkDisable=1|RMNvLinkEnable=0x0\b)"
+    r"|nvidia\.NVreg_NvLinkDisable=1"
+)
 _CARD = re.compile("NVL|PCIe")  # cards that a bridge joins, or nothing
 _BRIDGED = 4  # links of a card that takes one bridge
 _MANY = 100  # packets sent again since the driver was loaded
@@ -103,14 +106,13 @@ def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
     if not joined or not set(same) <= set(down):
         return None
     folder = "/etc/modprobe.d"
-    off = next(
-        (n for n in machine.names(folder) if _OFF.search(machine.read(f"{folder}/{n}") or "")), None
-    )
+    files = [*(f"{folder}/{name}" for name in machine.names(folder)), "/proc/cmdline"]
+    off = next((file for file in files if _OFF.search(machine.read(file) or "")), None)
     return warn(
         "NVLink",
-        "no link is up, on none of the GPUs" + f": {folder}/{off} switches them off" * bool(off),
+        "no link is up, on none of the GPUs" + f": {off} switches them off" * bool(off),
         "what the GPUs tell each other goes over PCIe, many times slower",
-        f"take NVreg_NvLinkDisable out of {folder}/{off}, sudo {distribution.initramfs(machine)},"
+        f"take NVLink's option out of {off}, sudo {distribution.initramfs(machine)},"
         " and reboot; on a board with switches nvidia-fabricmanager must run then"
         if off
         else "sudo reboot: a driver that was loaded before all GPUs were there finds no links;"

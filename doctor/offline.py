@@ -77,7 +77,8 @@ def heated(machine: Machine) -> Finding | None:
     else:
         row = log.last(machine, _HEAT) or ""
         events = int((re.search(_HEAT, row) or ["", "0"])[1])
-        seen = f"held back by heat, {events:,} times (kernel log)" if events > _HEATED else None
+        often = events > _HEATED * max(1.0, since / 86400)
+        seen = f"held back by heat, {events:,} times (kernel log)" if often else None
     if seen is None:
         return None
     return warn(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from doctor import log
+from doctor import kind, log, nccl
 from doctor.finding import Finding, fail, warn
 from host import limits, visible
 from host.machine import Machine
 from host.text import whole
 
 _MANY = 1000
+_SMALL = 1 << 20  # kB
 _ASIDE = 0.25  # of the memory
 _COUNTS = "/sys/devices/system/edac/mc"
 _NAMES = (
@@ -65,7 +66,9 @@ def poisoned(machine: Machine, seen: str) -> Finding | None:
     https://docs.kernel.org/mm/hwpoison.html
     """
     found = [x for x in map(_POISONED.search, log.lines(machine) or []) if x]
-    if limits.in_container(machine.root) or not found:
+    # The memory of Grace's GPUs is the kernel's as well, and has rows of its own.
+    shared = any(re.search(r"\bG[BH]\d", gpu.name) for gpu in visible.seen(machine))
+    if limits.in_container(machine.root) or not found or shared:
         return None
     times = f", {len(found)} times" if len(found) > 1 else ""
     return warn(
@@ -115,6 +118,8 @@ def bare(machine: Machine, seen: str) -> Finding | None:
 
     https://github.com/NVIDIA/nccl/pull/2059
     """
+    if nccl.told(machine, "NCCL_CUMEM_HOST_ENABLE") == "0":
+        return None
     cpus, memory = limits.numa(machine.root) or (set(), set())
     if cpus <= memory or not memory or len(visible.seen(machine)) < 2:
         return None
@@ -188,12 +193,23 @@ def _joined(said: list[str]) -> list[str]:
     return rows
 
 
+def _may_matter(machine: Machine, row: re.Match[str]) -> bool:
+    """Whether an end within a limit may be of this user's training: not of a small program, nor of
+    another job or user.
+    """
+    if not row.group(1):
+        return True
+    owner = re.search(r"\bUID:(\d+)", row.string)
+    other = owner is not None and owner.group(1) not in ("0", kind.user(machine))
+    return int(row.group(3)) >= _SMALL and not (other and kind.user(machine))
+
+
 def ended(machine: Machine, seen: str) -> Finding | None:
     """A training that was ended because memory ran out."""
     if limits.in_container(machine.root):
         return None
     said = log.lines(machine) or []
-    found = [x for x in map(_ENDED.search, _joined(said)) if x]
+    found = [x for x in map(_ENDED.search, _joined(said)) if x and _may_matter(machine, x)]
     if not found:
         return _ended_early(machine, seen)
     within, name, taken = found[-1].groups()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import clusters, kind, mounts
+from doctor import batch, kind, mounts
 from doctor.finding import Finding, warn
 from host.machine import Machine
 
@@ -17,7 +17,7 @@ def barred(machine: Machine) -> Finding | None:
     if kind.user(machine) in ("", "0"):
         return None
     return (
-        clusters.without_namespaces(machine, "rootless Podman")
+        batch.without_namespaces(machine, "rootless Podman")
         or _without_ids(machine)
         or _far_away(machine)
     )

@@ -18,6 +18,7 @@ _DISK = re.compile(
     r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
 _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
+_MULTIPATH = "device handler registered"
 _LATE = 900.0  # seconds
 _ASLEEP = re.compile(r"(nvme\d+): Does your device have a faulty power saving mode enabled")
 _LUSTRE = re.compile(
@@ -86,22 +87,22 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
         said: the lines of the log, in order.
     """
     text = "\n".join(said)
-    meant = re.findall(r"XFS \(([\w-]+)\): User initiated shutdown", text)
+    meant = re.findall(r"XFS \(([\w-]+)\): (?:User initiated shutdown|Ending clean mount)", text)
     rows = [row for row in said if not any(f"XFS ({disk})" in row for disk in meant)]
-    return _server(said) or _disk(machine, said) or faults.matching(rows, _SYSTEMS)
+    return _server(machine, said) or _disk(machine, said) or faults.matching(rows, _SYSTEMS)
 
 
-def _server(said: list[str]) -> Finding | None:
+def _server(machine: Machine, said: list[str]) -> Finding | None:
     """The last word on each counts; on some it is said only that they are gone."""
     away: dict[str, str] = {}
     for row in said:
         told = re.search(r"nfs: server (\S+) (not responding(?:, timed out)?|OK)", row)
         if told and told.group(2) == "OK":
             away.pop(told.group(1), None)
-        elif told and (told.group(2) == "not responding" or _is_late(row, said)):
+        elif told and (told.group(2) == "not responding" or is_late(row, said)):
             away[told.group(1)] = f"the file server {told.group(1)} does not answer (NFS)"
         windows = re.search(r"CIFS:? VFS: (?:Server )?(\S+) has not responded in", row)
-        if windows and _is_late(row, said):
+        if windows and is_late(row, said):
             away[windows.group(1)] = f"the file server {windows.group(1)} does not answer (SMB)"
         ceph = re.search(r"ceph: (?:\[[^]]*\]: ?)?(mds\d+) (hung|reconnect denied|\w+ )", row)
         if ceph and ceph.group(2) in ("hung", "reconnect denied"):
@@ -111,14 +112,19 @@ def _server(said: list[str]) -> Finding | None:
             away.pop(ceph.group(1), None)  # caps stale, came back, recovery completed
         if "Lustre" not in row:
             continue
-        again = re.search(r"Connection restored to (\S+?-\w+)\b", row)
+        again = re.search(r"Connection restored to (\S+?)(?= |,|;|$)", row)
         if again:
-            away.pop(again.group(1), None)
+            # Older ones name an address there, and the target at the line's start.
+            target = re.search(r"(\S+)-(?:osc|mdc)-", row)
+            for name in (again.group(1), target.group(1) if target else ""):
+                away.pop(name, None)
             continue
         lost = _LUSTRE.search(row)
         if lost:
             how = "has put this machine out" if lost.group(1) else "does not answer"
             away[lost.group(2)] = f"the file server {lost.group(2)} {how} (Lustre)"
+    mounts = machine.read("/proc/mounts")
+    away = {name: told for name, told in away.items() if _is_mounted(name, told, mounts)}
     if not away:
         return None
     return warn(
@@ -129,16 +135,29 @@ def _server(said: list[str]) -> Finding | None:
     )
 
 
-def _is_late(row: str, said: list[str]) -> bool:
+def _is_passive(row: str) -> bool:
+    """Whether it asks a disk's first sector by a path that stands by."""
+    return re.search(r"I/O error, dev sd[a-z]+, sector 0\b", row) is not None
+
+
+def is_late(row: str, said: list[str]) -> bool:
     """Whether a row is of the log's last minutes."""
     times = [_TIME.search(each) for each in (row, said[-1])]
     first, last = (float(each.group(1)) if each else 0.0 for each in times)
     return last - first < _LATE
 
 
+def _is_mounted(name: str, told: str, mounts: str | None) -> bool:
+    """Whether something comes from a file server of NFS or SMB, as far as that is known."""
+    if mounts is None or not re.search(r"\((?:NFS|SMB)\)", told):
+        return True
+    return name.strip("\\").split("\\")[0] in mounts
+
+
 def _disk(machine: Machine, said: list[str]) -> Finding | None:
     """One with errors, or that does not answer in time."""
-    failing = [each[each.lastindex or 0] for each in map(_DISK.search, said) if each]
+    rows = [row for row in said if not _is_passive(row)] if _MULTIPATH in "\n".join(said) else said
+    failing = [each[each.lastindex or 0] for each in map(_DISK.search, rows) if each]
     bad = next((disk for disk in failing if not _pulled(machine, said, disk)), None)
     if bad is None:
         return None
@@ -185,6 +204,11 @@ def _pulled(machine: Machine, said: list[str], disk: str) -> bool:
     stick = attached is not None and (
         attached.group(2) is not None
         or re.search(rf"scsi host{attached.group(1)}: (?:usb-storage|uas)", text) is not None
+        or re.search(rf"USB disconnect.*(?:\n.*){{0,5}}error, dev {disk}\b", text) is not None
     )
+    # What a board's management controller offers is no disk.
+    offered = rf"scsi {attached.group(1) if attached else '-'}:\S* Direct-Access +(?:AMI|ATEN|IPMI)"
+    if attached is not None and re.search(offered, text):
+        return True
     mounted = f"/dev/{disk}" in (machine.read("/proc/mounts") or "")
     return stick and not mounted and any("USB disconnect" in row for row in said)

@@ -15,7 +15,9 @@ _NO_SLEEP = re.compile(
     r"PreserveVideoMemoryAllocations module parameter is set\. System Power Management attempted"
     r" without"
 )
-_STUCK = re.compile(r"INFO: task ((?:python|pt_|torchrun)[^:]*):\d+ blocked for more than (\d+) s")
+_STUCK = re.compile(r"INFO: task (\S[^:]*(?::[^:]*)?):\d+ blocked for more than (\d+) s")
+_TRAINER = re.compile(r"python|pt_|torchrun")
+_AGAIN = re.compile(r"nfs: server \S+ OK|Connection restored to")
 _SLEEP, _OFTEN = "PM: suspend entry", 2
 _DESKTOP = "org.gnome.settings-daemon.plugins.power"
 # Sign; what is seen, with its groups; why; what helps.
@@ -58,7 +60,7 @@ _AROUND = (
     (
         # The status' bit 61: not corrected.
         re.compile(
-            r"mce: \[Hardware Error\]: (CPU \d+): Machine Check: \d+ Bank \d+:"
+            r"mce: \[Hardware Error\]: (CPU \d+): Machine Check(?: Exception)?: \d+ Bank \d+:"
             r" [2367abef][0-9a-f]{15}"
         ),
         "{0} reports an error of the hardware (machine check)",
@@ -98,11 +100,21 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
 
 def _stuck(said: list[str]) -> Finding | None:
     """A trainer that waits within the kernel, and for what, by the calls below its line."""
-    places = [(n, told) for n, told in enumerate(map(_STUCK.search, said)) if told]
-    if not places:
+    places = [
+        (n, told, re.findall(r"\+0x\w+/0x\w+ \[(\w+)\]", "\n".join(said[n + 1 : n + 30])))
+        for n, told in enumerate(map(_STUCK.search, said))
+        if told
+    ]
+    ours = [
+        each
+        for each in places
+        if _TRAINER.match(each[1].group(1)) or any(m.startswith("nvidia") for m in each[2][:8])
+    ]
+    if not ours or not stores.is_late(said[ours[-1][0]], said):
         return None
-    place, told = places[-1]
-    modules = re.findall(r"\+0x\w+/0x\w+ \[(\w+)\]", "\n".join(said[place + 1 : place + 30]))
+    place, told, modules = ours[-1]
+    if any(map(_AGAIN.search, said[place:])):
+        return None  # it waited, and went on
     within = f", in {modules[0]}" if modules else ""
     return warn(
         "kernel log",
@@ -119,8 +131,9 @@ def _sleeps(machine: Machine, said: list[str]) -> Finding | None:
     if slept < _OFTEN or kind.is_laptop(machine):
         return None
     told = machine.run("gsettings", "get", _DESKTOP, "sleep-inactive-ac-type").out.strip()
+    after = machine.run("gsettings", "get", _DESKTOP, "sleep-inactive-ac-timeout").out.strip()
     sleep = machine.run("systemctl", "is-enabled", "sleep.target").out.strip()
-    if told not in ("'suspend'", "'hibernate'") or sleep == "masked":
+    if told not in ("'suspend'", "'hibernate'") or sleep == "masked" or after == "0":
         return None
     return warn(
         "kernel log",

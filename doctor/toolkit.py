@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, clusters, configured, distribution, podman, rootless, selinux, wsl
+from doctor import batch, cdi, clusters, configured, distribution, podman, rootless, selinux, wsl
 from doctor.engine import answers, image_here, told, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
@@ -56,7 +56,7 @@ def _toolkit(machine: Machine) -> Finding:
         )
         wrong = next((found for look in looks if with_podman and (found := look(machine))), None)
         unknown = cdi.unlisted(machine)
-        pods = clusters.pods(machine) or clusters.enroot(machine) or clusters.apptainer(machine)
+        pods = clusters.pods(machine) or batch.enroot(machine) or batch.apptainer(machine)
         return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")
     way = docker.handover(machine)
     if way is None or (is_desktop(machine) and image_here(machine) is None):
@@ -92,8 +92,8 @@ def _version(machine: Machine, way: str) -> Finding:
     if numbers == (0,):
         return ok("toolkit", word)
     version = ".".join(map(str, numbers))
-    if numbers == clusters.TRIPS and machine.has("enroot"):
-        return clusters.tripped(machine)
+    if numbers == batch.TRIPS and machine.has("enroot"):
+        return batch.tripped(machine)
     newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
     if numbers in _PLAIN:
         return warn(

@@ -77,6 +77,8 @@ def _registers(machine: Machine) -> bool:
     ]
     # Many a card of Ethernet shows itself as RoCE, which one machine does not use.
     ethernet = bool(paths) and all(ports.over_ethernet(machine, path) for path in paths)
+    if fleet.alone(machine.environ):
+        return False
     return bool(machine.names(nccl.FABRIC)) and (not ethernet or fleet.several(machine.environ))
 
 
@@ -119,7 +121,10 @@ def _ended_at_logout(machine: Machine) -> Finding | None:
     https://github.com/konstruktoid/ansible-role-hardening/issues/719
     """
     told = _logind(machine)
-    job = any(machine.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"))
+    # What was started in a unit of its own is not ended.
+    group = machine.read("/proc/self/cgroup") or "session-"
+    apart = limits.in_job(machine.environ, machine.root) or limits.in_container(machine.root)
+    job = apart or "session-" not in group
     user = machine.run("id", "-un").out.strip()
     ended = told.get("KillUserProcesses") in ("yes", "true", "1")
     alone = told.get("KillOnlyUsers", "").split()

@@ -6,7 +6,7 @@ import re
 
 from doctor import collectives, kind, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import nvidia, visible
+from host import fleet, nvidia, visible
 from host.machine import Machine
 from host.text import whole
 
@@ -50,8 +50,10 @@ def examine(machine: Machine) -> Finding:
     strange = _unknown(machine) or _remapped(machine)
     if strange is not None:
         return strange
+    several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
     for name, value, why in _LEFT:
-        if machine.environ.get(name) == value:
+        alone = name == "TORCH_DISTRIBUTED_DEBUG" and not several
+        if machine.environ.get(name) == value and not alone:
             return warn(_NAME, f"{name}={value}", why, f"unset {name}, unless it is meant so")
     if machine.environ.get(_UNCACHED) is not None:
         return warn(

@@ -207,7 +207,7 @@ def loaded(machine: Machine) -> str | None:
     version = machine.read("/sys/module/nvidia/version")
     if version is None:
         text = machine.read("/proc/driver/nvidia/version") or ""
-        found = re.search(r"Kernel Module\D*? ([0-9.]+)", text)
+        found = re.search(r"Kernel Module.*? ([0-9]+\.[0-9.]+)", text)
         version = found.group(1) if found else None
     return version
 
