@@ -21,7 +21,10 @@ def redirected(machine: Machine) -> Finding:
     forced = _forced(machine, cards) or _misreported(machine, cards)
     if forced is not None:
         return forced
-    if len(cards) < 2 or limits.in_container(machine.root) or kind.is_guest(machine):
+    guest = kind.is_guest(machine)
+    if len(cards) > 1 and limits.in_container(machine.root) and not guest:
+        return _translated(machine, cards) or skip(_NAME, "the host's to say")
+    if len(cards) < 2 or guest:
         return skip(_NAME, "fewer than two GPUs" if len(cards) < 2 else "the host's to say")
     said = machine.run("lspci", "-vvv").out
     translated = _translated(machine, cards)

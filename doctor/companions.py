@@ -10,6 +10,7 @@ from host.nvidia import Gpu
 _VISION = 15  # torchvision 0.17 belongs to torch 2.2
 _AUDIO = 8  # up to torch 2.8 torchaudio has the same number
 _NUMPY = re.compile(r"compiled using NumPy 1\.x cannot be run in|_ARRAY_API not found")
+_TRITON = range(4, 11)  # of PyTorch 2
 _SPARK = (12, 1)
 _COMPILER = "triton/backends/nvidia/bin"
 _CPU = re.compile(r"(?m)^[^#;\n]*/whl/cpu")
@@ -33,14 +34,32 @@ def wrong(
             "arrays and tensors do not become each other: Numpy is not available",
             "pip install 'numpy<2'; or PyTorch 2.3 or newer",
         )
+    if "Failed to initialize NumPy: No module named 'numpy'" in said:
+        return (
+            "has no NumPy beside it",
+            "arrays and tensors do not become each other: Numpy is not available",
+            "pip install numpy",
+        )
+    if "but this version of numpy is" in said:
+        return (
+            "is built for a newer NumPy than there is",
+            "arrays and tensors do not become each other: Numpy is not available",
+            "pip install --upgrade numpy",
+        )
+    hidden = _hidden(machine, place)
+    if hidden is not None:
+        return hidden
     beside = re.sub(r"/torch/__init__\.py$", "", place)
     if not beside or beside == place:
         return None
     return (
         _other_release(machine, version, beside)
         or _compiler(machine, beside, gpus)
+        or _other_compiler(machine, version, beside)
+        or _flash(machine, version, beside)
         or _quantised(machine, cuda, beside)
         or _attention(machine, version, beside)
+        or _locked(machine)
     )
 
 
@@ -92,6 +111,60 @@ def _compiler(machine: Machine, beside: str, gpus: list[Gpu]) -> tuple[str, str,
     )
 
 
+def _hidden(machine: Machine, place: str) -> tuple[str, str, str] | None:
+    """A PyTorch of the user's own is found before the one of conda's environment."""
+    prefix, home = machine.environ.get("CONDA_PREFIX", ""), machine.environ.get("HOME", "")
+    own = re.match(rf"{re.escape(home)}/\.local/(lib/python3\.\d+/site-packages)/torch/", place)
+    if not prefix or not home or own is None:
+        return None
+    if not machine.exists(f"{prefix}/{own.group(1)}/torch"):
+        return None
+    return (
+        "is in ~/.local, and found before the one of the active conda environment",
+        "parts of both are mixed: operator torchvision::nms does not exist, undefined symbols",
+        "export PYTHONNOUSERSITE=1; or, outside of the environment, pip uninstall torch",
+    )
+
+
+def _other_compiler(machine: Machine, version: str, beside: str) -> tuple[str, str, str] | None:
+    """A Triton of another release than PyTorch's wheels name: 3.4 belongs to 2.8.
+
+    https://github.com/woct0rdho/triton-windows/issues/158
+    """
+    own = re.match(r"2\.(\d{1,2})\.\d+(?:\+(?:cu\d+|cpu))?$", version)
+    text = machine.read(f"{beside}/triton/__init__.py") or ""
+    found = re.search(r"__version__ = ['\"]3\.(\d+)\.\d+['\"]", text)
+    if own is None or found is None or int(own.group(1)) not in _TRITON:
+        return None
+    if int(found.group(1)) <= int(own.group(1)) - _TRITON.start:
+        return None
+    return (
+        f"has Triton 3.{found.group(1)} beside it, which is not made for it",
+        "torch.compile fails: cannot import name 'triton_key'",
+        "pip install --force-reinstall torch, of the same version, which brings its own",
+    )
+
+
+def _flash(machine: Machine, version: str, beside: str) -> tuple[str, str, str] | None:
+    """Its flash-attn is a wheel for another PyTorch.
+
+    https://github.com/Dao-AILab/flash-attention/issues/931
+    """
+    names = [n for n in machine.names(beside) if re.match(r"flash_attn-.*\.dist-info$", n)]
+    said = machine.read(f"{beside}/{names[0]}/direct_url.json") or "" if names else ""
+    built = re.search(r"\+cu\d+torch(\d+\.\d+)", said)
+    if built is None or version.startswith(f"{built.group(1)}."):
+        return None
+    return (
+        f"has a flash-attn beside it that is built for PyTorch {built.group(1)}",
+        "what imports it ends, transformers as well: undefined symbol",
+        (
+            "pip uninstall flash-attn; then the wheel whose name has this torch and CUDA, or one"
+            " built here: MAX_JOBS=2 pip install flash-attn --no-build-isolation"
+        ),
+    )
+
+
 def _quantised(machine: Machine, cuda: str, beside: str) -> tuple[str, str, str] | None:
     """Its bitsandbytes has no library for its CUDA.
 
@@ -136,6 +209,28 @@ def _attention(machine: Machine, version: str, beside: str) -> tuple[str, str, s
     )
 
 
+def _locked(machine: Machine) -> tuple[str, str, str] | None:
+    """A build of an extension was ended, and left its lock.
+
+    https://github.com/pytorch/pytorch/issues/189245
+    """
+    folder = f"{machine.environ.get('HOME', '')}/.cache/torch_extensions"
+    places = [
+        f"{folder}/{kind}/{n}"
+        for kind in machine.names(folder)
+        for n in machine.names(f"{folder}/{kind}")
+    ]
+    left = next((place for place in places if machine.exists(f"{place}/lock")), None)
+    if left is None or machine.run("pgrep", "-x", "ninja").code == 0:
+        return None
+    name = left.rpartition("/")[2]
+    return (
+        f"builds extensions such as {name}, and a build that was ended has left its lock",
+        "whoever loads that one (DeepSpeed's cpu_adam) waits for ever, without a word",
+        f"rm ~{left[len(machine.environ.get('HOME', '')) :]}/lock, with no build running",
+    )
+
+
 def uncompiled(machine: Machine, place: str) -> str:
     """What torch.compile lacks, as a note: most trainings do without it.
 
@@ -145,6 +240,9 @@ def uncompiled(machine: Machine, place: str) -> str:
     compilers = ("cc", "gcc", "clang", machine.environ.get("CC") or "cc")
     if not any(map(machine.has, compilers)):
         return "; torch.compile finds no C compiler"
+    told = "TRITON_LIBCUDA_PATH" in machine.environ or machine.exists("/sbin/ldconfig")
+    if machine.exists("/run/opengl-driver") and not told:
+        return "; torch.compile needs TRITON_LIBCUDA_PATH=/run/opengl-driver/lib (NixOS)"
     # A Python of uv's or conda's brings its headers; the system's has them in a package.
     found = re.match(r"(.*)/lib(?:64)?/(python3\.\d+)/(?:site|dist)-packages/torch/", place)
     home = machine.read(f"{found.group(1)}/pyvenv.cfg") or "" if found else ""

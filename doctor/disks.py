@@ -28,14 +28,15 @@ def disk(machine: Machine) -> Finding:
         for place in _written(machine)
     ]
     known = [(place, room) for place, room in free if room is not None]
+    gone = mounts.bucket(machine, [*_written(machine), _data(machine)])
     if not known:
-        return skip("disk", "not known on this system")
+        return gone or skip("disk", "not known on this system")
     place, least = min(known, key=lambda pair: pair[1])
     seen = f"{least / 1e9:.1f} GB free for {place.rsplit('/', 1)[1]}"
     place = machine.environ.get("TMPDIR") or "/tmp"  # noqa: S108
-    short = mounts.bucket(machine, [*_written(machine), _data(machine)])
-    short = short or _short(machine, [p for p, _ in known], seen, least)
+    short = gone or _short(machine, [p for p, _ in known], seen, least)
     short = short or _temporary(machine, place, seen) or _windows(machine, seen)
+    short = short or _of_windows(machine, seen)
     if short is not None:
         return short
     # Docker mounts its own so: whoever wants to compile there adds :exec.
@@ -46,6 +47,16 @@ def disk(machine: Machine) -> Finding:
             f"{seen}; {place} is mounted noexec",
             "what --model.compile true builds there cannot be loaded (failed to map segment)",
             f"sudo mount -o remount,exec {place}; or TMPDIR= a folder on another file system",
+        )
+    home = machine.environ.get("HOME", "")
+    cache = machine.environ.get("TRITON_CACHE_DIR") or home
+    if not inside and home and "noexec" in mounts.options(machine, cache):
+        return warn(
+            "disk",
+            f"{seen}; the home folder is mounted noexec",
+            "what torch.compile and Triton build there cannot be loaded (failed to map segment)",
+            "export TRITON_CACHE_DIR= a folder on another file system; or sudo mount -o"
+            " remount,exec",
         )
     if least < 5e9:
         return warn("disk", seen, "a few checkpoints or a data set fill it", _ROOM)
@@ -98,6 +109,23 @@ def _windows(machine: Machine, seen: str) -> Finding | None:
         "make room on C:; or in Windows wsl --manage DISTRIBUTION --move D:\\wsl; wsl --shutdown,"
         " and Optimize-VHD or diskpart (compact vdisk), give back what WSL no longer uses",
     )
+
+
+def _of_windows(machine: Machine, seen: str) -> Finding | None:
+    """Under WSL, data or checkout on a disk that Windows hands in; the usual place has a row."""
+    places = {"data": machine.environ.get("DATA", ""), "checkout": machine.home}
+    for name, path in places.items():
+        _, told, system = mounts.of(machine, path) if path.startswith("/") else ("", [], "")
+        given = system == "drvfs" or (system == "9p" and any("drvfs" in word for word in told))
+        usual = name == "checkout" and re.match("/mnt/[a-z]/", path)
+        if wsl.is_windows(machine) and given and not usual:
+            return warn(
+                "disk",
+                f"{seen}; the {name} is on Windows' disk",
+                "each file takes ten times as long there: the GPU waits",
+                "have it below ~, or on a disk of its own: wsl --mount",
+            )
+    return None
 
 
 def _on_drive_c(machine: Machine) -> bool:
@@ -197,10 +225,12 @@ def _allowed(machine: Machine, path: str) -> int | None:
     """Bytes that this user's quota leaves on a folder's file system; None without one."""
     if mounts.kind_of(machine, path) == "lustre":  # whose options do not say
         return mounts.lustre_quota(machine, path if machine.exists(path) else machine.home)
-    if not any(re.match("(u|usr)(j)?quota|quota$", word) for word in mounts.options(machine, path)):
+    device, told, system = mounts.of(machine, path)
+    far = system in ("nfs", "nfs4")  # whose server knows
+    if not far and not any(re.match("(u|usr)(j)?quota|quota$", word) for word in told):
         return None
-    device = mounts.of(machine, path)[0]
-    for row in machine.run("quota", "-w", "-l").out.splitlines():
+    asks = ("-w",) if far else ("-w", "-l")
+    for row in machine.run("quota", *asks, seconds=5).out.splitlines():
         words = row.split()
         if len(words) < 4 or words[0] != device:
             continue

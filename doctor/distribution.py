@@ -77,18 +77,6 @@ LIBRARIES = {
     "suse": "sudo zypper install nvidia-compute-G06",
     "gentoo": "sudo emerge x11-drivers/nvidia-drivers",
 }
-HEADERS = {
-    **dict.fromkeys(("fedora", "rhel"), "sudo dnf install kernel-devel-$(uname -r)"),
-    "arch": "sudo pacman -S linux-headers   # of the kernel that runs: linux-lts-headers and so on",
-    "suse": "sudo zypper install kernel-default-devel",
-    "void": "sudo xbps-install linux-headers",
-    **dict.fromkeys(("azurelinux", "mariner"), "sudo tdnf install kernel-devel-$(uname -r)"),
-}
-APT_HEADERS = (
-    "sudo apt-get install linux-headers-$(uname -r); for good, the package of headers that follows"
-    " your kernels (linux-headers-amd64, -cloud-amd64, -generic)"
-)
-
 APT_TOOLKIT = "sudo apt-get install nvidia-container-toolkit"
 APT_NEWER_TOOLKIT = (
     "sudo apt-get update && sudo apt-get install --only-upgrade nvidia-container-toolkit"
@@ -119,6 +107,7 @@ _IMAGES = {
     ),
     "alpine": "take a distribution with glibc: NVIDIA's driver does not run with Alpine's musl",
     "truenas": "tick Install NVIDIA Drivers (Apps, Configuration, Settings), and reboot",
+    "unraid": "the plugin Nvidia Driver (Apps), then switch Docker off and on in the settings",
     "rhcos": "the GPU operator installs it: Node Feature Discovery, then a ClusterPolicy",
 }
 INSTALL.update(_IMAGES)
@@ -131,6 +120,8 @@ def names(machine: Machine) -> list[str]:
     found = " ".join(words).replace('"', "").split()
     if "+truenas" in (machine.read("/proc/sys/kernel/osrelease") or ""):
         return ["truenas"]
+    if "-Unraid" in (machine.read("/proc/sys/kernel/osrelease") or ""):
+        return ["unraid"]
     if "OPENSHIFT_VERSION=" in _release(machine):
         return ["rhcos"]
     if found[:1] and found[0] in _OF_RHEL:
@@ -166,7 +157,7 @@ def install(machine: Machine, usual: str = UBUNTU) -> str:
     new = any(card.is_blackwell for card in pci.cards(machine))
     if new and names(machine)[:1] == ["debian"]:
         return "sudo apt-get install nvidia-open   # of NVIDIA's repository: Debian's is too old"
-    kernel = _kernel_of_arch(machine)
+    kernel = kernel_of_arch(machine)
     if kernel is not None and "cachyos" not in names(machine):
         if kernel == "linux-lts":
             return "sudo pacman -S nvidia-open-lts nvidia-utils"
@@ -186,7 +177,7 @@ def layered(machine: Machine) -> str:
     )
 
 
-def _kernel_of_arch(machine: Machine) -> str | None:
+def kernel_of_arch(machine: Machine) -> str | None:
     """The package of Arch's kernel that runs, where it is not the usual one."""
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
     found = re.search(r"-(zen|lts|hardened|rt-lts|rt)$", running)
@@ -203,23 +194,6 @@ def libraries(machine: Machine, driver: str) -> str:
 def is_image(machine: Machine) -> bool:
     """Whether the system is an image, into which no package is installed."""
     return any(name in _IMAGES for name in names(machine))
-
-
-def headers(machine: Machine) -> str:
-    """How the files are installed that modules for the running kernel are built with."""
-    if "-pve" in (machine.read("/proc/sys/kernel/osrelease") or ""):
-        return "sudo apt-get install proxmox-default-headers   # of Proxmox; pve-headers before 8"
-    running = machine.read("/proc/sys/kernel/osrelease") or ""
-    if "uek" in running:
-        return of(machine, {}, "sudo dnf install kernel-uek-devel-$(uname -r)")
-    amazons = re.match(r"6\.(1[2-9]|[2-9]\d)\.\d+-.*\.amzn2023", running)
-    if amazons:  # from 6.12 on its packages are called after the kernel
-        own = f"kernel6.{amazons.group(1)}-devel"
-        return f"sudo dnf install {own}-$(uname -r) || sudo dnf install {own}"
-    kernel = _kernel_of_arch(machine)
-    if kernel is not None:
-        return f"sudo pacman -S {kernel}-headers"
-    return of(machine, HEADERS, APT_HEADERS)
 
 
 def initramfs(machine: Machine) -> str:

@@ -151,10 +151,11 @@ CAUSES = (
     (
         (
             r"No module named 'torch\._C'|partially initialized module 'torch'"
+            r"|Failed to load PyTorch C extensions"
             r"|module 'torch' has no attribute '(?:__version__|version|backends)'"
         ),
         "a folder or a file called torch is found before the installed one",
-        "run python in another folder, or rename that one",
+        "run python in another folder, or rename that one; else install torch anew",
     ),
     (
         r"circular import|consider renaming|partially initialized module '(?!torch)",

@@ -206,6 +206,12 @@ def _without_provider(machine: Machine) -> tuple[str, str, str] | None:
 def _ignored(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     """Several machines train, and a variable has NCCL pass it over: not Amazon's, by a plugin."""
     told = nccl.told(machine, "NCCL_IB_DISABLE")
+    if nccl.told(machine, "NCCL_NET").lower() == "socket" and fleet.several(machine.environ):
+        return (
+            "; NCCL_NET=Socket",
+            "between machines NCCL goes over TCP, many times slower",
+            nccl.undo(machine, "NCCL_NET"),
+        )
     if told in ("", "0") or kind == "EFA" or not fleet.several(machine.environ):
         return None
     return (

@@ -10,7 +10,14 @@ from doctor.finding import Finding, fail, warn
 from host.machine import Machine
 from host.text import whole
 
-_PROGRAMS = ("fuse.gcsfuse", "fuse.s3fs", "fuse.goofys", "fuse.rclone", "fuse.blobfuse2")
+_PROGRAMS = (
+    "fuse.gcsfuse",
+    "fuse.s3fs",
+    "fuse.goofys",
+    "fuse.rclone",
+    "fuse.blobfuse2",
+    "fuse.drive",
+)
 
 
 def lustre_quota(machine: Machine, path: str) -> int | None:
@@ -52,7 +59,8 @@ def bucket(machine: Machine, places: list[str]) -> Finding | None:
                 f"{name} is mounted by {program[5:]}, which was ended",
                 "what reads or saves there fails: Transport endpoint is not connected",
                 f"fusermount -u {shlex.quote(_above(machine, path)[1])} (or sudo umount -f), and"
-                " mount it again; sudo dmesg | grep -i oom says whether memory ran out",
+                " mount it again (Colab: drive.mount('/content/drive', force_remount=True));"
+                " sudo dmesg | grep -i oom says whether memory ran out",
             )
     device, program = of(machine, places[0])[0], _program(machine, places[0])
     if device != "mountpoint-s3" and program not in _PROGRAMS:

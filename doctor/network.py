@@ -11,6 +11,7 @@ from host.machine import Machine
 from host.text import whole
 
 _NET = "/sys/class/net"
+_INNER = re.compile(r"lo$|docker\d|virbr\d")
 
 
 def interfaces(machine: Machine) -> Finding:
@@ -57,6 +58,14 @@ def _sent_astray(machine: Machine, names: list[str]) -> Finding | None:
                 f"{variable}={asked} {no}; there are {', '.join(names)}",
                 "the processes do not find each other",
                 f"{nccl.undo(machine, variable)}; or name one of them",
+            )
+        inner = _chosen(variable, asked, names) if asked else []
+        if inner and fleet.several(machine.environ) and all(map(_INNER.match, inner)):
+            return fail(
+                "network",
+                f"{variable}={asked}: that interface reaches this machine alone",
+                "the other machines are told its address: Connection refused, or they hang",
+                f"{nccl.undo(machine, variable)}; or name the one in the machines' network",
             )
         bare = _without_address(machine, asked, names) if asked else None
         if bare is not None:
@@ -142,7 +151,8 @@ def _of_another_network(machine: Machine) -> Finding | None:
     wanted = nccl.told(machine, "NCCL_NET")
     ports = machine.names(nccl.FABRIC)
     several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
-    if several and wanted.lower() in ("ib", "gib") and not ports:
+    named = wanted.lower() in ("ib", "gib", "aws libfabric", "ofi")
+    if several and named and not ports:
         return fail(
             "network",
             f"NCCL_NET={wanted}, and there is no such network here",

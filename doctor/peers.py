@@ -37,6 +37,10 @@ def apart(machine: Machine) -> Finding | None:
     )
 
 
+# Bridges of Docker's, Podman's and Kubernetes' containers, and of virtual machines.
+_OF_GUESTS = re.compile(r"br-[0-9a-f]{12}$|virbr\d|cni\d|podman\d|flannel")
+
+
 def _addresses(machine: Machine) -> dict[str, str]:
     """The first address (IPv4) of each interface but the loopback."""
     rows = machine.run(*ASK_ADDRESSES).out.splitlines()
@@ -131,6 +135,14 @@ def _another_interface(machine: Machine, addresses: dict[str, str]) -> Finding |
         if machine.read(f"{_NET}/{name}/operstate") != "down" and not name.startswith("docker")
     ]
     first = up[0] if up else ""
+    inner = [n for n in up if _OF_GUESTS.match(n)]
+    if first and inner and first not in inner and not machine.names(nccl.FABRIC):
+        return warn(
+            "network",
+            f"NCCL uses {', '.join(inner)} as well as {first}, which other machines do not reach",
+            "without InfiniBand it takes each that is up: Connection refused, or it hangs",
+            _CHOOSE.format(first),
+        )
     # Of this link alone, as a management controller's; or of a container's own pair.
     if not addresses.get(first, "").startswith("169.254.") and not first.startswith("veth"):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import building, distribution, log, unsigned
+from doctor import building, distribution, headers, log, unsigned
 from doctor.finding import Finding, fail
 from host import nvidia
 from host.machine import Machine
@@ -48,7 +48,7 @@ def missing(machine: Machine) -> tuple[str, str, str] | None:
         return (
             "its module was not built: this kernel's headers are not installed",
             "a new kernel came without them, and what builds modules needs them",
-            f"{distribution.headers(machine)}; then {again} && sudo modprobe nvidia",
+            f"{headers.install(machine)}; then {again} && sudo modprobe nvidia",
         )
     return (
         building.broken(machine)
@@ -146,11 +146,11 @@ def _for_another(machine: Machine) -> tuple[str, str, str] | None:
             f"sudo dkms autoinstall && sudo modprobe nvidia; else a newer driver, or boot {old}",
         )
     if old is not None:
-        headers = distribution.headers(machine)
+        files = headers.install(machine)
         return (
             f"DKMS has built its module for kernel {old}, and not for the one that runs",
             "the kernel came without its headers, or before them",
-            f"sudo dkms autoinstall && sudo modprobe nvidia; where headers lack: {headers}",
+            f"sudo dkms autoinstall && sudo modprobe nvidia; where headers lack: {files}",
         )
     other = building.elsewhere(machine)
     if other is None:
@@ -193,7 +193,7 @@ def _of_packages(machine: Machine, other: str) -> str | None:
             f" and this kernel's headers; or boot {other}"
         )
     if machine.has("akmods") or machine.exists("/usr/src/akmods"):
-        return f"{distribution.headers(machine)}; sudo akmods --force && sudo reboot"
+        return f"{headers.install(machine)}; sudo akmods --force && sudo reboot"
     branch = building.ubuntu_branch(machine, other)
     if branch is None:
         return None

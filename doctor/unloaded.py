@@ -9,6 +9,7 @@ from doctor import (
     away,
     building,
     distribution,
+    headers,
     held,
     kind,
     log,
@@ -40,9 +41,9 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     unwell = fail if machine.environ.get("GPUS") else warn
     by = {card.driver for card in cards}
     open_one = next((name for name in _OPEN if name in by), None)
-    headers = distribution.headers(machine)
+    files = headers.install(machine)
     unbuilt_yet = (
-        None if "nvidia" in by else building.by_akmods(machine, open_one is not None, headers)
+        None if "nvidia" in by else building.by_akmods(machine, open_one is not None, files)
     )
     if unbuilt_yet is not None:
         seen, why, fix = unbuilt_yet

@@ -19,6 +19,11 @@ _LEFT = (
         "1",
         "the kernels that torch brings are passed over: it does not start, or compiles for minutes",
     ),
+    (
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "1",
+        "kernels wait in one queue: FSDP does not talk while it computes (Megatron wants it so)",
+    ),
     ("NVIDIA_TF32_OVERRIDE", "0", "TF32 is off, whatever precision is asked for"),
     (
         "TORCH_DISTRIBUTED_DEBUG",
@@ -26,6 +31,7 @@ _LEFT = (
         "each collective is checked on all processes first: training takes longer",
     ),
 )
+_OF_SEVERAL = ("TORCH_DISTRIBUTED_DEBUG", "CUDA_DEVICE_MAX_CONNECTIONS")
 _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _REFUSED = re.compile(
@@ -52,7 +58,7 @@ def examine(machine: Machine) -> Finding:
         return strange
     several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
     for name, value, why in _LEFT:
-        alone = name == "TORCH_DISTRIBUTED_DEBUG" and not several
+        alone = name in _OF_SEVERAL and not several
         if machine.environ.get(name) == value and not alone:
             return warn(_NAME, f"{name}={value}", why, f"unset {name}, unless it is meant so")
     if machine.environ.get(_UNCACHED) is not None:

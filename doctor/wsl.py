@@ -107,11 +107,19 @@ def ignored(machine: Machine) -> Finding | None:
     users = [name for name in machine.names(_USERS) if not _NOBODY.fullmatch(name)]
     said = machine.read(f"{_USERS}/{users[0]}/.wslconfig") or "" if len(users) == 1 else ""
     # It may have two bytes a letter.
-    size = re.search(r"(?mi)^\s*memory\s*=\s*(\d{1,4})\s*GB", said.replace("\0", ""))
+    size = re.search(r"(?mi)^\s*memory\s*=\s*(\d{1,15})\s*(GB|MB)?", said.replace("\0", ""))
+    other = f"{_USERS}/{users[0]}/.wslconf" if len(users) == 1 else ""
+    if other and not said and machine.exists(other):
+        return warn(
+            "memory",
+            "Windows' user has a file .wslconf, which WSL does not read",
+            "what it says of memory and processors is passed over",
+            "rename it to .wslconfig, and wsl --shutdown",
+        )
     total = limits.memory_total(machine.root)
     if size is None or total is None:
         return None
-    told = int(size.group(1))
+    told = int(size.group(1)) >> {"GB": 0, "MB": 10}.get((size.group(2) or "").upper(), 30)
     if 0.85 * told <= total / 2**30 <= 1.05 * told:
         return None
     return warn(

@@ -174,6 +174,13 @@ def swapped(root: Path = ROOT) -> int:
 
 def huge_free(root: Path = ROOT) -> int:
     """Bytes that are set aside as huge pages and that nobody uses."""
+    folder, total = root / "sys/kernel/mm/hugepages", 0
+    for kilobytes in (2048, 1048576):
+        with suppress(OSError, ValueError):
+            pages = int((folder / f"hugepages-{kilobytes}kB/free_hugepages").read_text())
+            total += pages * kilobytes * 1024
+    if total:
+        return total
     size = _meminfo(root, "Hugepagesize")  # in kB, as all but the counts
     free = _meminfo(root, "HugePages_Free")
     return 0 if size is None or free is None else size * (free // 1024)
