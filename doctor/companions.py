@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+from doctor import extensions
 from host.machine import Machine
 from host.nvidia import Gpu
 
 _VISION = 15  # torchvision 0.17 belongs to torch 2.2
 _AUDIO = 8  # up to torch 2.8 torchaudio has the same number
 _NUMPY = re.compile(r"compiled using NumPy 1\.x cannot be run in|_ARRAY_API not found")
-_TRITON = range(4, 11)  # of PyTorch 2
 _SPARK = (12, 1)
 _COMPILER = "triton/backends/nvidia/bin"
 _CPU = re.compile(r"(?m)^[^#;\n]*/whl/cpu")
@@ -55,11 +55,7 @@ def wrong(
     return (
         _other_release(machine, version, beside)
         or _compiler(machine, beside, gpus)
-        or _other_compiler(machine, version, beside)
-        or _flash(machine, version, beside)
-        or _quantised(machine, cuda, beside)
-        or _attention(machine, version, beside)
-        or _locked(machine)
+        or extensions.wrong(machine, version, cuda, beside)
     )
 
 
@@ -123,111 +119,6 @@ def _hidden(machine: Machine, place: str) -> tuple[str, str, str] | None:
         "is in ~/.local, and found before the one of the active conda environment",
         "parts of both are mixed: operator torchvision::nms does not exist, undefined symbols",
         "export PYTHONNOUSERSITE=1; or, outside of the environment, pip uninstall torch",
-    )
-
-
-def _other_compiler(machine: Machine, version: str, beside: str) -> tuple[str, str, str] | None:
-    """A Triton of another release than PyTorch's wheels name: 3.4 belongs to 2.8.
-
-    https://github.com/woct0rdho/triton-windows/issues/158
-    """
-    own = re.match(r"2\.(\d{1,2})\.\d+(?:\+(?:cu\d+|cpu))?$", version)
-    text = machine.read(f"{beside}/triton/__init__.py") or ""
-    found = re.search(r"__version__ = ['\"]3\.(\d+)\.\d+['\"]", text)
-    if own is None or found is None or int(own.group(1)) not in _TRITON:
-        return None
-    if int(found.group(1)) <= int(own.group(1)) - _TRITON.start:
-        return None
-    return (
-        f"has Triton 3.{found.group(1)} beside it, which is not made for it",
-        "torch.compile fails: cannot import name 'triton_key'",
-        "pip install --force-reinstall torch, of the same version, which brings its own",
-    )
-
-
-def _flash(machine: Machine, version: str, beside: str) -> tuple[str, str, str] | None:
-    """Its flash-attn is a wheel for another PyTorch.
-
-    https://github.com/Dao-AILab/flash-attention/issues/931
-    """
-    names = [n for n in machine.names(beside) if re.match(r"flash_attn-.*\.dist-info$", n)]
-    said = machine.read(f"{beside}/{names[0]}/direct_url.json") or "" if names else ""
-    built = re.search(r"\+cu\d+torch(\d+\.\d+)", said)
-    if built is None or version.startswith(f"{built.group(1)}."):
-        return None
-    return (
-        f"has a flash-attn beside it that is built for PyTorch {built.group(1)}",
-        "what imports it ends, transformers as well: undefined symbol",
-        (
-            "pip uninstall flash-attn; then the wheel whose name has this torch and CUDA, or one"
-            " built here: MAX_JOBS=2 pip install flash-attn --no-build-isolation"
-        ),
-    )
-
-
-def _quantised(machine: Machine, cuda: str, beside: str) -> tuple[str, str, str] | None:
-    """Its bitsandbytes has no library for its CUDA.
-
-    https://github.com/bitsandbytes-foundation/bitsandbytes/issues/1848
-    """
-    own = "libbitsandbytes_cuda"
-    names = [n for n in machine.names(f"{beside}/bitsandbytes") if n.startswith(own)]
-    chosen = machine.environ.get("BNB_CUDA_VERSION", "")
-    if f"{own}{chosen}.so" in names:
-        return None
-    if not names or not cuda[:1].isdigit() or f"{own}{cuda.replace('.', '')}.so" in names:
-        return None
-    numbers = [x.group(1) for n in names if (x := re.fullmatch(rf"{own}(\d+)\.so", n))]
-    kin = [number for number in numbers if number.startswith(cuda.partition(".")[0])]
-    other = f"; or BNB_CUDA_VERSION={max(kin)}" if kin else ""
-    return (
-        f"has a bitsandbytes beside it without a library for CUDA {cuda}",
-        "optimizers of 8 bits, and layers of 4 or 8, end: Configured CUDA binary not found",
-        f"pip install --upgrade bitsandbytes{other}",
-    )
-
-
-def _attention(machine: Machine, version: str, beside: str) -> tuple[str, str, str] | None:
-    """Its xFormers is built for another PyTorch.
-
-    https://github.com/facebookresearch/xformers/issues/982
-    """
-    text = machine.read(f"{beside}/xformers/cpp_lib.json") or ""
-    built = re.search(r'"torch": *"(\d+\.\d+)\.[^"]*"', text)
-    own = re.match(r"(\d+)\.(\d+)\.", version)
-    if built is None or own is None:
-        return None
-    made = tuple(int(each) for each in built.group(1).split("."))
-    here = (int(own.group(1)), int(own.group(2)))
-    # From xFormers 0.0.34 on it is built for torch 2.10 and whatever comes later.
-    if made == here or (2, 10) <= made <= here:
-        return None
-    return (
-        f"has an xformers beside it that is built for PyTorch {built.group(1)}",
-        "its kernels do not load: xFormers can't load C++/CUDA extensions",
-        "pip install --upgrade xformers, from torch's own index; or take it out",
-    )
-
-
-def _locked(machine: Machine) -> tuple[str, str, str] | None:
-    """A build of an extension was ended, and left its lock.
-
-    https://github.com/pytorch/pytorch/issues/189245
-    """
-    folder = f"{machine.environ.get('HOME', '')}/.cache/torch_extensions"
-    places = [
-        f"{folder}/{kind}/{n}"
-        for kind in machine.names(folder)
-        for n in machine.names(f"{folder}/{kind}")
-    ]
-    left = next((place for place in places if machine.exists(f"{place}/lock")), None)
-    if left is None or machine.run("pgrep", "-x", "ninja").code == 0:
-        return None
-    name = left.rpartition("/")[2]
-    return (
-        f"builds extensions such as {name}, and a build that was ended has left its lock",
-        "whoever loads that one (DeepSpeed's cpu_adam) waits for ever, without a word",
-        f"rm ~{left[len(machine.environ.get('HOME', '')) :]}/lock, with no build running",
     )
 
 

@@ -26,6 +26,14 @@ UNSEEN = (
         "update Docker Engine; or ENGINE=local",
     ),
     (
+        r"invalid config value|ldconfig.*must be host-relative",
+        "the toolkit does not take a value of its configuration: an ldconfig without an @",
+        (
+            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig"
+            " (in /etc/nvidia-container-runtime/config.toml), and sudo systemctl restart docker"
+        ),
+    ),
+    (
         "no space left on device",
         "the engine's disk is full",
         LARGER_DISK,

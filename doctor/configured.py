@@ -10,6 +10,7 @@ from doctor.finding import Finding, fail
 from host import docker
 from host.machine import Machine
 
+_HOSTS_ALONE = (1, 17, 3)  # the first release
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 # From this one on, runc is told of the devices, and no-cgroups is asked no more.
 _BY_RUNC = (1, 18, 0)
@@ -58,6 +59,23 @@ def wrong(machine: Machine, way: str) -> Finding | None:
     return _elsewhere(machine, config) or _cgroups(machine)
 
 
+def without_at(machine: Machine) -> tuple[str, str] | None:
+    """It names an ldconfig that is not marked as the host's: what is seen, what helps.
+
+    https://github.com/NVIDIA/nvidia-container-toolkit/releases/tag/v1.17.3
+    """
+    bare = re.search(r'(?m)^\s*ldconfig\s*=\s*"(/\S+)"', text(machine))
+    if bare is None or version(machine) < _HOSTS_ALONE:
+        return None
+    return (
+        f'ldconfig = "{bare.group(1)}" in {CONFIG}, without an @ before it',
+        (
+            "sudo nvidia-ctk config --in-place --set"
+            f" nvidia-container-cli.ldconfig=@{bare.group(1)} && sudo systemctl restart docker"
+        ),
+    )
+
+
 def _cgroups(machine: Machine) -> Finding | None:
     """It is told to open the GPUs to nobody, where that is wanted; or not, where it must be."""
     if "rootless" in told(machine, "SecurityOptions") or _by_runc(machine):
@@ -85,6 +103,11 @@ def _elsewhere(machine: Machine, config: str) -> Finding | None:
             f'root = "{place}" in {CONFIG}, which is not there',
             "a GPU operator's driver was there: containers with GPUs do not start without it",
             "sudo nvidia-ctk config --in-place --set nvidia-container-cli.root=/",
+        )
+    bare = without_at(machine)
+    if bare is not None:
+        return fail(
+            "toolkit", bare[0], "no container with GPUs starts: invalid config value", bare[1]
         )
     file = re.search(r'(?m)^\s*ldconfig\s*=\s*"@(/\S+)"', config)
     folder, _, name = (file.group(1) if file else "").rpartition("/")

@@ -39,14 +39,16 @@ def disk(machine: Machine) -> Finding:
     short = short or _of_windows(machine, seen)
     if short is not None:
         return short
-    # Docker mounts its own so: whoever wants to compile there adds :exec.
-    inside = limits.in_container(machine.root)
+    # Ours is mounted so: whoever wants to compile there adds :exec.
+    inside = machine.exists(str(INSIDE))
     if not inside and "noexec" in mounts.options(machine, place):
         return warn(
             "disk",
             f"{seen}; {place} is mounted noexec",
             "what --model.compile true builds there cannot be loaded (failed to map segment)",
-            f"sudo mount -o remount,exec {place}; or TMPDIR= a folder on another file system",
+            f"docker run --tmpfs {place}:exec; or TMPDIR= a folder on another file system"
+            if limits.in_container(machine.root)
+            else f"sudo mount -o remount,exec {place}; or TMPDIR= a folder on another file system",
         )
     home = machine.environ.get("HOME", "")
     cache = machine.environ.get("TRITON_CACHE_DIR") or home

@@ -155,6 +155,9 @@ def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:
         )
     if "insufficient permissions" in said.lower():
         return selinux.denied(machine) or _for_a_group(machine) or _refused(machine)
+    bare = configured.without_at(machine)
+    if bare is not None and "did not terminate successfully" in said:
+        return bare
     by_hook = "invoking the NVIDIA Container Runtime Hook directly" in said
     if by_hook and not kind.is_jetson(machine):
         return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import nccl, peers, walls
+from doctor import kind, nccl, peers, walls
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import fleet, nvidia, visible
 from host.machine import Machine
@@ -124,7 +124,9 @@ def _of_another_machine(machine: Machine) -> Finding | None:
     _, gpus = nvidia.ask(machine)
     for variable in ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE"):
         file = nccl.told(machine, variable)
-        if gpus and file and not machine.exists(file):
+        # Of Azure's own images, whose guests are Hyper-V's.
+        own = file.startswith("/opt/microsoft/") and kind.is_guest(machine)
+        if gpus and file and not own and not machine.exists(file):
             return warn(
                 "network",
                 f"{variable} names {file}, which is not there",

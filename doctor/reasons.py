@@ -84,7 +84,8 @@ _LOG = (
         "driver and firmware come in two packages, and one is missing, or of another version",
         (
             "install the firmware of the driver's own version (Ubuntu: nvidia-firmware-…, Debian:"
-            " firmware-nvidia-gsp, Fedora: the driver's packages again), then build the initramfs"
+            " firmware-nvidia-gsp, Fedora: the driver's packages again; NixOS: hardware.firmware ="
+            " [ config.hardware.nvidia.package.firmware ];), then build the initramfs"
             " anew (sudo update-initramfs -u, or dracut --force), and reboot"
         ),
     ),

@@ -52,8 +52,8 @@ def _running(machine: Machine) -> str | None:
     """The firewall whose service runs here."""
     if limits.in_container(machine.root):
         return None
-    said = machine.run("systemctl", "is-active", *_OWN).out.split()
-    own = next((name for name, state in zip(_OWN, said) if state == "active"), None)
+    states = {name: machine.run("systemctl", "is-active", name).out.strip() for name in _OWN}
+    own = next((name for name, state in states.items() if state == "active"), None)
     if own is not None and (own != "ufw" or _lets_in(machine, own) is not True):
         return own  # ufw's service runs all the same where it is off
     for name, files in _OF_FILES.items():
@@ -68,12 +68,7 @@ def _lets_in(machine: Machine, firewall: str) -> bool | None:
     root may read that.
     """
     if firewall == "ufw":
-        off = "ENABLED=yes" not in (machine.read("/etc/ufw/ufw.conf") or "")
-        usual = machine.read("/etc/default/ufw") or ""
-        if off or 'DEFAULT_INPUT_POLICY="ACCEPT"' in usual:
-            return True
-        rules = machine.read("/etc/ufw/user.rules")
-        return None if rules is None else _admits(rules, "ufw-user-input")
+        return _by_ufw(machine)
     if firewall == "firewalld":
         return _by_zones(machine)
     rules = next((text for text in map(machine.read, _OF_FILES[firewall]) if text), None)
@@ -83,6 +78,19 @@ def _lets_in(machine: Machine, firewall: str) -> bool | None:
         return _by_chains(rules)
     closed = re.search(r"(?m)^:INPUT DROP|^-A INPUT -j (?:REJECT|DROP)", rules)
     return closed is None or _admits(rules, "INPUT")
+
+
+def _by_ufw(machine: Machine) -> bool | None:
+    """What ufw lets in."""
+    off = "ENABLED=yes" not in (machine.read("/etc/ufw/ufw.conf") or "")
+    usual = machine.read("/etc/default/ufw") or ""
+    if off or 'DEFAULT_INPUT_POLICY="ACCEPT"' in usual:
+        return True
+    rules = machine.read("/etc/ufw/user.rules")
+    status = machine.run("ufw", "status").out if rules is None else ""  # root's to ask
+    if "Status: active" in status:
+        return re.search(r"(?m)^Anywhere(?: on \S+)? +ALLOW +\S", status) is not None
+    return None if rules is None else _admits(rules, "ufw-user-input")
 
 
 def _admits(rules: str, chain: str) -> bool:
