@@ -35,13 +35,9 @@ def join(machine: Machine) -> str:
 
 def misled(machine: Machine, seen: str) -> Finding:
     """The driver answers, and what programs load and turn to is its own."""
-    if _without_cuda(machine):
-        return fail(
-            "driver",
-            f"{seen}; its libcuda.so.1 is not here, only what nvidia-smi needs",
-            "torch finds no driver",
-            _whole(machine),
-        )
+    narrow = narrowed(machine, seen)
+    if narrow is not None:
+        return narrow
     misfit = _misfit(machine)
     if misfit is not None:
         folder, version = misfit
@@ -78,6 +74,20 @@ def misled(machine: Machine, seen: str) -> Finding:
             f"take {toolkit} out of LD_LIBRARY_PATH",
         )
     return ok("driver", seen)
+
+
+def narrowed(machine: Machine, seen: str) -> Finding | None:
+    """This container was given what nvidia-smi needs, and nothing to compute with."""
+    told = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES", "compute")
+    narrow = told != "" and not {"compute", "all"} & {*told.split(",")}
+    if not _without_cuda(machine) and not (narrow and limits.in_container(machine.root)):
+        return None
+    return fail(
+        "driver",
+        f"{seen}; its libcuda.so.1 is not here, only what nvidia-smi needs",
+        "torch finds no driver",
+        _whole(machine),
+    )
 
 
 def _without_cuda(machine: Machine) -> bool:

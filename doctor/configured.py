@@ -10,6 +10,7 @@ from doctor.finding import Finding, fail
 from host import docker
 from host.machine import Machine
 
+_OPERATOR = "/usr/local/nvidia/toolkit"
 _HOSTS_ALONE = (1, 17, 3)  # the first release
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 # From this one on, runc is told of the devices, and no-cgroups is asked no more.
@@ -36,9 +37,15 @@ _SETTINGS = (
 )
 
 
+def file(machine: Machine) -> str:
+    """Where it is: a GPU operator's toolkit, where Docker is told of that, has one of its own."""
+    own = _OPERATOR in (machine.read("/etc/docker/daemon.json") or "")
+    return f"{_OPERATOR}/.config/nvidia-container-runtime/config.toml" if own else CONFIG
+
+
 def text(machine: Machine) -> str:
     """Its configuration; empty where there is none."""
-    return machine.read(CONFIG) or ""
+    return machine.read(file(machine)) or ""
 
 
 def wrong(machine: Machine, way: str) -> Finding | None:

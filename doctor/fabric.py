@@ -78,6 +78,12 @@ def cause(machine: Machine) -> tuple[str, str] | None:
     """Why it does not start, as it says itself, and what helps."""
     said = "".join(machine.read(file) or "" for file in (_LOG, _TALOS))
     said += machine.run("journalctl", "-u", "nvidia-fabricmanager", "-b").out[-20000:]
+    modules = machine.read("/proc/modules") or ""
+    new = any(re.search(r"\bB[23]00\b", gpu.name) for gpu in nvidia.ask(machine)[1])
+    if new and modules and "ib_umad " not in modules and not kind.is_guest(machine):
+        if "mlx5_ib " not in modules:
+            return _WITHOUT_IB
+        said += '"ib_umad" has not been loaded'
     for sign, why, fix in _CAUSES:
         if sign not in said:
             continue

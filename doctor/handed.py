@@ -216,8 +216,13 @@ def _without_library(machine: Machine) -> tuple[str, str]:
     root = re.search(r'^\s*root\s*=\s*"(/[^"]+)"', configured.text(machine), re.MULTILINE)
     if root is not None and not machine.names(root.group(1)):
         return (
-            f"the toolkit looks for the driver in {root.group(1)} ({CONFIG}), and it is not there",
-            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.root=/",
+            (
+                f"the toolkit looks for the driver in {root.group(1)}"
+                f" ({configured.file(machine)}), and it is not there"
+            ),
+            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.root=/"
+            if configured.file(machine) == CONFIG
+            else f'in {configured.file(machine)} root = "/" and ldconfig = "@/sbin/ldconfig"',
         )
     if toolkit.is_snap(machine):
         return "Docker is a snap here, which does not see the driver's libraries", toolkit.NO_SNAP

@@ -8,7 +8,7 @@ import re
 
 from doctor import faults, kind, stores
 from doctor.finding import Finding, warn
-from host import limits
+from host import limits, nvidia
 from host.machine import Machine
 
 _NO_SLEEP = re.compile(
@@ -18,6 +18,28 @@ _NO_SLEEP = re.compile(
 _STUCK = re.compile(r"INFO: task (\S[^:]*(?::[^:]*)?):\d+ blocked for more than (\d+) s")
 _TRAINER = re.compile(r"python|pt_|torchrun")
 _AGAIN = re.compile(r"nfs: server \S+ OK|Connection restored to")
+_ENCRYPTED = re.compile(
+    r"AMD Memory Encryption Features active:.*\bSME\b|AMD Secure Memory Encryption \(SME\) active"
+)
+_CRASHED = re.compile(
+    r"(?:traps: )?\b(python|cc1|cc1plus|rustc|gcc|ld|as|bash|git|tar|dpkg|apt|make)[\d.]*"
+    r"\[\d+\]:? (?:segfault at|general protection|trap invalid opcode)"
+)
+_STEADY = {
+    "cc1",
+    "cc1plus",
+    "rustc",
+    "gcc",
+    "ld",
+    "as",
+    "bash",
+    "git",
+    "tar",
+    "dpkg",
+    "apt",
+    "make",
+}
+_CRASHES = 4
 _SLEEP, _OFTEN = "PM: suspend entry", 2
 _DESKTOP = "org.gnome.settings-daemon.plugins.power"
 # Sign; what is seen, with its groups; why; what helps.
@@ -92,9 +114,42 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     return (
         faults.matching(said, _AROUND)
         or _unslept(machine, said)
+        or _encrypted(machine, said)
         or stores.found(machine, said)
         or _stuck(said)
+        or _crashing(said)
         or _sleeps(machine, said)
+    )
+
+
+def _encrypted(machine: Machine, said: list[str]) -> Finding | None:
+    """AMD's processors encrypt the memory, and a consumer's card cannot do with that.
+
+    https://github.com/NVIDIA/open-gpu-kernel-modules/issues/340
+    """
+    active = any(_ENCRYPTED.search(row) for row in said)
+    cards = [gpu for gpu in nvidia.ask(machine)[1] if nvidia.CONSUMER.search(gpu.name)]
+    if not active or not cards or kind.is_guest(machine):
+        return None
+    return warn(
+        "kernel log",
+        "the memory is encrypted by the processor (SME, mem_encrypt=on)",
+        "the driver's DMA does not work with that: Failed to initialize DMA, CUDA does not start",
+        "mem_encrypt=off on the kernel's command line in its place, and reboot",
+    )
+
+
+def _crashing(said: list[str]) -> Finding | None:
+    """Programs that have nothing to do with each other crash: memory or processor err."""
+    crashed = [told.group(1) for told in map(_CRASHED.search, said) if told]
+    if len(crashed) < _CRASHES or len({*crashed}) < 2 or not {*crashed} & _STEADY:
+        return None
+    return warn(
+        "kernel log",
+        f"{len(crashed)} crashes, of {', '.join(sorted({*crashed}))}",
+        "programs that are sound crash at places of no sense where memory or processor err",
+        "memory at its rated speed (XMP, EXPO off in the BIOS), memtest86+ for a night, the newest"
+        " BIOS; an overclocked processor as well",
     )
 
 

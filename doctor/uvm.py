@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution, kind, log, refused, uvm_number
+from doctor import access, distribution, kind, log, refused, uvm_number
 from doctor.finding import Finding, fail, warn
 from host import limits, nvidia
 from host.machine import Machine
@@ -16,7 +16,11 @@ _LOADS_NOTHING = ("/etc/enroot/enroot.conf", "/etc/apptainer", "/etc/singularity
 def missing(machine: Machine, version: str) -> Finding | None:
     """It is not there, and no program will bring it."""
     if limits.in_container(machine.root) or kind.is_lxc(machine) or kind.is_apptainer(machine):
-        return uvm_number.changed(machine, version) or _not_handed_over(machine, version)
+        return (
+            access.narrowed(machine, version)
+            or uvm_number.changed(machine, version)
+            or _not_handed_over(machine, version)
+        )
     unloaded = _manager(machine, version)
     if unloaded is None and _not_loaded(machine):
         unloaded = _unloaded(machine, version)

@@ -135,7 +135,10 @@ def in_container(root: Path = ROOT) -> bool:
         if "kubepods" in groups:
             return True
         # A host's programs are in groups of their own, also where its root is an overlay.
-        return groups == "0::/\n" and (root / "proc/mounts").read_text().startswith("overlay / ")
+        first = (root / "proc/mounts").read_text().split("\n", maxsplit=1)[0]
+        # containerd keeps its layers apart from a system's own.
+        layered = first.startswith("overlay / ") and "/io.containerd.snapshotter" in first
+        return layered or (groups == "0::/\n" and first.startswith("overlay / "))
     return False
 
 
