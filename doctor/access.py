@@ -79,7 +79,7 @@ def misled(machine: Machine, seen: str) -> Finding:
 def narrowed(machine: Machine, seen: str) -> Finding | None:
     """This container was given what nvidia-smi needs, and nothing to compute with."""
     told = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES", "compute")
-    narrow = told != "" and not {"compute", "all"} & {*told.split(",")}
+    narrow = told != "" and not {"compute", "all"} & {*told.replace(" ", "").split(",")}
     if not _without_cuda(machine) and not (narrow and limits.in_container(machine.root)):
         return None
     return fail(

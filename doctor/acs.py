@@ -23,7 +23,9 @@ def redirected(machine: Machine) -> Finding:
         return forced
     guest = kind.is_guest(machine)
     if len(cards) > 1 and limits.in_container(machine.root) and not guest:
-        return _translated(machine, cards) or skip(_NAME, "the host's to say")
+        several = len(nvidia.ask(machine)[1]) > 1  # that it was given
+        found = _translated(machine, cards) if several else None
+        return found or skip(_NAME, "the host's to say")
     if len(cards) < 2 or guest:
         return skip(_NAME, "fewer than two GPUs" if len(cards) < 2 else "the host's to say")
     said = machine.run("lspci", "-vvv").out
@@ -31,20 +33,20 @@ def redirected(machine: Machine) -> Finding:
     if "ACSCtl" not in said:
         return translated or skip(_NAME, "not known: this user may not read it (sudo lspci -vvv)")
     above = {_short(part) for card in cards for part in card.path.split("/")[:-1] if ":" in part}
-    found = []
+    places = []
     for block in re.split(r"\n(?=\S)", said):
         place = _short(block.split(" ", 1)[0])
         control = re.search(r"ACSCtl:.*\bReqRedir\+", block)
         if control and place in above:
-            found.append(place)
-    if not found or _apart(machine):
+            places.append(place)
+    if not places or _apart(machine):
         return translated or ok(_NAME, "no bridge above them redirects")
     return warn(
         _NAME,
-        f"access control (ACS) is on at {', '.join(found)}, above the GPUs",
+        f"access control (ACS) is on at {', '.join(places)}, above the GPUs",
         "NCCL hangs, or goes the long way: what GPUs read of each other goes by the processor",
         "BIOS: ACS off (and IOMMU off, or iommu=pt); or, after each boot, for each of them:"
-        f" sudo setpci -s {found[0]} ECAP_ACS+6.w=0000; until then NCCL_P2P_DISABLE=1",
+        f" sudo setpci -s {places[0]} ECAP_ACS+6.w=0000; until then NCCL_P2P_DISABLE=1",
     )
 
 

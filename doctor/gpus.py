@@ -87,7 +87,8 @@ def counted(machine: Machine) -> Finding:
     cause = None if shut else reasons.logged(machine, lost)
     if not (shut or cause or drained) and limits.in_container(machine.root):
         return ok("all GPUs", f"{len(gpus)} listed; the files of {files} are here")
-    if shut or (_has_legacy(machine) and not machine.environ.get("GPUS")):
+    old = len(lost) == 1 and not machine.environ.get("GPUS") and _has_legacy(machine)
+    if shut or old:
         return _passed_over(seen) if shut else ok("all GPUs", f"{seen}: too old for this driver")
     if cause is not None:
         seen, why, fix = f"{seen}; {cause[0]}", cause[1], cause[2]

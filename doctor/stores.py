@@ -86,10 +86,22 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     Args:
         said: the lines of the log, in order.
     """
-    text = "\n".join(said)
-    meant = re.findall(r"XFS \(([\w-]+)\): (?:User initiated shutdown|Ending clean mount)", text)
-    rows = [row for row in said if not any(f"XFS ({disk})" in row for disk in meant)]
+    rows = _since_mended(said)
     return _server(machine, said) or _disk(machine, said) or faults.matching(rows, _SYSTEMS)
+
+
+def _since_mended(said: list[str]) -> list[str]:
+    """The lines without those of an XFS that was mounted anew since, or shut down by its user."""
+    rows: list[str] = []
+    for row in said:
+        told = re.search(r"(XFS \([\w-]+\)): (User initiated shutdown|Ending clean mount)", row)
+        if told:
+            rows = [each for each in rows if told.group(1) not in each]
+        meant = rows and re.search(r"XFS \(([\w-]+)\): ", row)
+        shut = meant and any(f"({meant.group(1)}): User initiated" in each for each in rows)
+        if not shut:
+            rows.append(row)
+    return rows
 
 
 def _server(machine: Machine, said: list[str]) -> Finding | None:

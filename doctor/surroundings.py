@@ -15,7 +15,7 @@ _NO_SLEEP = re.compile(
     r"PreserveVideoMemoryAllocations module parameter is set\. System Power Management attempted"
     r" without"
 )
-_STUCK = re.compile(r"INFO: task (\S[^:]*(?::[^:]*)?):\d+ blocked for more than (\d+) s")
+_STUCK = re.compile(r"INFO: task (\S[^:]*(?::[^:]*)?):(\d+) blocked for more than (\d+) s")
 _TRAINER = re.compile(r"python|pt_|torchrun")
 _AGAIN = re.compile(r"nfs: server \S+ OK|Connection restored to")
 _ENCRYPTED = re.compile(
@@ -116,7 +116,7 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
         or _unslept(machine, said)
         or _encrypted(machine, said)
         or stores.found(machine, said)
-        or _stuck(said)
+        or _stuck(machine, said)
         or _crashing(said)
         or _sleeps(machine, said)
     )
@@ -153,7 +153,7 @@ def _crashing(said: list[str]) -> Finding | None:
     )
 
 
-def _stuck(said: list[str]) -> Finding | None:
+def _stuck(machine: Machine, said: list[str]) -> Finding | None:
     """A trainer that waits within the kernel, and for what, by the calls below its line."""
     places = [
         (n, told, re.findall(r"\+0x\w+/0x\w+ \[(\w+)\]", "\n".join(said[n + 1 : n + 30])))
@@ -165,15 +165,17 @@ def _stuck(said: list[str]) -> Finding | None:
         for each in places
         if _TRAINER.match(each[1].group(1)) or any(m.startswith("nvidia") for m in each[2][:8])
     ]
-    if not ours or not stores.is_late(said[ours[-1][0]], said):
+    if not ours:
         return None
     place, told, modules = ours[-1]
+    if not stores.is_late(said[place], said) and not machine.exists(f"/proc/{told.group(2)}"):
+        return None  # it went on, or was ended
     if any(map(_AGAIN.search, said[place:])):
         return None  # it waited, and went on
     within = f", in {modules[0]}" if modules else ""
     return warn(
         "kernel log",
-        f"{told.group(1)} waited in the kernel for {told.group(2)} s{within}",
+        f"{told.group(1)} waited in the kernel for {told.group(3)} s{within}",
         "a disk, a file server or a driver did not answer: it hangs, and cannot be ended",
         "the lines below it in sudo dmesg say for what: nfs, lustre, fuse and ext4 wait for where"
         " data or runs/ are; nvidia for the GPU: reboot",

@@ -15,7 +15,9 @@ _OF_FILES = {
     "iptables": ("/etc/sysconfig/iptables", "/etc/iptables/iptables.rules"),
     "nftables": ("/etc/nftables.conf", "/etc/sysconfig/nftables.conf"),
 }
-_ONE_PORT = re.compile(r"\bdports? (?!\d+[:-]\d)|icmp|state |(?<!\S)-p (?:udp|esp|ah|igmp|vrrp)\b")
+_ONE_PORT = re.compile(
+    r"\bdports? (?!\d+[:-]\d)|icmp|--(?:ct)?state (?!\S*NEW)|(?<!\S)-p (?:udp|esp|ah|igmp|vrrp)\b"
+)
 _MOST = 20_000  # ports
 _OPEN_UP = {
     "ufw": "sudo ufw allow from NETWORK/24",
