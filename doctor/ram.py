@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from doctor import kind, log, nccl
 from doctor.finding import Finding, fail, warn
@@ -120,7 +121,7 @@ def bare(machine: Machine, seen: str) -> Finding | None:
     """
     if nccl.told(machine, "NCCL_CUMEM_HOST_ENABLE") == "0":
         return None
-    cpus, memory = limits.numa(machine.root) or (set(), set())
+    cpus, memory = (_nodes(machine, name) for name in ("has_cpu", "has_memory"))
     if cpus <= memory or not memory or len(visible.seen(machine)) < 2:
         return None
     return warn(
@@ -130,6 +131,13 @@ def bare(machine: Machine, seen: str) -> Finding | None:
         " Error while attaching to shared memory segment",
         "export NCCL_CUMEM_HOST_ENABLE=0; for good a module in each channel, or NPS1 in the BIOS",
     )
+
+
+def _nodes(machine: Machine, name: str) -> set[int]:
+    """Numbers of the NUMA nodes that have something; none where the system does not say."""
+    with suppress(ValueError):
+        return limits.listed(machine.read(f"/sys/devices/system/node/{name}") or "")
+    return set()
 
 
 def strict(machine: Machine, seen: str) -> Finding | None:

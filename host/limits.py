@@ -48,8 +48,8 @@ def affinity(root: Path = ROOT) -> int:
     """CPUs that this process may be scheduled on."""
     with suppress(OSError, StopIteration, ValueError, IndexError):
         rows = (root / "proc/self/status").read_text().splitlines()
-        listed = next(row for row in rows if row.startswith("Cpus_allowed_list:"))
-        count = len(_listed(listed.split(":")[1]))
+        allowed = next(row for row in rows if row.startswith("Cpus_allowed_list:"))
+        count = len(listed(allowed.split(":")[1]))
         if count > 0:
             return count
     return os.cpu_count() or 1  # macOS has no affinity
@@ -58,27 +58,18 @@ def affinity(root: Path = ROOT) -> int:
 def online(root: Path = ROOT) -> int | None:
     """CPUs that the machine runs on, whoever may use them; None where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
-        return len(_listed((root / _ONLINE).read_text())) or None
+        return len(listed((root / _ONLINE).read_text())) or None
     return None
 
 
 def present(root: Path = ROOT) -> int | None:
     """CPUs that the machine has, switched off ones too; None where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
-        return len(_listed((root / _PRESENT).read_text())) or None
+        return len(listed((root / _PRESENT).read_text())) or None
     return None
 
 
-def numa(root: Path = ROOT) -> tuple[set[int], set[int]] | None:
-    """NUMA nodes with processors, and those with memory; None where the system does not say."""
-    with suppress(OSError, ValueError, IndexError):
-        folder = root / "sys/devices/system/node"
-        cpus, memory = ((folder / name).read_text() for name in ("has_cpu", "has_memory"))
-        return _listed(cpus), _listed(memory)
-    return None
-
-
-def _listed(text: str) -> set[int]:
+def listed(text: str) -> set[int]:
     """The numbers that a list has, as in 0-3,8."""
     spans = [span.split("-") for span in text.strip().split(",")]
     return {n for span in spans for n in range(int(span[0]), min(int(span[-1]), 4095) + 1)}
