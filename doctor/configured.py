@@ -75,7 +75,7 @@ def without_at(machine: Machine) -> tuple[str, str] | None:
     if bare is None or version(machine) < _HOSTS_ALONE:
         return None
     return (
-        f'ldconfig = "{bare.group(1)}" in {CONFIG}, without an @ before it',
+        f'ldconfig = "{bare.group(1)}" in {file(machine)}, without an @ before it',
         (
             "sudo nvidia-ctk config --in-place --set"
             f" nvidia-container-cli.ldconfig=@{bare.group(1)} && sudo systemctl restart docker"

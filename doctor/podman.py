@@ -8,7 +8,7 @@ from doctor import cdi
 from doctor.finding import Finding, fail, warn
 from host.machine import Machine
 
-_PODMAN = 5
+_READS_SEVEN = 5
 _KNOWS_CDI = (4, 1)
 _HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 
@@ -20,20 +20,23 @@ def unread(machine: Machine) -> Finding | None:
     """
     ours = ((file, text) for file, text in cdi.in_force(machine) if cdi.KIND.search(text))
     found = next((file for file, text in ours if cdi.SEVEN.search(text)), None)
-    hooked = any("nvidia" in name for folder in _HOOKS for name in machine.names(folder))
     told = re.search(r"version (\d{1,4})\.(\d{1,4})", machine.run("podman", "--version").out)
-    if told is not None and not hooked and (int(told.group(1)), int(told.group(2))) < _KNOWS_CDI:
+    if (
+        told is not None
+        and not _is_hooked(machine)
+        and (int(told.group(1)), int(told.group(2))) < _KNOWS_CDI
+    ):
         return warn(
             "toolkit",
             f"Podman {told.group(1)}.{told.group(2)} does not know descriptions of GPUs (CDI)",
             "--device nvidia.com/gpu=all ends: no such file or directory",
             "a Podman of 4.1 or newer, better 5; or --hooks-dir with an older toolkit's hook",
         )
-    if found is None or told is None or int(told.group(1)) >= _PODMAN:
+    if found is None or told is None or int(told.group(1)) >= _READS_SEVEN:
         return None
     return fail(
         "toolkit",
-        f"{found} is of version 0.7.0, which Podman reads from {_PODMAN} on: this is"
+        f"{found} is of version 0.7.0, which Podman reads from {_READS_SEVEN} on: this is"
         f" {told.group(1)}",
         "no container with GPUs starts: unresolvable CDI devices",
         "update Podman; or sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
@@ -43,8 +46,7 @@ def unread(machine: Machine) -> Finding | None:
 
 def undescribed(machine: Machine) -> Finding | None:
     """The toolkit is here, and nobody has had it describe the GPUs."""
-    hooked = any("nvidia" in name for folder in _HOOKS for name in machine.names(folder))
-    if cdi.of_gpus(machine) is not None or not machine.has("nvidia-ctk") or hooked:
+    if cdi.of_gpus(machine) is not None or not machine.has("nvidia-ctk") or _is_hooked(machine):
         return None
     return warn(
         "toolkit",
@@ -53,3 +55,8 @@ def undescribed(machine: Machine) -> Finding | None:
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml, again after each upgrade of"
         " the driver",
     )
+
+
+def _is_hooked(machine: Machine) -> bool:
+    """Whether it gets GPUs by the toolkit's hook, as before there were descriptions."""
+    return any("nvidia" in name for folder in _HOOKS for name in machine.names(folder))

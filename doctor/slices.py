@@ -43,10 +43,10 @@ def _by_policy(machine: Machine) -> str | None:
             for name in names
         )
         given = policy.strip().partition("=")[2]
-        shut = given in ("closed", "strict") or (
+        few = given in ("closed", "strict") or (
             given == "auto" and re.search("/dev/|char-", allowed)
         )
-        if shut and not cards:
+        if few and not cards:
             return str(unit)
     return None
 
