@@ -80,7 +80,10 @@ def narrowed(machine: Machine, seen: str) -> Finding | None:
     """This container was given what nvidia-smi needs, and nothing to compute with."""
     told = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES", "compute")
     narrow = told != "" and not {"compute", "all"} & {*told.replace(" ", "").split(",")}
-    if not _without_cuda(machine) and not (narrow and limits.in_container(machine.root)):
+    narrow = narrow and limits.in_container(machine.root)
+    cuda = _has_cuda(machine)
+    # What is described by CDI comes whole, whatever that variable says.
+    if cuda or (cuda is None and not narrow):
         return None
     return fail(
         "driver",
@@ -90,8 +93,8 @@ def narrowed(machine: Machine, seen: str) -> Finding | None:
     )
 
 
-def _without_cuda(machine: Machine) -> bool:
-    """Of the driver's libraries there is the one that nvidia-smi asks, and not CUDA's."""
+def _has_cuda(machine: Machine) -> bool | None:
+    """Whether CUDA's library is here; None where not even nvidia-smi's is seen."""
     paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
     names = [name for folder in (*_LIBRARIES, *paths) if folder for name in machine.names(folder)]
     kept = machine.run("ldconfig", "-p").out
@@ -99,7 +102,7 @@ def _without_cuda(machine: Machine) -> bool:
         f"{library}.so.1" in names or f"{library}.so.1 " in kept
         for library in ("libnvidia-ml", "libcuda")
     )
-    return smi and not cuda
+    return True if cuda else (False if smi else None)
 
 
 def _whole(machine: Machine) -> str:

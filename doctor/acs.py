@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import away, kind, log
+from doctor import away, kind, log, topology
 from doctor.finding import Finding, ok, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -126,13 +126,14 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
     if {"iommu=pt", "iommu.passthrough=1"} & {*line} or (kinds and not through):
         return None
     aside = sum(card.driver in away.ASIDE for card in cards)
+    where = "on the host: " * limits.in_container(machine.root)
     if "intel_iommu=on" in line and len(cards) - aside > 1 and not _apart(machine):
         return warn(
             _NAME,
             "the IOMMU translates what they read of each other (intel_iommu=on)",
             "copies from GPU to GPU may hang, or give zeros",
-            "take intel_iommu=on off the kernel's command line, or add iommu=pt, and reboot; until"
-            " then NCCL_P2P_DISABLE=1",
+            f"{where}take intel_iommu=on off the kernel's command line, or add iommu=pt; reboot;"
+            " until then NCCL_P2P_DISABLE=1",
         )
     arm = "CPU implementer" in (machine.read("/proc/cpuinfo") or "")  # whose IOMMU is made for it
     if "intel_iommu=on" in line or not through or arm or not _straight(machine):
@@ -142,14 +143,14 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
         "they reach each other over PCIe, and the IOMMU translates that",
         "CUDA does not support it: copies from GPU to GPU may hang, or give other numbers; peer"
         " access, below, compares them",
-        "boot with iommu=pt, or BIOS: IOMMU off (AMD: Advanced, AMD CBS, NBIO); until then"
+        f"{where}boot with iommu=pt, or BIOS: IOMMU off (AMD: Advanced, AMD CBS, NBIO); until then"
         " NCCL_P2P_DISABLE=1",
     )
 
 
 def _straight(machine: Machine) -> bool:
     """Whether there are two GPUs that the driver lets read each other, and no NVLink joins them."""
-    linked, allowed = (_matrix(machine, *words) for words in (("-m",), ("-p2p", "r")))
+    linked, allowed = (topology.matrix(machine, *words) for words in (("-m",), ("-p2p", "r")))
     return any(
         word == "OK" and not re.match("NV|X", linked.get(pair, "X"))
         for pair, word in allowed.items()
@@ -157,18 +158,8 @@ def _straight(machine: Machine) -> bool:
 
 
 def _apart(machine: Machine) -> bool:
-    """Whether the driver is known to let no GPU read another one."""
-    return bool(_matrix(machine, "-p2p", "r")) and not _straight(machine)
-
-
-def _matrix(machine: Machine, *words: str) -> dict[tuple[int, int], str]:
-    """What `nvidia-smi topo` has in the cells of its GPUs' rows and columns."""
-    said = machine.run("nvidia-smi", "topo", *words).out
-    rows = [row.split() for row in said.splitlines() if re.match(r"\s*GPU\d+\s+\S", row)]
-    rows = [row for row in rows if not row[1].startswith("GPU")]  # the head
-    return {
-        (a, b): word for a, row in enumerate(rows) for b, word in enumerate(row[1 : len(rows) + 1])
-    }
+    """Whether the driver is known to let no GPU read another one over PCIe."""
+    return bool(topology.matrix(machine, "-p2p", "r")) and not _straight(machine)
 
 
 def _short(place: str) -> str:

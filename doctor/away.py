@@ -63,7 +63,7 @@ def given_back(machine: Machine, address: str) -> str:
     )
     if given:
         return f"take {given.group()} off the kernel's command line (boot entry), and reboot"
-    named = _by_file(machine, first) or _by_guest(machine)
+    named = _by_file(machine, first) or _by_guest(machine, address)
     if named is not None:
         return named
     fix = f"sudo driverctl unset-override {address}"
@@ -89,11 +89,17 @@ def _by_file(machine: Machine, initramfs: str) -> str | None:
     return None
 
 
-def _by_guest(machine: Machine) -> str | None:
+def _by_guest(machine: Machine, address: str) -> str | None:
     """How it is taken back from a guest of Proxmox."""
-    folder = "/etc/pve/qemu-server"
+    folder, slot = "/etc/pve/qemu-server", address.rpartition(".")[0]
+    # Without its domain and its function it is the same card; a mapping has names of its own.
+    card = rf"(?:{re.escape(slot)}|{re.escape(slot.partition(':')[2])})\b"
+    mapping = machine.read("/etc/pve/mapping/pci.cfg") or ""
+    kept = re.findall(rf"(?ms)^([\w-]+)\n(?:^\s.*?)?path={card}", mapping)
+    card = "|".join([card, *(rf"mapping={re.escape(name)}\b" for name in kept)])
     for name in machine.names(folder):
-        if re.search(r"(?m)^hostpci\d+:", machine.read(f"{folder}/{name}") or ""):
+        text = machine.read(f"{folder}/{name}") or ""
+        if re.search(rf"(?m)^hostpci\d+:.*?(?<![\w.])(?:{card})", text):
             guest = name.partition(".")[0]
             return f"sudo qm shutdown {guest}, take hostpci out of its hardware, and reboot"
     return None

@@ -49,8 +49,15 @@ def apptainer(machine: Machine) -> Finding | None:
 def _without_profile(machine: Machine, program: str) -> Finding | None:
     """Ubuntu from 23.10 on lets only programs with a profile make user namespaces."""
     shut = (machine.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") or "").strip()
-    profiles = machine.names("/etc/apparmor.d")
-    known = not profiles or any(program in name for name in profiles)
+    folder = "/etc/apparmor.d"
+    profiles = machine.names(folder)
+    known = not profiles or any(
+        program in name
+        or re.search(
+            rf"/{program}/\S*starter|/bin/{program}\b", machine.read(f"{folder}/{name}") or ""
+        )
+        for name in profiles
+    )
     if shut != "1" or known or kind.user(machine) == "0":
         return None
     return warn(

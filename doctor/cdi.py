@@ -8,7 +8,7 @@ from typing import Iterator
 from doctor.finding import Finding, fail, warn
 from host.machine import Machine
 
-_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
+FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 SEVEN = re.compile(r"""cdiVersion["']?\s*:\s*["']?0\.7""")
 _READS_SEVEN = (26, 1)
 KIND = re.compile(r"""kind["']?\s*:\s*["']?nvidia\.com/gpu(?=["'\s,}]|$)""")
@@ -20,7 +20,7 @@ _NODE = re.compile(
 
 def _described(machine: Machine) -> Iterator[tuple[str, str]]:
     """All files of descriptions, and what they say."""
-    for folder in _FOLDERS:
+    for folder in FOLDERS:
         for name in machine.names(folder):
             yield f"{folder}/{name}", machine.read(f"{folder}/{name}") or ""
 
@@ -32,10 +32,10 @@ def in_force(machine: Machine) -> Iterator[tuple[str, str]]:
     """
     every = list(_described(machine))
     again = any(
-        KIND.search(text) is not None for file, text in every if not file.startswith(_FOLDERS[0])
+        KIND.search(text) is not None for file, text in every if not file.startswith(FOLDERS[0])
     )
     for file, text in every:
-        if not (again and file.startswith(_FOLDERS[0]) and KIND.search(text)):
+        if not (again and file.startswith(FOLDERS[0]) and KIND.search(text)):
             yield file, text
 
 
@@ -145,7 +145,7 @@ def unlisted(machine: Machine) -> Finding | None:
 
 def denied(machine: Machine) -> Finding | None:
     """A description (CDI) that whoever trains may not read."""
-    for folder in _FOLDERS:
+    for folder in FOLDERS:
         for name in machine.names(folder):
             file = f"{folder}/{name}"
             if not name.endswith((".yaml", ".json")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution
+from doctor import cdi, distribution
 from doctor.finding import Finding, fail, warn
 from host import limits
 from host.machine import Machine
@@ -45,6 +45,9 @@ _OWN = (
 )
 
 
+_CRIO = ("/run/crio/crio.sock", "/var/run/crio/crio.sock")
+
+
 def pods(machine: Machine) -> Finding | None:
     """A node of Kubernetes whose containers get no GPU."""
     if limits.in_container(machine.root):
@@ -58,13 +61,17 @@ def pods(machine: Machine) -> Finding | None:
             )
         left = _LEFT in (said or "") and not machine.exists("/run/nvidia/validations")
         if left and name != "MicroK8s" and "nvidia-container-runtime" in machine.names("/usr/bin"):
-            return warn(
-                "toolkit",
-                f"{name} starts pods by {_LEFT}, which a GPU operator left, and not by /usr/bin's",
-                "pods with GPUs do not start",
-                f"sudo {name.lower()}-killall.sh; sudo rm -r /usr/local/nvidia; start {name} again,"
-                " which then finds the other",
+            again = (
+                "sudo k0s stop; sudo rm -r /usr/local/nvidia; sudo nvidia-ctk runtime configure"
+                " --runtime=containerd --config=/etc/k0s/containerd.d/nvidia.toml; sudo k0s start"
+                if name == "k0s"
+                else f"sudo {name.lower()}-killall.sh; sudo rm -r /usr/local/nvidia; start {name}"
+                " again, which then finds the other"
             )
+            seen = (
+                f"{name} starts pods by {_LEFT}, which a GPU operator left, and not by /usr/bin's"
+            )
+            return warn("toolkit", seen, "pods with GPUs do not start", again)
         # MicroK8s' template names a program for it from the first, which may not be there.
         bare = name == "MicroK8s" and not machine.has("nvidia-container-runtime")
         bare = bare and not machine.exists(_LEFT)
@@ -86,9 +93,10 @@ def _by_crio(machine: Machine) -> Finding | None:
     files = [f"{folder}/{name}" for name in machine.names(folder)]
     said = "".join(machine.read(file) or "" for file in ("/etc/crio/crio.conf", *files))
     hooks = [f"/{place}/containers/oci/hooks.d" for place in ("etc", "usr/share", "run")]
-    places = (*hooks, "/etc/cdi", "/var/run/cdi", "/run/cdi")
+    places = (*hooks, *cdi.FOLDERS)
     other = any("nvidia" in name for place in places for name in machine.names(place))
-    if not said or "nvidia" in said or other or not machine.has("kubelet"):
+    idle = machine.exists("/run/containerd/containerd.sock") and not any(map(machine.exists, _CRIO))
+    if idle or not said or "nvidia" in said or other or not machine.has("kubelet"):
         return None
     return warn(
         "toolkit",
@@ -123,15 +131,17 @@ def _without_runtime(machine: Machine) -> Finding | None:
     # Docker's packages bring a file that switches Kubernetes' part of it off.
     off = re.search(r'disabled_plugins = \[[^]]*cri"', said) is not None
     for_pods = not off and re.search(r"containerd\.(?:grpc\.v1\.cri|cri\.v1)", said) is not None
-    runc = default.group(1) == "runc" if default else for_pods
-    by_cdi = "enable_cdi = true" in said and any(
-        "nvidia" in name for place in ("/var/run/cdi", "/etc/cdi") for name in machine.names(place)
+    runc = not off and default.group(1) == "runc" if default else for_pods
+    # containerd 2 has CDI on where nothing is said of it.
+    newer = re.search(r"(?m)^version = 3\b", said) and "enable_cdi = false" not in said
+    by_cdi = ("enable_cdi = true" in said or newer) and any(
+        "nvidia" in name for place in cdi.FOLDERS for name in machine.names(place)
     )
     # Google's plugin mounts devices and libraries itself; CRI-O has its own files.
     other = by_cdi or any(
         map(
             machine.exists,
-            ("/home/kubernetes/bin/nvidia", "/run/crio/crio.sock", "/var/run/crio/crio.sock"),
+            ("/home/kubernetes/bin/nvidia", *_CRIO),
         )
     )
     if "nvidia" in said or not runc or not node or other:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import nccl
+from doctor import nccl, topology
 from doctor.finding import Finding, warn
 from host import fleet, visible
 from host.machine import Machine
@@ -65,7 +65,7 @@ def _by_sockets(machine: Machine) -> Finding | None:
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
     several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
-    if _linked(machine) and not fleet.several(machine.environ):
+    if _linked(machine) and not topology.apart(machine) and not fleet.several(machine.environ):
         return None  # nothing goes another way
     shared = len(visible.seen(machine)) > 1
     if shared and nccl.told(machine, "NCCL_SHM_DISABLE") == "1":

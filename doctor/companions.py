@@ -103,7 +103,7 @@ def _compiler(machine: Machine, beside: str, gpus: list[Gpu]) -> tuple[str, str,
     return (
         "has a Triton whose ptxas does not know this GPU (sm_121a)",
         "torch.compile, and what else uses Triton, fails: not defined for option 'gpu-name'",
-        "export TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas   # of CUDA 13; or Triton 3.6 or newer",
+        "export TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas   # of CUDA 13; or PyTorch 2.10",
     )
 
 

@@ -52,13 +52,15 @@ def disk(machine: Machine) -> Finding:
         )
     home = machine.environ.get("HOME", "")
     cache = machine.environ.get("TRITON_CACHE_DIR") or home
-    if not inside and home and "noexec" in mounts.options(machine, cache):
+    # A container has a home of its own.
+    here = machine.environ.get("ENGINE") == "local" or not machine.has("docker")
+    if here and not inside and home and "noexec" in mounts.options(machine, cache):
         return warn(
             "disk",
-            f"{seen}; the home folder is mounted noexec",
+            f"{seen}; {cache} is mounted noexec",
             "what torch.compile and Triton build there cannot be loaded (failed to map segment)",
             "export TRITON_CACHE_DIR= a folder on another file system; or sudo mount -o"
-            " remount,exec",
+            f" remount,exec {mounts.point(machine, cache)}",
         )
     if least < 5e9:
         return warn("disk", seen, "a few checkpoints or a data set fill it", _ROOM)
@@ -237,6 +239,7 @@ def _allowed(machine: Machine, path: str) -> int | None:
         if len(words) < 4 or words[0] != device:
             continue
         used, soft, hard = (whole(word.rstrip("*")) for word in words[1:4])
-        if used is not None and (hard or soft):
-            return 1024 * ((hard or soft or 0) - used)
+        over = len(words) > 4 and words[4] == "none"  # the soft one was passed for too long
+        if used is not None and (hard or (soft and over)):
+            return 0 if over else 1024 * ((hard or 0) - used)
     return None

@@ -171,8 +171,9 @@ def layered(machine: Machine) -> str:
     name = re.search(r'"image-name":\s*"([\w-]+)"', said)
     if not name or "nvidia" in said:
         return "rpm-ostree install akmod-nvidia xorg-x11-drv-nvidia-cuda"
+    image = f"{name.group(1)}-nvidia" + "-open" * all(card.has_gsp for card in pci.cards(machine))
     return (
-        f"rpm-ostree rebase to {name.group(1)}-nvidia-open, Universal Blue's image with the driver"
+        f"rpm-ostree rebase to {image}, Universal Blue's image with the driver"
         " (brh rebase, or ujust rebase-helper), in place of layering it"
     )
 

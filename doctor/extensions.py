@@ -52,7 +52,7 @@ def _flash(machine: Machine, version: str, beside: str) -> tuple[str, str, str] 
     """
     names = [n for n in machine.names(beside) if re.match(r"flash_attn-.*\.dist-info$", n)]
     said = machine.read(f"{beside}/{names[0]}/direct_url.json") or "" if names else ""
-    built = re.search(r"\+cu\d+torch(\d+\.\d+)", said)
+    built = re.search(r"(?:\+|%2[Bb])cu\d+torch(\d+\.\d+)", said)
     if built is None or version.startswith(f"{built.group(1)}."):
         return None
     return (
@@ -73,7 +73,13 @@ def _quantised(machine: Machine, cuda: str, beside: str) -> tuple[str, str, str]
     own = "libbitsandbytes_cuda"
     names = [n for n in machine.names(f"{beside}/bitsandbytes") if n.startswith(own)]
     chosen = machine.environ.get("BNB_CUDA_VERSION", "")
-    if f"{own}{chosen}.so" in names:
+    if chosen and names and f"{own}{chosen}.so" not in names:
+        return (
+            f"has a bitsandbytes beside it without a library for BNB_CUDA_VERSION={chosen}",
+            "optimizers of 8 bits, and layers of 4 or 8, end: Configured CUDA binary not found",
+            "unset BNB_CUDA_VERSION",
+        )
+    if chosen:
         return None
     if not names or not cuda[:1].isdigit() or f"{own}{cuda.replace('.', '')}.so" in names:
         return None

@@ -4,6 +4,7 @@ tell what happened.
 
 from __future__ import annotations
 
+import math
 import re
 
 from doctor.finding import Finding, warn
@@ -21,7 +22,8 @@ _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the star
 _SOON = 10.0  # seconds
 _AWAKE = re.compile("PM: (?:suspend|hibernation: hibernation) exit")
 _BEGINS = re.compile(
-    r"\b(?:Oops|BUG: |kernel BUG|general protection|self-detected stall|list_\w+ corruption)"
+    r"\b(?:Oops|BUG: (?!workqueue lockup)|kernel BUG|general protection|self-detected stall"
+    r"|list_\w+ corruption)"
 )
 _FRAMES = 40  # rows of a trace of calls
 _LOADED = "nvidia-uvm: Loaded the UVM driver"
@@ -52,7 +54,8 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
         said: the lines, in order.
     """
     told = [x for x in map(_REFUSED.search, said) if x]
-    cards = [card.address for card in pci.cards(machine)]
+    # What a guest of this machine does to the card that it was given is the guest's.
+    cards = [card.address for card in pci.cards(machine) if card.driver in ("nvidia", "", None)]
     # Rows of Intel's, and of AMD's on old kernels, do not say whose device it is.
     named = [
         (x.group(1), f"0000:{x.group(2) or (x.group(3) or '') + (x.group(4) or '')}") for x in told
@@ -111,7 +114,7 @@ def _woken(machine: Machine, said: list[str]) -> Finding | None:
     awake, failed = -2 * _SOON, None
     for row in said:
         time, fault = _TIME.match(row), kernel.XID.search(row)
-        when = float(time.group(1)) if time else 0.0
+        when = float(time.group(1)) if time else math.inf
         if _AWAKE.search(row):
             awake = when
         elif fault and 0 <= when - awake <= _SOON:

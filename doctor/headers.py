@@ -15,8 +15,8 @@ _PACKAGES = {
     **dict.fromkeys(("azurelinux", "mariner"), "sudo tdnf install kernel-devel-$(uname -r)"),
 }
 _APT = (
-    "sudo apt-get install linux-headers-$(uname -r); for good, the package of headers that follows"
-    " your kernels (linux-headers-amd64, -cloud-amd64, -generic)"
+    "sudo apt-get install linux-headers-$(uname -r)   # for good, the package of headers that"
+    " follows your kernels (linux-headers-amd64, -cloud-amd64, -generic)"
 )
 
 
@@ -35,3 +35,9 @@ def install(machine: Machine) -> str:
     if kernel is not None:
         return f"sudo pacman -S {kernel}-headers"
     return distribution.of(machine, _PACKAGES, _APT)
+
+
+def then(machine: Machine, command_after: str) -> str:
+    """How they are installed, and what is to follow; what explains it comes last."""
+    command, _, note = install(machine).partition("   # ")
+    return f"{command}; {command_after}" + (f"   # {note}" if note else "")

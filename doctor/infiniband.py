@@ -83,10 +83,10 @@ def _down(machine: Machine, there: list[tuple[str, str]]) -> Finding:
     bare = (
         not linked
         and not fleet.several(machine.environ)
-        and "Polling" in (machine.read(f"{path}/phys_state") or "")
+        and re.search("Polling|Disabled|Sleep", machine.read(f"{path}/phys_state") or "")
     )
     if bare and not all(ethernet):
-        return ok("InfiniBand", f"{device}: {state}; no cable, and one machine needs none")
+        return ok("InfiniBand", f"{device}: {state}; no cable, or off, and one machine needs none")
     if all(ethernet) and not fleet.several(machine.environ):
         # As a Spark has them, or a server: ports that nobody needs to train on one machine.
         return ok("InfiniBand", f"{device}: {state}; Ethernet, which one machine does not need")

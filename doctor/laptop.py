@@ -117,7 +117,10 @@ def _unboosted(machine: Machine) -> bool:
     """Whether a laptop could shift power to its GPU, and what does that is off."""
     places = "/proc/driver/nvidia/gpus"
     said = [machine.read(f"{places}/{name}/power") or "" for name in machine.names(places)]
-    able = any(re.search(r"Notebook Dynamic Boost:\s*Supported", text) for text in said)
+    told = [x for text in said for x in re.findall(r"Notebook Dynamic Boost:\s*(\w+)", text)]
+    able = "Supported" in told
+    if told and not able:
+        return False
     if not able and not _at_its_least(machine):
         return False
     return machine.run("systemctl", "is-active", "nvidia-powerd").out.strip() == "inactive"

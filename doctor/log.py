@@ -16,7 +16,7 @@ from host.machine import Machine
 _SM = re.compile(r"GPC \d+, TPC \d+, SM \d+")
 _PID = re.compile(r"pid=\d+")
 _BUSY = 90  # per cent
-_ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager"))
+_ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"))
 _LOST, _ASKED = 79, 154
 _IN_USE = "; where it says in use, end that first: a screen, nvidia-persistenced, DCGM"
 _REBOOT = r"(?:to 0x\w+ \(|action: )Node Reboot Required"

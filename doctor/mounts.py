@@ -97,6 +97,11 @@ def of(machine: Machine, path: str) -> tuple[str, list[str], str]:
     return device, told.split(","), kind_here
 
 
+def point(machine: Machine, path: str) -> str:
+    """The folder that the file system is mounted on in which a folder lies."""
+    return _above(machine, path)[1]
+
+
 def _above(machine: Machine, path: str) -> list[str]:
     """Device, folder, kind and options of the mount that a folder is on; empty words without."""
     real = machine.real(path)

@@ -60,7 +60,11 @@ def _sent_astray(machine: Machine, names: list[str]) -> Finding | None:
                 f"{nccl.undo(machine, variable)}; or name one of them",
             )
         inner = _chosen(variable, asked, names) if asked else []
-        if inner and fleet.several(machine.environ) and all(map(_INNER.match, inner)):
+        if (
+            inner
+            and fleet.several(machine.environ)
+            and all(_is_inner(machine, name) for name in inner)
+        ):
             return fail(
                 "network",
                 f"{variable}={asked}: that interface reaches this machine alone",
@@ -145,6 +149,13 @@ def _of_another_machine(machine: Machine) -> Finding | None:
     return None
 
 
+def _is_inner(machine: Machine, name: str) -> bool:
+    """Whether an interface reaches this machine alone: not a bridge with a network card in it."""
+    ports = machine.names(f"{_NET}/{name}/brif")
+    carded = any(machine.exists(f"{_NET}/{port}/device") for port in ports)
+    return _INNER.match(name) is not None and not carded
+
+
 def _of_another_network(machine: Machine) -> Finding | None:
     """A network of NCCL's that is not here, or a cloud's plugin that lacks its settings.
 
@@ -154,7 +165,8 @@ def _of_another_network(machine: Machine) -> Finding | None:
     ports = machine.names(nccl.FABRIC)
     several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
     named = wanted.lower() in ("ib", "gib", "aws libfabric", "ofi")
-    if several and named and not ports:
+    slingshot = "/sys/class/cxi" if wanted.lower() in ("aws libfabric", "ofi") else ""
+    if several and named and not ports and not (slingshot and machine.names(slingshot)):
         return fail(
             "network",
             f"NCCL_NET={wanted}, and there is no such network here",

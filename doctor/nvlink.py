@@ -98,6 +98,13 @@ def _slower(machine: Machine, same: list[str]) -> Finding | None:
     return None
 
 
+def _out_of(machine: Machine, file: str) -> str:
+    """How an option of the driver's is taken out of where it is set."""
+    if file == "/proc/cmdline":
+        return "take NVLink's option off the kernel's command line (boot entry)"
+    return f"take NVLink's option out of {file}, sudo {distribution.initramfs(machine)}"
+
+
 def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
     """GPUs that come linked, and no link is up; cards of H100 NVL come in pairs with a bridge."""
     said = machine.run("nvidia-smi", "nvlink", "-s").out
@@ -112,8 +119,8 @@ def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
         "NVLink",
         "no link is up, on none of the GPUs" + f": {off} switches them off" * bool(off),
         "what the GPUs tell each other goes over PCIe, many times slower",
-        f"take NVLink's option out of {off}, sudo {distribution.initramfs(machine)},"
-        " and reboot; on a board with switches nvidia-fabricmanager must run then"
+        f"{_out_of(machine, off)}, and reboot; on a board with switches nvidia-fabricmanager must"
+        " run then"
         if off
         else "sudo reboot: a driver that was loaded before all GPUs were there finds no links;"
         " on a board with switches also nvidia-fabricmanager; in a virtual machine ask its host",

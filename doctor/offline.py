@@ -32,6 +32,11 @@ def held(machine: Machine) -> Finding | None:
             *("cpuinfo_min_freq", "scaling_cur_freq"),
         )
     )
+    # One that idles may well stand below it.
+    each = [name for name in machine.names(_CPUS) if re.match(r"cpu\d+$", name)]
+    now = max(
+        [now, *(whole(machine.read(f"{_CPUS}/{n}/cpufreq/scaling_cur_freq")) or 0 for n in each)]
+    )
     driver = (machine.read(f"{folder}/scaling_driver") or "").strip()
     governor = (machine.read(f"{folder}/scaling_governor") or "").strip()
     # Without its turbo, which is a choice, a processor has its base.

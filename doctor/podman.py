@@ -14,7 +14,7 @@ _HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 
 
 def unread(machine: Machine) -> Finding | None:
-    """Podman before 5 does not read descriptions of version 0.7.0.
+    """Podman reads descriptions from 4.1 on, and those of version 0.7.0 from 5 on.
 
     https://github.com/NVIDIA/nvidia-container-toolkit/issues/1860
     """
@@ -23,6 +23,7 @@ def unread(machine: Machine) -> Finding | None:
     told = re.search(r"version (\d{1,4})\.(\d{1,4})", machine.run("podman", "--version").out)
     if (
         told is not None
+        and (machine.has("nvidia-ctk") or any(cdi.in_force(machine)))
         and not _is_hooked(machine)
         and (int(told.group(1)), int(told.group(2))) < _KNOWS_CDI
     ):
@@ -58,5 +59,8 @@ def undescribed(machine: Machine) -> Finding | None:
 
 
 def _is_hooked(machine: Machine) -> bool:
-    """Whether it gets GPUs by the toolkit's hook, as before there were descriptions."""
+    """Whether it gets GPUs by the toolkit's hook or runtime, as before there were descriptions."""
+    told = machine.read("/etc/containers/containers.conf") or ""
+    if re.search(r"(?m)^\s*(?:runtime|hooks_dir)\s*=.*nvidia", told):
+        return True
     return any("nvidia" in name for folder in _HOOKS for name in machine.names(folder))

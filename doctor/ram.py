@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from doctor import kind, log, nccl
 from doctor.finding import Finding, fail, warn
-from host import limits, visible
+from host import limits, pci, visible
 from host.machine import Machine
 from host.text import whole
 
@@ -124,6 +124,9 @@ def bare(machine: Machine, seen: str) -> Finding | None:
     cpus, memory = (_nodes(machine, name) for name in ("has_cpu", "has_memory"))
     if cpus <= memory or not memory or len(visible.seen(machine)) < 2:
         return None
+    beside = {whole(machine.read(f"{card.path}/numa_node")) for card in pci.cards(machine)}
+    if None not in beside and not beside & (cpus - memory):
+        return None
     return warn(
         "memory",
         f"{seen}; {len(cpus - memory)} of {len(cpus)} NUMA nodes with processors have none",
@@ -212,12 +215,18 @@ def _may_matter(machine: Machine, row: re.Match[str]) -> bool:
     return int(row.group(3)) >= _SMALL and not (other and kind.user(machine))
 
 
+def _is_of_cuda(said: list[str], name: str) -> bool:
+    """Whether a compiler of CUDA's was at work, of whose parts one compiles any C++."""
+    return name != "cc1plus" or any(re.search(r"\b(?:cicc|ptxas|nvcc|cudafe)", row) for row in said)
+
+
 def ended(machine: Machine, seen: str) -> Finding | None:
     """A training that was ended because memory ran out."""
     if limits.in_container(machine.root):
         return None
     said = log.lines(machine) or []
     found = [x for x in map(_ENDED.search, _joined(said)) if x and _may_matter(machine, x)]
+    found = [x for x in found if _is_of_cuda(said, x.group(2))]
     if not found:
         return _ended_early(machine, seen)
     within, name, taken = found[-1].groups()

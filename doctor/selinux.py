@@ -15,11 +15,19 @@ _UNSHARED = re.compile(r"tcontext=\S{1,99}:(user_home|home_root|default)\w{0,20}
 _SWITCHES = ("container_use_devices", "container_use_xserver_devices")
 
 
+def _audited(machine: Machine) -> list[str]:
+    """What was refused since the machine was started: what was before it may be mended since."""
+    begun = re.search(r"(?m)^btime (\d{1,12})$", machine.read("/proc/stat") or "")
+    rows = machine.run("ausearch", "-m", "avc").out.splitlines()
+    times = [re.search(r"audit\((\d{1,12})\.", row) for row in rows]
+    return [r for r, x in zip(rows, times) if not (begun and x and int(x[1]) < int(begun[1]))]
+
+
 def denied(machine: Machine) -> tuple[str, str] | None:
     """What it keeps containers from, and what helps; None where it does not."""
     if (machine.read("/sys/fs/selinux/enforce") or "").strip() != "1":
         return None
-    audit = machine.run("ausearch", "-m", "avc").out.splitlines()
+    audit = _audited(machine)
     found = [x for x in map(_DENIED.search, [*(log.lines(machine) or []), *audit]) if x]
     if not found:
         return _mislabelled(machine)
@@ -39,7 +47,7 @@ def unshared(machine: Machine) -> tuple[str, str] | None:
     """Files of a home that were mounted into a container, without a label for containers."""
     if (machine.read("/sys/fs/selinux/enforce") or "").strip() != "1":
         return None
-    audit = machine.run("ausearch", "-m", "avc", "-ts", "boot").out.splitlines()
+    audit = _audited(machine)
     refused = [
         found
         for row in (*(log.lines(machine) or []), *audit)

@@ -21,7 +21,7 @@ def shut(seen: str, unit: str) -> Finding:
         "driver",
         f"{seen}; {unit} may open only some devices (DevicePolicy)",
         "the driver has the cards, and whoever runs in that unit may not open them",
-        f"sudo systemctl edit {unit}: [Slice] or [Service], DeviceAllow=char-nvidia rw; sudo"
+        f"sudo systemctl edit {unit}: [Slice] or [Service], DeviceAllow=char-nvidia* rw; sudo"
         f" systemctl daemon-reload; log in again; {unsigned.CPU}",
     )
 

@@ -18,8 +18,14 @@ _DISK = re.compile(
     r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
 _TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
+_ON = re.compile(r"(?:BTRFS .*\(device |XFS \()(sd[a-z]+)\d*\b")
+_MENDED = re.compile(
+    r"(XFS \([\w-]+\)): (?:User initiated shutdown|Ending (?:clean mount|recovery))"
+    r"|BTRFS info \((device [\w-]+)[^)]*\): (?:first mount|last unmount) of"
+    r"|device-mapper: (thin: \S+): (?:switching pool to write|growing the data device)"
+)
 _MULTIPATH = "device handler registered"
-_LATE = 900.0  # seconds
+_LATE, _QUIET = 900.0, 2 * 86400.0  # seconds
 _ASLEEP = re.compile(r"(nvme\d+): Does your device have a faulty power saving mode enabled")
 _LUSTRE = re.compile(
     r"(?:client was (evicted) by|Connection to) (\S+?-\w+)(?:;| \(at \S+\) was (lost)\b)"
@@ -86,22 +92,25 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     Args:
         said: the lines of the log, in order.
     """
-    rows = _since_mended(said)
+    rows = _since_mended(machine, said)
     return _server(machine, said) or _disk(machine, said) or faults.matching(rows, _SYSTEMS)
 
 
-def _since_mended(said: list[str]) -> list[str]:
-    """The lines without those of an XFS that was mounted anew since, or shut down by its user."""
+def _since_mended(machine: Machine, said: list[str]) -> list[str]:
+    """The lines without those of what was mounted anew since, has room again, or was pulled out."""
     rows: list[str] = []
     for row in said:
-        told = re.search(r"(XFS \([\w-]+\)): (User initiated shutdown|Ending clean mount)", row)
+        told = _MENDED.search(row)
         if told:
-            rows = [each for each in rows if told.group(1) not in each]
+            name = next(word for word in told.groups() if word)
+            rows = [each for each in rows if name not in each]
         meant = rows and re.search(r"XFS \(([\w-]+)\): ", row)
         shut = meant and any(f"({meant.group(1)}): User initiated" in each for each in rows)
         if not shut:
             rows.append(row)
-    return rows
+    disks = {x.group(1) for x in map(_ON.search, rows) if x}
+    gone = [disk for disk in disks if _pulled(machine, said, disk)]
+    return [row for row in rows if not any(re.search(rf"[( ]{disk}\d*\b", row) for disk in gone)]
 
 
 def _server(machine: Machine, said: list[str]) -> Finding | None:
@@ -111,15 +120,17 @@ def _server(machine: Machine, said: list[str]) -> Finding | None:
         told = re.search(r"nfs: server (\S+) (not responding(?:, timed out)?|OK)", row)
         if told and told.group(2) == "OK":
             away.pop(told.group(1), None)
-        elif told and (told.group(2) == "not responding" or is_late(row, said)):
+        elif told and (told.group(2) == "not responding" or is_late(machine, row, said)):
             away[told.group(1)] = f"the file server {told.group(1)} does not answer (NFS)"
         windows = re.search(r"CIFS:? VFS: (?:Server )?(\S+) has not responded in", row)
-        if windows and is_late(row, said):
+        if windows and is_late(machine, row, said):
             away[windows.group(1)] = f"the file server {windows.group(1)} does not answer (SMB)"
         ceph = re.search(r"ceph: (?:\[[^]]*\]: ?)?(mds\d+) (hung|reconnect denied|\w+ )", row)
         if ceph and ceph.group(2) in ("hung", "reconnect denied"):
             how = "does not answer" if ceph.group(2) == "hung" else "has put this machine out"
             away[ceph.group(1)] = f"the file server {ceph.group(1)} {how} (CephFS)"
+        elif "ceph: auto reconnect after blocklisted" in row:
+            away = {name: told for name, told in away.items() if "CephFS" not in told}
         elif ceph:
             away.pop(ceph.group(1), None)  # caps stale, came back, recovery completed
         if "Lustre" not in row:
@@ -152,11 +163,13 @@ def _is_passive(row: str) -> bool:
     return re.search(r"I/O error, dev sd[a-z]+, sector 0\b", row) is not None
 
 
-def is_late(row: str, said: list[str]) -> bool:
-    """Whether a row is of the log's last minutes."""
-    times = [_TIME.search(each) for each in (row, said[-1])]
-    first, last = (float(each.group(1)) if each else 0.0 for each in times)
-    return last - first < _LATE
+def is_late(machine: Machine, row: str, said: list[str]) -> bool:
+    """Whether a row is of the log's last minutes, and not of days ago."""
+    first, last = (_TIME.search(each) for each in (row, said[-1]))
+    if first is None or last is None:
+        return True
+    since = float(last.group(1)) - float(first.group(1))
+    return since < _LATE and (machine.uptime() or 0.0) - float(last.group(1)) < _QUIET
 
 
 def _is_mounted(name: str, told: str, mounts: str | None) -> bool:
@@ -170,6 +183,9 @@ def _disk(machine: Machine, said: list[str]) -> Finding | None:
     """One with errors, or that does not answer in time."""
     rows = [row for row in said if not _is_passive(row)] if _MULTIPATH in "\n".join(said) else said
     failing = [each[each.lastindex or 0] for each in map(_DISK.search, rows) if each]
+    here = machine.names("/sys/block")
+    # A volume that was taken from a guest is no disk any more.
+    failing = [disk for disk in failing if not re.match("vd|xvd", disk) or not here or disk in here]
     bad = next((disk for disk in failing if not _pulled(machine, said, disk)), None)
     if bad is None:
         return None
@@ -202,7 +218,10 @@ def _disk(machine: Machine, said: list[str]) -> Finding | None:
         "kernel log",
         f"the disk {bad} has errors, or did not answer in time",
         why,
-        f"lsblk -s /dev/{bad} says which disk that is; sudo smartctl -a /dev/DISK; save what"
+        "ls -l /dev/disk/by-path says which disk that is; sudo smartctl -a /dev/DISK; save what"
+        " matters, and replace it; or its cable"
+        if re.match(r"ata\d", bad)
+        else f"lsblk -s /dev/{bad} says which disk that is; sudo smartctl -a /dev/DISK; save what"
         " matters, and replace it"
         if re.match(r"dm-|md\d|sd[a-z]+\d|nvme\d+n\d+p", bad)
         else f"sudo smartctl -a /dev/{bad}; save what matters, and replace it",
@@ -212,6 +231,10 @@ def _disk(machine: Machine, said: list[str]) -> Finding | None:
 def _pulled(machine: Machine, said: list[str], disk: str) -> bool:
     """Whether it is a stick that somebody has pulled out, and nothing is mounted from it."""
     text = "\n".join(said)
+    disk = re.sub(r"(?<=^sd)([a-z]+)\d+$", r"\1", disk)  # the whole, of a part
+    card = re.match(r"mmc(?=blk\d)", disk) and f"mmc{re.sub(r'.*blk', '', disk)}: card "
+    if card and re.search(rf"{card}\w+ removed", text):
+        return f"/dev/{disk}" not in (machine.read("/proc/mounts") or "")
     attached = re.search(rf"sd (\d+):\S* \[{disk}\] Attached SCSI (removable )?disk", text)
     stick = attached is not None and (
         attached.group(2) is not None

@@ -19,12 +19,13 @@ _STUCK = re.compile(r"INFO: task (\S[^:]*(?::[^:]*)?):(\d+) blocked for more tha
 _TRAINER = re.compile(r"python|pt_|torchrun")
 _AGAIN = re.compile(r"nfs: server \S+ OK|Connection restored to")
 _ENCRYPTED = re.compile(
-    r"AMD Memory Encryption Features active:.*\bSME\b|AMD Secure Memory Encryption \(SME\) active"
+    r"Memory Encryption Features active:.*\bSME\b|AMD Secure Memory Encryption \(SME\) active"
 )
 _CRASHED = re.compile(
-    r"(?:traps: )?\b(python|cc1|cc1plus|rustc|gcc|ld|as|bash|git|tar|dpkg|apt|make)[\d.]*"
+    r"(?<![\w-])(python|cc1|cc1plus|rustc|gcc|ld|as|bash|git|tar|dpkg|apt|make)[\d.]*"
     r"\[\d+\]:? (?:segfault at|general protection|trap invalid opcode)"
 )
+_WITHIN = re.compile(r" in ([\w.+-]+)\[")
 _STEADY = {
     "cc1",
     "cc1plus",
@@ -142,7 +143,11 @@ def _encrypted(machine: Machine, said: list[str]) -> Finding | None:
 def _crashing(said: list[str]) -> Finding | None:
     """Programs that have nothing to do with each other crash: memory or processor err."""
     crashed = [told.group(1) for told in map(_CRASHED.search, said) if told]
-    if len(crashed) < _CRASHES or len({*crashed}) < 2 or not {*crashed} & _STEADY:
+    # One that is sound may crash once for a reason of its own.
+    steady = [name for name in crashed if name in _STEADY]
+    places = {place for row in said if _CRASHED.search(row) for place in _WITHIN.findall(row)}
+    enough = len(steady) > 1 or (steady and len(places) >= _CRASHES)
+    if len(crashed) < _CRASHES or len({*crashed}) < 2 or not enough:
         return None
     return warn(
         "kernel log",
@@ -168,7 +173,9 @@ def _stuck(machine: Machine, said: list[str]) -> Finding | None:
     if not ours:
         return None
     place, told, modules = ours[-1]
-    if not stores.is_late(said[place], said) and not machine.exists(f"/proc/{told.group(2)}"):
+    if not stores.is_late(machine, said[place], said) and not machine.exists(
+        f"/proc/{told.group(2)}"
+    ):
         return None  # it went on, or was ended
     if any(map(_AGAIN.search, said[place:])):
         return None  # it waited, and went on

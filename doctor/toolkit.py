@@ -50,15 +50,17 @@ def _toolkit(machine: Machine) -> Finding:
     if not answers(machine):
         # Podman takes descriptions as they are, without a toolkit that looks.
         with_podman = machine.has("podman")
+        outside = machine.environ.get("ENGINE") == "local" or "SLURM_JOB_ID" in machine.environ
         looks = (
-            *(cdi.denied, podman.unread, cdi.stale, _described, _denied, rootless.barred),
-            podman.undescribed,
+            *(cdi.denied, cdi.stale, _described, _denied, rootless.barred),
+            *(() if outside else (podman.unread, podman.undescribed)),
         )
         wrong = next((found for look in looks if with_podman and (found := look(machine))), None)
         unknown = cdi.unlisted(machine)
         pods = clusters.pods(machine) or batch.enroot(machine) or batch.apptainer(machine)
         return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")
     way = docker.handover(machine)
+    confined = "selinux" in told(machine, "SecurityOptions")  # what it starts
     if way is None or (is_desktop(machine) and image_here(machine) is None):
         return _no_toolkit(machine)
     return (
@@ -66,7 +68,7 @@ def _toolkit(machine: Machine) -> Finding:
         or _old_desktop(machine)
         or cdi.wrong(machine, way)
         or configured.wrong(machine, way)
-        or (_denied(machine) if image_here(machine) is None else None)  # else it is tried
+        or (_denied(machine) if confined and image_here(machine) is None else None)  # else: tried
         or _version(machine, way)
     )
 

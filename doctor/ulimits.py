@@ -150,7 +150,7 @@ def _logind(machine: Machine) -> dict[str, str]:
         files.update({name: f"{folder}/{name}" for name in machine.names(folder)})
     texts = [machine.read(files[name]) or "" for name in sorted(files)]
     said = "\n".join([machine.read("/etc/systemd/logind.conf") or "", *texts])
-    return dict(re.findall(r"(?m)^(\w+)=(.*?)[ \t]*$", said))
+    return dict(re.findall(r"(?m)^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", said))
 
 
 def _no_files(machine: Machine) -> Finding | None:

@@ -48,7 +48,7 @@ def missing(machine: Machine) -> tuple[str, str, str] | None:
         return (
             "its module was not built: this kernel's headers are not installed",
             "a new kernel came without them, and what builds modules needs them",
-            f"{headers.install(machine)}; then {again} && sudo modprobe nvidia",
+            headers.then(machine, f"then {again} && sudo modprobe nvidia"),
         )
     return (
         building.broken(machine)
@@ -193,7 +193,7 @@ def _of_packages(machine: Machine, other: str) -> str | None:
             f" and this kernel's headers; or boot {other}"
         )
     if machine.has("akmods") or machine.exists("/usr/src/akmods"):
-        return f"{headers.install(machine)}; sudo akmods --force && sudo reboot"
+        return headers.then(machine, "sudo akmods --force && sudo reboot")
     branch = building.ubuntu_branch(machine, other)
     if branch is None:
         return None

@@ -35,7 +35,7 @@ _OF_SEVERAL = ("TORCH_DISTRIBUTED_DEBUG", "CUDA_DEVICE_MAX_CONNECTIONS")
 _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _REFUSED = re.compile(
-    r"expandable_segments:(?!True\b|False\b)\w*|max_split_size_mb:1?\d\b"
+    r"expandable_segments:(?!True\b|False\b)\w*|max_split_size_mb:(?:1?\d|20)\b"
     r"|garbage_collection_threshold:(?:[1-9]\d*(?:\.\d+)?|0(?:\.0+)?)(?![\d.])"
 )
 _KNOWN = (

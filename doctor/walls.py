@@ -15,9 +15,10 @@ _OF_FILES = {
     "iptables": ("/etc/sysconfig/iptables", "/etc/iptables/iptables.rules"),
     "nftables": ("/etc/nftables.conf", "/etc/sysconfig/nftables.conf"),
 }
-_ONE_PORT = re.compile(
-    r"\bdports? (?!\d+[:-]\d)|icmp|--(?:ct)?state (?!\S*NEW)|(?<!\S)-p (?:udp|esp|ah|igmp|vrrp)\b"
+_NARROW = re.compile(
+    r"icmp|pkt-?type|--(?:ct)?state (?!\S*NEW)|(?<!\S)-p (?:udp|esp|ah|igmp|vrrp)\b"
 )
+_REMARK = re.compile(r"comment (?:\"[^\"]*\"|\S+)")
 _MOST = 20_000  # ports
 _OPEN_UP = {
     "ufw": "sudo ufw allow from NETWORK/24",
@@ -91,28 +92,52 @@ def _by_ufw(machine: Machine) -> bool | None:
     rules = machine.read("/etc/ufw/user.rules")
     status = machine.run("ufw", "status").out if rules is None else ""  # root's to ask
     if "Status: active" in status:
-        return re.search(r"(?m)^Anywhere(?: on \S+)? +ALLOW +\S", status) is not None
+        rows = re.findall(r"(?m)^(\S+)(?: on \S+)?(?: \(v6\))? +(?:ALLOW|LIMIT)\b", status)
+        return any(re.match(r"Anywhere|\d+\.[\d./]+$", to) or _is_wide(to) for to in rows)
+    before = machine.read("/etc/ufw/before.rules") or ""
+    if _admits(before, "ufw-before-input"):
+        return True
     return None if rules is None else _admits(rules, "ufw-user-input")
 
 
 def _admits(rules: str, chain: str) -> bool:
     """Whether a rule of iptables lets in more than single ports, from elsewhere."""
-    rows = [row for row in rules.splitlines() if row.startswith(f"-A {chain} ")]
+    # A chain may lead on to another one.
+    led = re.findall(rf"(?m)^-A {chain} (?:.* )?-[jg] (?!ACCEPT|DROP|REJECT|LOG)([\w-]+)", rules)
+    rows = [_REMARK.sub("", row) for row in rules.splitlines()]
     return any(
-        row.rstrip().endswith("-j ACCEPT") and "-i lo " not in row and not _ONE_PORT.search(row)
+        row.startswith(tuple(f"-A {each} " for each in (chain, *led)))
+        and re.search(r"-j ACCEPT\b", row) is not None
+        and "-i lo " not in row
+        and not _is_narrow(row)
         for row in rows
     )
 
 
+def _is_wide(ports: str) -> bool:
+    """Whether it is a range of most ports: 1024:65535/tcp."""
+    span = re.match(r"(\d{1,5})[:-](\d{1,5})\b", ports)
+    return span is not None and int(span.group(2)) - int(span.group(1)) > _MOST
+
+
+def _is_narrow(row: str) -> bool:
+    """Whether a rule is of some ports alone, or of what trains no machine."""
+    ports = re.search(r"\bdports? (\S+)", row)
+    return _NARROW.search(row) is not None or (ports is not None and not _is_wide(ports.group(1)))
+
+
 def _by_chains(rules: str) -> bool:
     """Whether nftables' chains of what comes in leave it open, or let some network in."""
-    chains = re.findall(r"(?ms)^\s*chain \w+ \{(.*?)^\s*\}", rules)
-    chains = [chain for chain in chains if "hook input" in chain]
-    refuses = r"(?m)hook input .*policy drop|^\s*(?:counter )?(?:drop|reject)\b"
-    some = re.compile(r"(?:\bip6? saddr |\biif(?:name)? (?!\"?lo\b)).*\baccept\b")
+    rules = re.sub(r"(?ms)^table ip6 \S+ \{.*?^\}", "", rules)  # IPv4 may be open
+    named = re.findall(r"(?ms)^\s*chain ([\w-]+) \{(.*?)^\s*\}", rules)
+    chains = [text for _, text in named if "hook input" in text]
+    led = re.findall(r"\b(?:jump|goto) ([\w-]+)", "".join(chains))
+    open_in = [*chains, *(text for name, text in named if name in led)]
+    refuses = r"(?m)hook input [^}]*policy drop|^\s*(?:counter )?(?:drop|reject)\b"
+    some = re.compile(r"(?:\bip6? saddr |\biif(?:name)? (?!\"?lo\b)|\bdport ).*\baccept\b")
     return not any(re.search(refuses, chain) for chain in chains) or any(
-        some.search(row) and not _ONE_PORT.search(row)
-        for chain in chains
+        some.search(row) and not _is_narrow(_REMARK.sub("", row))
+        for chain in open_in
         for row in chain.splitlines()
     )
 
@@ -125,7 +150,13 @@ def _by_zones(machine: Machine) -> bool | None:
     zone = f"{usual.group(1) if usual else 'public'}.xml"
     own = machine.read(f"{folder}/{zone}") or machine.read(f"/usr/lib/firewalld/zones/{zone}") or ""
     # Fedora's for workstations lets in all ports from 1025 on.
-    if any(int(b) - int(a) > _MOST for a, b in re.findall(r'port="(\d{1,5})-(\d{1,5})"', own)):
+    if any(map(_is_wide, re.findall(r'port="([\d-]+)"', own))):
+        return True
+    others = ("/etc/firewalld/policies", "/etc/NetworkManager/system-connections")
+    texts = [
+        machine.read(f"{place}/{name}") or "" for place in others for name in machine.names(place)
+    ]
+    if any('target="ACCEPT"' in text or "zone=trusted" in text for text in texts):
         return True
     zones = {name: machine.read(f"{folder}/{name}") for name in machine.names(folder)}
     if not told or None in zones.values():

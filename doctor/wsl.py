@@ -107,9 +107,11 @@ def ignored(machine: Machine) -> Finding | None:
     users = [name for name in machine.names(_USERS) if not _NOBODY.fullmatch(name)]
     said = machine.read(f"{_USERS}/{users[0]}/.wslconfig") or "" if len(users) == 1 else ""
     # It may have two bytes a letter.
-    size = re.search(r"(?mi)^\s*memory\s*=\s*(\d{1,15})\s*(GB|MB)?", said.replace("\0", ""))
+    size = re.search(
+        r"(?mi)^\s*memory\s*=\s*(\d{1,15})\s*([TGM]?)B?[ \t\r]*$", said.replace("\0", "")
+    )
     other = f"{_USERS}/{users[0]}/.wslconf" if len(users) == 1 else ""
-    if other and not said and machine.exists(other):
+    if other and not machine.exists(f"{_USERS}/{users[0]}/.wslconfig") and machine.exists(other):
         return warn(
             "memory",
             "Windows' user has a file .wslconf, which WSL does not read",
@@ -119,12 +121,12 @@ def ignored(machine: Machine) -> Finding | None:
     total = limits.memory_total(machine.root)
     if size is None or total is None:
         return None
-    told = int(size.group(1)) >> {"GB": 0, "MB": 10}.get((size.group(2) or "").upper(), 30)
-    if 0.85 * told <= total / 2**30 <= 1.05 * told:
+    told = int(size.group(1)) << {"T": 40, "G": 30, "M": 20}.get(size.group(2).upper(), 0)
+    if 0.85 * told <= total <= 1.05 * told:
         return None
     return warn(
         "memory",
-        f".wslconfig says memory={told}GB, and there are {total / 2**30:.0f} GiB",
+        f".wslconfig says {size.group().strip()}, and there are {total / 2**30:.0f} GiB",
         "WSL has not read it so, or Windows has less than that",
         "save it as UTF-8 without a mark at its start (BOM), with [wsl2] above that line; then wsl"
         " --shutdown",

@@ -152,7 +152,7 @@ class Gpu:
     @property
     def is_virtual(self) -> bool:
         """Whether it is a part of a card that the host gives out (vGPU)."""
-        return re.search(r"-[0-9]+[QCAB]$|^GRID [^K]", self.name) is not None
+        return re.search(r"-[0-9]+[QCAB][0-9]?$|^GRID [^K]", self.name) is not None
 
 
 @dataclass(frozen=True)
