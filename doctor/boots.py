@@ -29,11 +29,13 @@ def last(machine: Machine) -> Finding:
         return skip(name, "no GPU of this machine's own")
     if kind.is_guest(machine):
         return skip(name, "a virtual machine, which its host switches off")
-    reset = _reset(machine)
-    if reset is not None:
-        return reset
     said = machine.run("last", "-x", seconds=5).out
     rows = _ROW.findall(_as_before(said))
+    # Kernels before 6.18 do not clear the register: it may be of a boot before that.
+    orderly = [row[0] for row in rows[:2]] == ["reboot", "shutdown"]
+    reset = None if orderly else _reset(machine)
+    if reset is not None:
+        return reset
     boots = [place for place, row in enumerate(rows[:-1]) if row[0] == "reboot"][:_BOOTS]
     if not boots:
         return skip(name, "not known: last -x tells of none before")

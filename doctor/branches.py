@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from doctor import distribution, kind
 from host import nvidia, pci
 from host.machine import Machine
@@ -66,7 +68,9 @@ def _is_image(machine: Machine) -> bool:
 def unknown(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
     """The driver does not know the card: it is newer, or a part of one, or too old for it."""
     vendor = (machine.read("/sys/class/dmi/id/sys_vendor") or "").strip()
-    if kind.is_guest(machine) and vendor not in _WHOLE_CARDS:
+    size = (machine.read("/sys/class/dmi/id/product_name") or "").strip()
+    whole = vendor in _WHOLE_CARDS and not re.match(r"gr?\d+f\.", size)  # g6f: parts of an L4
+    if kind.is_guest(machine) and not whole:
         return (
             "this driver does not know the card",
             (

@@ -11,7 +11,7 @@ from host.machine import Machine
 # Debian's are nvidia-current-535…, nvidia-tesla-…; nvidia-fs is no driver.
 _SOURCES = re.compile(r"nvidia-((current|tesla|open|srv)[\w-]*-)?\d")
 _AKMODS = "/var/cache/akmods"
-_KMOD = r"nvidia(?:-\d+xx)?-kmod"  # old cards have a branch of their own
+_KMOD = r"nvidia(?:-open)?(?:-\d+xx)?-kmod"  # old cards have a branch of their own
 _FAILED = r'was not created|performing the step: "[^"]*module was successfully built"'
 
 
@@ -178,7 +178,18 @@ def by_dkms(machine: Machine) -> str | None:
 
 def elsewhere(machine: Machine) -> str | None:
     """Another kernel that has NVIDIA's module: this one has none, and nobody would build it."""
-    return None if machine.names("/var/lib/dkms") else _having(machine)
+    return None if is_by_dkms(machine) else _having(machine)
+
+
+def nowhere(machine: Machine) -> bool:
+    """Whether no kernel has NVIDIA's module."""
+    return _having(machine) is None
+
+
+def is_by_dkms(machine: Machine) -> bool:
+    """Whether DKMS builds NVIDIA's module, and not others' alone."""
+    names = (*machine.names("/var/lib/dkms"), machine.run("dkms", "status").out.strip())
+    return any(re.search(r"(?m)^nvidia", name) for name in names)
 
 
 def ubuntu_branch(machine: Machine, kernel: str) -> str | None:

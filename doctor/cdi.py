@@ -6,6 +6,7 @@ import re
 from typing import Iterator
 
 from doctor.finding import Finding, fail, warn
+from host import limits
 from host.machine import Machine
 
 FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
@@ -162,15 +163,41 @@ def denied(machine: Machine) -> Finding | None:
 
 def stale(machine: Machine) -> Finding | None:
     """A description (CDI) of a driver that was there before."""
-    found = missing_file(machine) or missing_device(machine)
+    found = missing_file(machine) or missing_device(machine) or _missing_socket(machine)
     if found is None:
-        return _of_windows(machine)
+        return _of_windows(machine) or _incomplete(machine)
     file, path = found
     return fail(
         "toolkit",
         f"{file} hands over {path}, which is not there",
         "no container with GPUs starts: the driver, or the toolkit, was changed since",
         f"sudo nvidia-ctk cdi generate --output={file}",
+    )
+
+
+def _missing_socket(machine: Machine) -> tuple[str, str] | None:
+    """One that hands over the socket of a daemon which does not run: file and socket."""
+    socket = "/run/nvidia-persistenced/socket"
+    file = next((file for file, text in in_force(machine) if f"hostPath: {socket}" in text), None)
+    if file is None or machine.exists(socket):
+        return None
+    state = machine.run("systemctl", "is-active", "nvidia-persistenced").out.strip()
+    return (file, socket) if state in ("inactive", "failed") else None
+
+
+def _incomplete(machine: Machine) -> Finding | None:
+    """It was made when there were fewer GPUs."""
+    texts = [(file, text) for file, text in in_force(machine) if KIND.search(text)]
+    named = {name for _, text in texts for name in re.findall(r"/dev/(nvidia\d+)\b", text)}
+    there = [name for name in machine.names("/dev") if re.fullmatch(r"nvidia\d+", name)]
+    new = sorted({*there} - named)
+    if not named or not new or limits.in_container(machine.root):
+        return None
+    return warn(
+        "toolkit",
+        f"{texts[0][0]} does not have /dev/{new[0]}",
+        "containers get the GPUs that were there when it was made",
+        f"sudo nvidia-ctk cdi generate --output={texts[0][0]}",
     )
 
 
@@ -185,6 +212,9 @@ def _of_windows(machine: Machine) -> Finding | None:
     used = [name for name in drivers if _is_used(machine, f"{store}/{name}")]
     for file, text in _described(machine):
         named = [name for name in drivers if f"{store}/{name}/" in text]
+        gone = {*re.findall(rf"{store}/(nv[^/]+)/", text)} - {*machine.names(store)}
+        if used and gone and not named:
+            named = sorted(gone)
         if named and used and not set(used) & set(named):
             return warn(
                 "toolkit",

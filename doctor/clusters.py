@@ -73,6 +73,8 @@ def pods(machine: Machine) -> Finding | None:
             )
             return warn("toolkit", seen, "pods with GPUs do not start", again)
         # MicroK8s' template names a program for it from the first, which may not be there.
+        if _by_cdi(machine, said or ""):
+            continue
         bare = name == "MicroK8s" and not machine.has("nvidia-container-runtime")
         bare = bare and not machine.exists(_LEFT)
         bare = bare and not re.search(r'BinaryName\s*=\s*"/[^"]*nvidia', said or "")
@@ -107,6 +109,14 @@ def _by_crio(machine: Machine) -> Finding | None:
     )
 
 
+def _by_cdi(machine: Machine, said: str) -> bool:
+    """Whether containerd takes GPUs from a description, which is there."""
+    # Its release 2 does where nothing is said of it.
+    newer = re.search(r"(?m)^version = 3\b", said) and "enable_cdi = false" not in said
+    described = (name for place in cdi.FOLDERS for name in machine.names(place))
+    return bool("enable_cdi = true" in said or newer) and any("nvidia" in n for n in described)
+
+
 def _without_runtime(machine: Machine) -> Finding | None:
     """A node of Kubernetes whose containerd starts all pods by runc."""
     folder = "/etc/containerd"
@@ -132,13 +142,8 @@ def _without_runtime(machine: Machine) -> Finding | None:
     off = re.search(r'disabled_plugins = \[[^]]*cri"', said) is not None
     for_pods = not off and re.search(r"containerd\.(?:grpc\.v1\.cri|cri\.v1)", said) is not None
     runc = not off and default.group(1) == "runc" if default else for_pods
-    # containerd 2 has CDI on where nothing is said of it.
-    newer = re.search(r"(?m)^version = 3\b", said) and "enable_cdi = false" not in said
-    by_cdi = ("enable_cdi = true" in said or newer) and any(
-        "nvidia" in name for place in cdi.FOLDERS for name in machine.names(place)
-    )
     # Google's plugin mounts devices and libraries itself; CRI-O has its own files.
-    other = by_cdi or any(
+    other = _by_cdi(machine, said) or any(
         map(
             machine.exists,
             ("/home/kubernetes/bin/nvidia", *_CRIO),

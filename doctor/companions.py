@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import extensions
+from doctor import extensions, wsl
 from host.machine import Machine
 from host.nvidia import Gpu
 
@@ -55,6 +55,7 @@ def wrong(
     return (
         _other_release(machine, version, beside)
         or _compiler(machine, beside, gpus)
+        or _without_libcuda(machine, version)
         or extensions.wrong(machine, version, cuda, beside)
     )
 
@@ -142,6 +143,44 @@ def uncompiled(machine: Machine, place: str) -> str:
     known = bool(machine.names("/usr/include"))
     lacking = own and known and not machine.exists(header)
     return "; torch.compile finds no Python.h (python3-dev, python3-devel)" * lacking
+
+
+def other_nvcc(machine: Machine, cuda: str) -> str:
+    """A compiler of CUDA's of another first number, as a note: few build extensions.
+
+    https://github.com/pytorch/pytorch/issues/73047
+    """
+    found = re.search(r"release (\d+)\.(\d+)", machine.run("nvcc", "--version").out)
+    if found is None or found.group(1) == cuda.partition(".")[0]:
+        return ""
+    return (
+        f"; nvcc is CUDA {found.group(1)}.{found.group(2)}'s: extensions (flash-attn, DeepSpeed)"
+        f" cannot be built here: CUDA_HOME= a toolkit of CUDA {cuda}"
+    )
+
+
+def _without_libcuda(machine: Machine, version: str) -> tuple[str, str, str] | None:
+    """Triton 2 and cuDNN 8 look for the driver's library by its name without a number.
+
+    https://github.com/pytorch/pytorch/issues/107960
+    """
+    listed = machine.run("ldconfig", "-p").out
+    place = re.search(r"libcuda\.so\.1 .*=> (\S+)/libcuda", listed)
+    old = re.match(r"2\.[012]\.", version)
+    if old is None or place is None or re.search(r"libcuda\.so ", listed):
+        return None
+    folder = place.group(1)
+    names = machine.names(folder) or machine.names(f"/usr{folder}")
+    # What lies in a usual folder is found without that list.
+    if not names or ("libcuda.so" in names and not wsl.is_windows(machine)):
+        return None
+    return (
+        f"looks for libcuda.so, and of {folder} the loader knows libcuda.so.1 alone",
+        "torch.compile (cannot find -lcuda), or the first convolution with cuDNN 8, fails",
+        f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH   # PyTorch 2.3 and newer do without"
+        if "libcuda.so" in names
+        else f"sudo ln -s libcuda.so.1 {folder}/libcuda.so && sudo ldconfig",
+    )
 
 
 def index_for_the_cpu(machine: Machine) -> str | None:

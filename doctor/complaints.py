@@ -50,6 +50,19 @@ UNSEEN = (
             " ENGINE=local"
         ),
     ),
+    (
+        r"detection error: open failed: \S*lib(?:nvidia|cuda)",
+        "the system's list of libraries names files of a driver that was here before",
+        "remove what that driver left (that file's links, its packages), and sudo ldconfig",
+    ),
+    (
+        r"process \S*/ldconfig failed with error code: 127",
+        "the toolkit runs Ubuntu's wrapper of ldconfig, which the container does not have",
+        (
+            "sudo nvidia-ctk config --in-place --set"
+            " nvidia-container-cli.ldconfig=@/sbin/ldconfig.real && sudo systemctl restart docker"
+        ),
+    ),
     ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
     (
         r"open sysctl net\S* file.*permission denied|reopen fd \d+: permission denied",
@@ -174,9 +187,12 @@ UNSEEN = (
         "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
     ),
     (
-        r"driver rpc error: timed out",
+        r"driver rpc error: timed out|driver (?:rpc )?error: failed to process request",
         "the driver takes longer to start than the toolkit waits: nothing keeps it loaded",
-        "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1",
+        (
+            "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1; where Citrix"
+            " is installed, it is that: sudo apt-get purge icaclient"
+        ),
     ),
     (
         r"unsatisfied condition: cuda",

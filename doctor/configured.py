@@ -13,8 +13,9 @@ from host.machine import Machine
 _OPERATOR = "/usr/local/nvidia/toolkit"
 _HOSTS_ALONE = (1, 17, 3)  # the first release
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
-# From this one on, runc is told of the devices, and no-cgroups is asked no more.
-_BY_RUNC = (1, 18, 0)
+# Its hook asks for no-cgroups no more, as those before and after it do:
+# https://github.com/NVIDIA/nvidia-container-toolkit/issues/1487
+_UNHEEDING = (1, 18, 0)
 UNASKED = (
     "sudo nvidia-ctk config --in-place --set"
     " accept-nvidia-visible-devices-envvar-when-unprivileged=true; or hand them over by CDI"
@@ -130,10 +131,10 @@ def _elsewhere(machine: Machine, config: str) -> Finding | None:
 
 
 def _by_runc(machine: Machine) -> bool:
-    """Whether runc opens the GPUs to containers, and no-cgroups is not asked."""
+    """Whether runc opens the GPUs to containers, or no-cgroups is not asked."""
     mode = re.search(r'^\s*mode\s*=\s*"([\w-]+)"', text(machine), re.MULTILINE)
     if mode is None or mode.group(1) == "auto":
-        return version(machine) >= _BY_RUNC
+        return version(machine) == _UNHEEDING
     return mode.group(1) in ("cdi", "csv", "jit-cdi")
 
 

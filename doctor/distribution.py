@@ -33,6 +33,8 @@ INSTALL = {
     ),
     "gentoo": "sudo emerge x11-drivers/nvidia-drivers",
     "nixos": 'services.xserver.videoDrivers = [ "nvidia" ]; hardware.nvidia.open = true;',
+    "nobara": "install it with nobara-driver-manager",
+    "pop": "sudo apt-get install system76-driver-nvidia && sudo reboot",
     "void": "sudo xbps-install void-repo-nonfree && sudo xbps-install nvidia",
     "ubuntu": UBUNTU,
 }
@@ -124,8 +126,10 @@ def names(machine: Machine) -> list[str]:
         return ["unraid"]
     if "OPENSHIFT_VERSION=" in _release(machine):
         return ["rhcos"]
-    if found[:1] and found[0] in _OF_RHEL:
-        return [found[0], "rhel"]
+    # What some say that they are like, or say first, is not what helps here.
+    like = {"nobara": "fedora", **dict.fromkeys(_OF_RHEL, "rhel")}
+    if found[:1] and found[0] in like:
+        return [found[0], like[found[0]]]
     if found[:1] and found[0] in _IMAGES:  # what these are like installs nothing here
         return found[:1]
     return [

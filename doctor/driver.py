@@ -22,7 +22,6 @@ from host import limits, nvidia, pci
 from host.machine import Answer, Machine
 
 _CPU = "or train on the CPU: CPUS=1"
-_LIBRARIES = ("lib64", "lib", "lib/x86_64-linux-gnu")
 _XID = "sudo dmesg | grep -iE 'nvrm|xid'"
 
 # What nvidia-smi says instead of rows, what it means, and what helps.
@@ -182,11 +181,9 @@ def _again(machine: Machine) -> str:
 
 def _loader(machine: Machine) -> str:
     """How the driver's library is found."""
-    if any("libnvidia-ml.so.1" in machine.names(f"/run/host/usr/{lib}") for lib in _LIBRARIES):
-        return (
-            "the host's libraries are in /run/host, and were not handed over: stop this box and"
-            " enter it again; a distrobox newer than 1.6.0, made with --nvidia"
-        )
+    box = held.boxed(machine)
+    if box is not None:
+        return box
     mounted = held.mounted(machine)
     if mounted is not None:
         return mounted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from doctor import distribution, log
+from doctor import distribution, log, mounts
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, cuda, docker, nvidia, visible
 from host import image as images
@@ -132,17 +132,55 @@ def environment(machine: Machine) -> Finding:
             "none can be installed on this system",
             "install Docker Engine, and train in a container; or a newer system",
         )
+    return _without_links(machine) or _makes(machine)
+
+
+def _makes(machine: Machine) -> Finding:
+    """A program that makes .venv."""
     for program in ("uv", "python3.13", "python3.12", "python3.11", "python3"):
         if program == "uv" and machine.has("uv"):
             return ok("local environment", "uv makes it")
         found = re.match(r"Python (\d+)\.(\d+)", machine.run(program, "--version").out)
         if found and (int(found.group(1)), int(found.group(2))) >= (3, 11):
-            return ok("local environment", f"{found.group()} makes it")
+            return _without_pip(machine, found.group()) or ok(
+                "local environment", f"{found.group()} makes it"
+            )
     return fail(
         "local environment",
         "neither Docker, nor uv, nor Python 3.11",
         "nothing to train in",
         "install Docker Engine, or uv: https://docs.astral.sh/uv",
+    )
+
+
+def _without_links(machine: Machine) -> Finding | None:
+    """The checkout is on a file system that has no symbolic links, of which .venv is made."""
+    _, told, system = mounts.of(machine, machine.home)
+    shared = system in ("cifs", "smb3") and "mfsymlinks" not in told and "unix" not in told
+    if system not in ("exfat", "vfat", "msdos") and not shared:
+        return None
+    return fail(
+        "local environment",
+        f"this folder is on {system}, which has no symbolic links",
+        ".venv cannot be made here: Operation not permitted",
+        "have the checkout on a disk with ext4, xfs or btrfs"
+        + "; or mount the share with mfsymlinks" * shared,
+    )
+
+
+def _without_pip(machine: Machine, python: str) -> Finding | None:
+    """Debian and its kin have what makes .venv in a package of its own."""
+    number = re.search(r"3\.\d+", python)
+    folder = f"/usr/lib/python{number.group() if number else ''}"
+    names = machine.names(folder)
+    # Only where the system's Python is the one that was asked.
+    if "venv" not in names or "ensurepip" in names or not machine.exists("/etc/debian_version"):
+        return None
+    return fail(
+        "local environment",
+        f"{python} has no ensurepip, which makes .venv",
+        "nothing to train in",
+        "sudo apt-get install python3-venv; or install uv: https://docs.astral.sh/uv",
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 
+from doctor import kind
 from doctor.finding import Finding, warn
 from host import kernel, limits, nvidia, pci
 from host.machine import Machine
@@ -153,5 +154,6 @@ def slept(machine: Machine, said: list[str]) -> str:
 def is_ours(machine: Machine, place: str) -> bool:
     """Whether a GPU may be used from here: a container's log is the host's."""
     given = limits.in_container(machine.root) or limits.in_job(machine.environ, machine.root)
+    given = given or kind.is_lxc(machine)
     places = [gpu.place for gpu in nvidia.ask(machine)[1]]
     return not given or any(each.startswith(place.lower()) for each in places)

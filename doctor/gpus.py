@@ -60,7 +60,8 @@ def counted(machine: Machine) -> Finding:
     # A container or a job may be given some of those that its sysfs shows.
     if limits.in_job(machine.environ, machine.root) or "CUDA_VISIBLE_DEVICES" in machine.environ:
         return skip("all GPUs", "some were chosen by CUDA_VISIBLE_DEVICES or a scheduler")
-    if limits.in_container(machine.root):
+    inside = limits.in_container(machine.root) or kind.is_lxc(machine)
+    if inside:
         there = there[:0] if files <= len(gpus) else there[:files]
     if len(there) <= len(gpus):
         return (
@@ -85,7 +86,7 @@ def counted(machine: Machine) -> Finding:
     told = (machine.read(f"{folder}/{card.address}/information") or "" for card in lost)
     shut = any(map(_EXCLUDED.search, told))
     cause = None if shut else reasons.logged(machine, lost)
-    if not (shut or cause or drained) and limits.in_container(machine.root):
+    if not (shut or cause or drained) and inside:
         return ok("all GPUs", f"{len(gpus)} listed; the files of {files} are here")
     old = len(lost) == 1 and not machine.environ.get("GPUS") and _has_legacy(machine)
     if shut or old:

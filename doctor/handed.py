@@ -88,6 +88,9 @@ _UNAWARE = (
 )
 
 
+_SET = "sudo nvidia-ctk config --in-place --set nvidia-container-cli"
+
+
 def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     """Why a container does not see the GPUs that the host sees, and what helps."""
     if toolkit.is_desktop(machine):
@@ -98,7 +101,8 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     spared = configured.spares_cgroups(machine)
     for sign, why, fix in complaints.UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
-            return _UNHEARD if f"{NO_CGROUPS}=true" in fix and spared else (why, fix)
+            own = re.sub(r"@/sbin/ldconfig(?![.])", f"@{_ldconfig(machine)}", fix)
+            return _UNHEARD if f"{NO_CGROUPS}=true" in fix and spared else (why, own)
     if configured.unasked(machine):
         return f"{CONFIG} lets nobody ask for GPUs by a variable", UNASKED
     if "libnvidia-ml.so" in said:
@@ -155,8 +159,9 @@ def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:
         )
     if "insufficient permissions" in said.lower():
         return selinux.denied(machine) or _for_a_group(machine) or _refused(machine)
-    bare = configured.without_at(machine)
-    if bare is not None and "did not terminate successfully" in said:
+    bare = configured.without_at(machine) if "did not terminate successfully" in said else None
+    bare = bare or (_without_root(machine) if re.search("change root|process req", said) else None)
+    if bare is not None:
         return bare
     by_hook = "invoking the NVIDIA Container Runtime Hook directly" in said
     if by_hook and not kind.is_jetson(machine):
@@ -211,19 +216,11 @@ def _without_library(machine: Machine) -> tuple[str, str]:
     if _is_ldconfig_inside(machine):
         return (
             "the toolkit runs the container's ldconfig: its path in config.toml has no @ in front",
-            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.ldconfig=@/sbin/ldconfig",
+            f"{_SET}.ldconfig=@{_ldconfig(machine)}",
         )
-    root = re.search(r'^\s*root\s*=\s*"(/[^"]+)"', configured.text(machine), re.MULTILINE)
-    if root is not None and not machine.names(root.group(1)):
-        return (
-            (
-                f"the toolkit looks for the driver in {root.group(1)}"
-                f" ({configured.file(machine)}), and it is not there"
-            ),
-            "sudo nvidia-ctk config --in-place --set nvidia-container-cli.root=/"
-            if configured.file(machine) == CONFIG
-            else f'in {configured.file(machine)} root = "/" and ldconfig = "@/sbin/ldconfig"',
-        )
+    root = _without_root(machine)
+    if root is not None:
+        return root
     if toolkit.is_snap(machine):
         return "Docker is a snap here, which does not see the driver's libraries", toolkit.NO_SNAP
     why = "the toolkit does not find the driver's libraries on the host"
@@ -238,6 +235,25 @@ def _without_library(machine: Machine) -> tuple[str, str]:
             f'"/sbin/ldconfig" in {CONFIG}, without the @'
         ),
     )
+
+
+def _without_root(machine: Machine) -> tuple[str, str] | None:
+    """It is told to look for the driver in a folder that is not there: why, what helps."""
+    file = configured.file(machine)
+    root = re.search(r'^\s*root\s*=\s*"(/[^"]+)"', configured.text(machine), re.MULTILINE)
+    if root is None or machine.names(root.group(1)):
+        return None
+    return (
+        f"the toolkit looks for the driver in {root.group(1)} ({file}), and it is not there",
+        f"{_SET}.root=/"
+        if file == CONFIG
+        else f'in {file} root = "/" and ldconfig = "@{_ldconfig(machine)}"',
+    )
+
+
+def _ldconfig(machine: Machine) -> str:
+    """The program itself, where a system has a wrapper of it, as Ubuntu."""
+    return "/sbin/ldconfig" + ".real" * machine.exists("/sbin/ldconfig.real")
 
 
 def _is_ldconfig_inside(machine: Machine) -> bool:

@@ -105,6 +105,22 @@ def _no_devices(machine: Machine) -> tuple[str, str] | None:
     )
 
 
+def boxed(machine: Machine) -> str | None:
+    """How a box of distrobox or Toolbx gets the driver's libraries, which the host has."""
+    folders = [f"/run/host/usr/{lib}" for lib in ("lib64", "lib", "lib/x86_64-linux-gnu")]
+    if not any("libnvidia-ml.so.1" in machine.names(folder) for folder in folders):
+        return None
+    if machine.exists("/run/.toolboxenv"):
+        return (
+            "a Toolbx of 2025 or newer hands them over: update it on the host, and enter this box"
+            " anew; or train on the host"
+        )
+    return (
+        "the host's libraries are in /run/host, and were not handed over: stop this box and"
+        " enter it again; a distrobox newer than 1.6.0, made with --nvidia"
+    )
+
+
 def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) -> Finding:
     """Nothing here asks the driver."""
     if machine.exists("/run/nvidia/driver/usr/bin/nvidia-smi"):
@@ -119,6 +135,10 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
     closed = next((rest for holds, *rest in _CLOSED if holds(machine)), None)
     if closed is not None:
         return unwell("driver", f"{on_bus}, and {closed[0]}", "it trains on the CPU", closed[1])
+    box = boxed(machine)
+    if box is not None:
+        seen = f"{on_bus}, and the driver's libraries were not handed into this box"
+        return unwell("driver", seen, "CUDA does not start: it trains on the CPU", box)
     apart = mounted(machine)
     if apart is not None:
         return unwell(

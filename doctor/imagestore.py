@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import disks
+from doctor import disks, mounts
 from doctor.engine import answers, image_here, told
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import image as images
@@ -53,6 +53,16 @@ def room(machine: Machine) -> Finding:
     if free is None:
         return skip("engine's disk", "elsewhere: the engine is on another machine")
     seen = f"{free / 1e9:.0f} GB free in {root}"
+    system = mounts.kind_of(machine, root)
+    rootless = "rootless" in told(machine, "SecurityOptions")
+    file = "~/.config/docker/daemon.json" if rootless else "/etc/docker/daemon.json"
+    if system in mounts.FAR:
+        return warn(
+            "engine's disk",
+            f"{seen}, which is on {system}",
+            "layers cannot be made there: lsetxattr, operation not supported",
+            f'"data-root" of a local disk in {file}, and restart Docker',
+        )
     if free < images.ROOM and image_here(machine) is None:
         return fail(
             "engine's disk",

@@ -21,9 +21,11 @@ def file(machine: Machine) -> str:
             return f"{folder}/{max(own)}"
     if machine.exists(_UBLUE):
         return _UBLUE
-    if "elrepo" in machine.run("modinfo", "-F", "signer", "nvidia").out.lower():
+    signer = machine.run("modinfo", "-F", "signer", "nvidia").out.lower()
+    if "elrepo" in signer:
         return _ELREPO
-    if system[:1] == ["fedora"] or machine.exists(_AKMODS):
+    by_dkms = "dkms" in signer and not machine.exists(_AKMODS)
+    if (system[:1] == ["fedora"] and not by_dkms) or machine.exists(_AKMODS):
         return _AKMODS
     return (
         "/var/lib/shim-signed/mok/MOK.der"

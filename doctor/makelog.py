@@ -43,7 +43,11 @@ _LACKS = (
         ),
     ),
     (
-        r"^.*\b(?:objtool|fixdep|genksyms|modpost): (?:not found|No such file|.*format error).*$",
+        (
+            r"^.*\b(?:objtool|fixdep|genksyms|modpost|resolve_btfids): (?:not found|No such file"
+            r"|.*format error).*$|^.*cannot open linker script file scripts/module\.lds.*$"
+            r"|^.*Module\.symvers file is missing.*$"
+        ),
         "this kernel's headers are not complete, or were made on another kind of processor",
         (
             "install those of the distribution again (--reinstall); those of a kernel of one's own:"
@@ -61,6 +65,21 @@ _LACKS = (
         "end what takes memory, and {again}",
     ),
     (
+        r"^.*\bld\.lld: (?:command )?not found.*$",
+        "this kernel was built by clang and its linker",
+        "the packages clang, llvm and lld; then {again}",
+    ),
+    (
+        r"^.*incompatible gcc/plugin versions.*$",
+        "the compiler was upgraded since this kernel was built",
+        "upgrade the rest too, and boot the newest kernel; then {again}",
+    ),
+    (
+        r"^.*missing MODULE_LICENSE\(\) in \S*nvidia.*$",
+        "the linker is another one than GNU's (mold), and leaves out what the kernel wants",
+        "sudo update-alternatives --set ld /usr/bin/ld.bfd, or ln -sf ld.bfd /usr/bin/ld; {again}",
+    ),
+    (
         r"^.*version .GLIBC_[\d.]+. not found \(required by scripts/.*$",
         "this kernel's headers are made for a newer system than this one",
         "boot the distribution's own kernel, and {again}; or upgrade the system",
@@ -72,6 +91,12 @@ _CLANG = (
         "sudo pacman -S clang llvm lld (elsewhere: the packages clang, llvm, lld), and {again};"
         " where gcc is taken all the same: export LLVM=1 CC=clang in /etc/dkms/framework.conf"
     ),
+)
+
+
+_CC = (
+    "the kernel was built by gcc, and cc is clang here",
+    "sudo update-alternatives --set cc /usr/bin/gcc, or ln -sf gcc /usr/bin/cc; then {again}",
 )
 
 
@@ -132,12 +157,23 @@ def _lacking(said: str, error: str) -> tuple[str, str, str] | None:
         if found is not None:
             return found.group().strip(), why, fix
     clang = re.search(r"kernel was built by:.*clang", said) is not None
-    other = clang and re.search(r"You are using:(?!.*clang)", said) is not None
-    return (error.strip(), *_CLANG) if error and other else None
+    used = re.search(r"You are using:(.*)", said)
+    ours = used is not None and "clang" in used.group(1)
+    if error and clang and used is not None and not ours:
+        return (error.strip(), *_CLANG)
+    option = "clang: error: unknown argument" in said
+    if error and not clang and (ours or option):
+        return (error.strip(), *_CC)
+    return None
 
 
 def _compiled(said: str, again: str) -> tuple[str, str] | None:
     """The kernel was built by another compiler, and that matters: why, and what helps."""
+    if "Failed CC version check" in said:
+        return (
+            "the kernel was built by another release of the compiler",
+            f"upgrade gcc and kernel to one release's; or IGNORE_CC_MISMATCH=1 before it: {again}",
+        )
     amazons = re.search(r"built by: *\S*?(gcc\d+)-(?:gcc|cc)\b", said)
     gcc = amazons.group(1) if amazons else _other_gcc(said)
     if gcc is None:
@@ -151,6 +187,10 @@ def _compiled(said: str, again: str) -> tuple[str, str] | None:
             f"sudo yum install {gcc}; sudo sed -i \"s,'make',& CC=/usr/bin/{gcc}-cc,\""
             " /usr/src/nvidia-*/dkms.conf"
         )
+    if not re.fullmatch(r"gcc-?\d+", gcc):
+        fix = "boot this release's own kernel; or upgrade the system to the release it came from"
+    elif not amazons:
+        fix += " (where apt has none: boot the release's own kernel)"
     why = f"the kernel was built by {gcc}, and this machine's compiler is another one"
     return why, f"{fix}; {again}"
 
@@ -159,11 +199,15 @@ def _other_gcc(said: str) -> str | None:
     """The kernel's compiler, where another one was used. NVIDIA's build says "differs" where the
     two have other names, too: the versions tell.
     """
-    kernel = re.search(r"kernel was built by: *\S*?(gcc-\d+).*", said)
+    kernel = re.search(r"kernel was built by: *\S*?(gcc(?:-\d+)?)\b.*", said)
     used = re.search(r"You are using: *(.*)", said)
     if kernel is None or not ("compiler differs" in said or "unrecognized command" in said):
         return None
     versions = [
         re.findall(r" (\d+)\.\d+\.\d+$", each.group().strip()) for each in (kernel, used) if each
     ]
+    if kernel.group(1) == "gcc":  # its number stands behind
+        return (
+            f"gcc {versions[0][0]}" if len(versions) == 2 and versions[0] != versions[1] else None
+        )
     return None if len(versions) == 2 and versions[0] == versions[1] != [] else kernel.group(1)

@@ -97,6 +97,10 @@ def of(machine: Machine, path: str) -> tuple[str, list[str], str]:
     return device, told.split(","), kind_here
 
 
+FAR = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs")
+"""File systems of the network on which no image's layers can be made."""
+
+
 def point(machine: Machine, path: str) -> str:
     """The folder that the file system is mounted on in which a folder lies."""
     return _above(machine, path)[1]

@@ -48,6 +48,10 @@ def held(machine: Machine) -> Finding | None:
         fix = f"sudo cpupower frequency-set -u {best}kHz"
     elif governor == "powersave" and driver in _FIXED and now and now <= least * 1.05:
         why = f"kept at {now / 1e6:.1f} of {best / 1e6:.1f} GHz by the governor powersave"
+    share = whole(machine.read(f"{_CPUS}/intel_pstate/max_perf_pct")) or 100
+    if why is None and share < 100 * _LOW:
+        why = f"kept at {share} % of their best (max_perf_pct)"
+        fix = f"echo 100 | sudo tee {_CPUS}/intel_pstate/max_perf_pct"
     if why is None and kind.is_laptop(machine) and 0 < now < _LOW * least:
         why = f"kept at {now / 1e6:.1f} GHz, below the least that it has ({least / 1e6:.1f})"
         fix = (

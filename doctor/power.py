@@ -173,6 +173,13 @@ def persistence(machine: Machine) -> Finding:
         return ok("persistence", sound)
     daemon = machine.run("systemctl", "is-active", "nvidia-persistenced").out.strip()
     fix = "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1"
+    unit = "/lib/systemd/system/nvidia-persistenced.service"
+    if daemon == "active" and "--no-persistence-mode" in (machine.read(unit) or ""):
+        fix = (
+            "its unit says --no-persistence-mode: sudo systemctl edit nvidia-persistenced,"
+            " [Service], ExecStart= and then ExecStart=/usr/bin/nvidia-persistenced --user"
+            " nvidia-persistenced --persistence-mode --verbose; and restart it"
+        )
     if daemon == "failed":
         fix = "journalctl -u nvidia-persistenced -n 20   # says why; until then nvidia-smi -pm 1"
         if any(gpu.is_integrated or "GH200" in gpu.name for gpu in gpus):

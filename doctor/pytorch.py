@@ -25,6 +25,7 @@ started.
 STARTS = "import torch; print('torch:', torch.version.cuda, torch.cuda.is_available())"
 """Whether CUDA starts; what hinders it is said on the other stream."""
 _WHOLE = 21  # of cuDNN 9
+_CUDNN_OF_TURING = 91100  # the first: https://github.com/pytorch/pytorch/issues/162574
 _PART = "libcudnn_engines_tensor_ir.so.9"
 _OLDEST = (5, 0)  # of which there are wheels for CUDA 12
 # Wheels for CUDA 12.6 are the last for what is older than Turing, and have none for Blackwell; Thor
@@ -69,8 +70,9 @@ def other(machine: Machine) -> Finding:
     if unfit is None and beside is not None:
         return warn(name, f"python's, {version}, {beside[0]}", *beside[1:])
     if unfit is None:
-        note = companions.uncompiled(machine, place)
-        return _mixed(machine, built, version) or ok(name, f"{version} for CUDA {of}{note}")
+        note = companions.uncompiled(machine, place) + companions.other_nvcc(machine, of)
+        other = _mixed(machine, built, version) or _past(gpus, built, version)
+        return other or ok(name, f"{version} for CUDA {of}{note}")
     return warn(
         name,
         f"python's, {version}, {unfit}",
@@ -83,7 +85,8 @@ def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str 
     """What keeps it from computing on these GPUs."""
     if not of[:1].isdigit():
         return "is built for the CPU" if of == "CPU" else f"is built for GPUs of {of}"
-    major = whole((nvidia.loaded(machine) or "").partition(".")[0])
+    rows = [gpu.text("driver_version") for gpu in gpus]  # all that WSL and a sandbox tell
+    major = whole((nvidia.loaded(machine) or next(iter(rows), None) or "").partition(".")[0])
     wanted = f"cuda{of.partition('.')[0]}"
     needed = next((line.driver for line in table.lines() if line.name == wanted), 0)
     # Where the driver is too old for any, another row says so.
@@ -93,6 +96,20 @@ def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str 
     without = sorted({name for name, capability in known if not _runs(built, capability)})
     kernels = any(word.startswith(("sm_", "compute_")) for word in built)
     return f"has no kernels for {', '.join(without)}" if kernels and without else None
+
+
+def _past(gpus: list[Gpu], built: list[str], version: str) -> Finding | None:
+    """Its cuDNN has no kernels for a GPU of before Turing, for which PyTorch has some."""
+    cudnn = next((whole(word[6:]) for word in built if word.startswith("cudnn_9")), None)
+    old = next((gpu.name for gpu in gpus if gpu.capability and gpu.capability < _TURING), None)
+    if old is None or cudnn is None or cudnn < _CUDNN_OF_TURING:
+        return None
+    return warn(
+        "other PyTorch",
+        f"python's, {version}, has cuDNN 9.{cudnn // 100 % 100}, which knows nothing before Turing",
+        f"convolutions on the {old} fail: unable to find an engine to execute this computation",
+        "pip install 'nvidia-cudnn-cu12<9.11'; make train has a PyTorch of its own",
+    )
 
 
 def _mixed(machine: Machine, built: list[str], version: str) -> Finding | None:

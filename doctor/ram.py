@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from doctor import kind, log, nccl
 from doctor.finding import Finding, fail, warn
-from host import limits, pci, visible
+from host import limits, meminfo, pci, visible
 from host.machine import Machine
 from host.text import whole
 
@@ -102,7 +102,7 @@ def corrected(machine: Machine, seen: str) -> Finding | None:
 
 def set_aside(machine: Machine, seen: str) -> Finding | None:
     """Memory that is kept for huge pages, and that nobody uses."""
-    total, free = limits.memory_total(machine.root), limits.huge_free(machine.root)
+    total, free = meminfo.total(machine.root), meminfo.huge_free(machine.root)
     if total is None or free < _ASIDE * total:
         return None
     return warn(
@@ -162,7 +162,7 @@ def ended_within(machine: Machine, seen: str) -> Finding | None:
     count, limit = limits.oom_kills(machine.root) or 0, limits.memory(machine.root)
     if limit is None or not count:
         return None
-    more = max(16, min(limit * 2, limits.memory_total(machine.root) or limit * 2) >> 30)  # GiB
+    more = max(16, min(limit * 2, meminfo.total(machine.root) or limit * 2) >> 30)  # GiB
     fix = f"docker run --memory {more}g, or resources.limits.memory"
     if limits.in_job(machine.environ, machine.root):
         fix = f"--mem={more}G (or --mem-per-cpu) to sbatch and srun, or the like of your scheduler"

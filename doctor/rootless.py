@@ -8,7 +8,6 @@ from doctor import batch, kind, mounts
 from doctor.finding import Finding, warn
 from host.machine import Machine
 
-_SHARED = ("nfs", "nfs4", "lustre", "gpfs", "beegfs")
 _IDS = ("/etc/subuid", "/etc/subgid")
 
 
@@ -19,6 +18,7 @@ def barred(machine: Machine) -> Finding | None:
     return (
         batch.without_namespaces(machine, "rootless Podman")
         or _without_ids(machine)
+        or _unmapped(machine)
         or _far_away(machine)
     )
 
@@ -42,11 +42,27 @@ def _without_ids(machine: Machine) -> Finding | None:
     )
 
 
+def _unmapped(machine: Machine) -> Finding | None:
+    """The program that gives it its range of IDs is not there, or may not.
+
+    https://github.com/containers/podman/issues/2788
+    """
+    said = machine.run("podman", "info", "--format", "{{.Store.GraphRoot}}").said
+    if not re.search(r"newuidmap: write to uid_map failed|\"newuidmap\": executable file", said):
+        return None
+    return warn(
+        "toolkit",
+        "rootless Podman does not start: newuidmap is not there, or may not map IDs",
+        "it has lost its setuid bit or capability, as by a copied system",
+        "sudo apt-get install --reinstall uidmap; Fedora, RHEL: sudo dnf reinstall shadow-utils",
+    )
+
+
 def _far_away(machine: Machine) -> Finding | None:
     """Images are kept on a file system of the network, on which no layers can be made."""
     root = machine.run("podman", "info", "--format", "{{.Store.GraphRoot}}").out.strip()
     place = mounts.kind_of(machine, root) if root.startswith("/") else ""
-    if place not in _SHARED:
+    if place not in mounts.FAR:
         return None
     return warn(
         "toolkit",

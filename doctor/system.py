@@ -6,7 +6,7 @@ import re
 
 from doctor import kind, offline, ram, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits, visible
+from host import limits, meminfo, visible
 from host.machine import Machine
 
 # The first microcode with which Intel's 13th and 14th generation is not driven to death.
@@ -142,7 +142,7 @@ def _few(machine: Machine, there: int) -> Finding | None:
 
 def memory(machine: Machine) -> Finding:
     """Enough memory, within the cgroup's limit."""
-    total, limit = limits.memory_total(machine.root), limits.memory(machine.root)
+    total, limit = meminfo.total(machine.root), limits.memory(machine.root)
     if total is None:
         return skip("memory", "not known on this system")
     seen = f"{total / 2**30:.1f} GiB"
@@ -156,7 +156,7 @@ def memory(machine: Machine) -> Finding:
             "docker run --memory 16g, or resources.limits.memory, or --mem; or fewer processes"
             " and workers",
         )
-    free, swapped = limits.memory_free(machine.root), limits.swapped(machine.root)
+    free, swapped = meminfo.free(machine.root), meminfo.swapped(machine.root)
     if free is not None and free < min(_LITTLE, 0.1 * total):
         out = f" and {swapped / 2**30:.1f} swapped out" if swapped >= 1 << 30 else ""
         return warn(

@@ -198,11 +198,33 @@ def _no_toolkit(machine: Machine) -> Finding:
             "containers train on the CPU, without an error",
             "sudo systemctl restart docker",
         )
-    return fail(
+    return _listed_twice(machine) or fail(
         "toolkit",
         "Docker has no NVIDIA Container Toolkit",
         "containers train on the CPU, without an error",
         configure(machine),
+    )
+
+
+def _listed_twice(machine: Machine) -> Finding | None:
+    """Two lists of apt's name the toolkit's source, and one no key of its own.
+
+    https://github.com/NVIDIA/nvidia-container-toolkit/issues/170
+    """
+    folder, keys = "/etc/apt/sources.list.d", {}
+    for name in machine.names(folder):
+        said = machine.read(f"{folder}/{name}") or ""
+        for row in re.findall(r"(?m)^deb .*nvidia\.github\.io/libnvidia-container.*", said):
+            key = re.search(r"signed-by=([^\s\]]+)", row)
+            keys[f"{folder}/{name}"] = key.group(1) if key else ""
+    files = sorted(keys, key=lambda file: keys[file])
+    if len({*keys.values()}) < 2:
+        return None
+    return fail(
+        "toolkit",
+        f"Docker has no toolkit, and {files[0]} and {files[-1]} name one source by other keys",
+        "apt reads no source at all: Conflicting values set for option Signed-By",
+        f"sudo rm {files[0]}, sudo apt-get update; then {configure(machine)}",
     )
 
 

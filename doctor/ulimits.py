@@ -7,7 +7,7 @@ import re
 
 from doctor import kind, nccl, ports
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import fleet, limits, nvidia
+from host import fleet, limits, meminfo, nvidia
 from host.machine import Machine
 from host.text import whole
 
@@ -76,6 +76,8 @@ def _registers(machine: Machine) -> bool:
         for port in machine.names(f"{nccl.FABRIC}/{device}/ports")
     ]
     # Many a card of Ethernet shows itself as RoCE, which one machine does not use.
+    if len(nvidia.ask(machine)[1]) == 1 and not fleet.several(machine.environ):
+        return False
     ethernet = bool(paths) and all(ports.over_ethernet(machine, path) for path in paths)
     if fleet.alone(machine.environ):
         return False
@@ -102,7 +104,7 @@ def _little_space(machine: Machine, text: str) -> Finding | None:
     """CUDA reserves addresses for all memory of machine and GPUs, and uses few of them."""
     space = _limit(text, "address space")
     gpus = nvidia.ask(machine)[1]
-    needed = (limits.memory_total(machine.root) or 0) + sum(
+    needed = (meminfo.total(machine.root) or 0) + sum(
         (gpu.number("memory.total") or 0) * 2**20 for gpu in gpus
     )
     if space is None or not gpus or space >= needed:

@@ -33,12 +33,29 @@ def examine(machine: Machine, on_bus: str) -> Finding:
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {unsigned.CPU}")
     if boot:
         return unsigned.found(machine, on_bus)
+    if _is_without(machine):
+        return fail(
+            "driver",
+            f"{on_bus}; nvidia-smi is here, and a module for no kernel",
+            "programs and libraries alone (nvidia-utils) are no driver",
+            f"{distribution.install(machine)}; and sudo reboot   # {unsigned.CPU}",
+        )
     return fail(
         "driver",
         f"{on_bus}; installed, and not loaded",
         "after a kernel upgrade its module may not have been built; else the kernel says why",
         f"sudo modprobe nvidia; sudo dmesg | tail; {build}   # {unsigned.CPU}",
     )
+
+
+def _is_without(machine: Machine) -> bool:
+    """Whether no kernel has a module of NVIDIA's, and nothing that makes one is installed."""
+    kernels = machine.names("/lib/modules")
+    sources = [*machine.names("/usr/src"), *machine.names("/var/lib/dkms")]
+    made = any(re.match("nvidia", name) for name in (*sources, *machine.names("/usr/src/akmods")))
+    running = (machine.read("/proc/sys/kernel/osrelease") or "-").strip()
+    known = running in kernels and len(machine.names(f"/lib/modules/{running}")) > 0
+    return known and not made and not nvidia.on_disk(machine) and building.nowhere(machine)
 
 
 def missing(machine: Machine) -> tuple[str, str, str] | None:

@@ -49,19 +49,7 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
         seen, why, fix = unbuilt_yet
         return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unsigned.CPU}")
     if open_one is not None:
-        # A fallback loads it where the kernel has refused NVIDIA's.
-        if (
-            unsigned.secure_boot(machine)
-            and _installed(machine)
-            and log.last(machine, unsigned.REFUSED)
-        ):
-            return unsigned.found(machine, f"{on_bus}, held by {open_one}")
-        return unwell(
-            "driver",
-            f"{on_bus}, held by {open_one}",
-            f"{open_one} cannot compute: it trains on the CPU",
-            _freed(machine, open_one),
-        )
+        return _opened(machine, open_one, on_bus, unwell)
     aside = next((name for name in away.ASIDE if name in by), None)
     if aside is not None:
         return unwell(
@@ -73,6 +61,32 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     if "nvidia" in by:
         return held.examine(machine, cards, on_bus, unwell)
     return _not_held(machine, cards, on_bus, unwell)
+
+
+def _opened(
+    machine: Machine, open_one: str, on_bus: str, unwell: Callable[..., Finding]
+) -> Finding:
+    """An open driver has the card, which cannot compute."""
+    # A fallback loads it where the kernel has refused NVIDIA's.
+    if (
+        unsigned.secure_boot(machine)
+        and _installed(machine)
+        and log.last(machine, unsigned.REFUSED)
+    ):
+        return unsigned.found(machine, f"{on_bus}, held by {open_one}")
+    # It was kept away already: NVIDIA's own came to nothing first.
+    fell_back = open_one == "nouveau" and log.last(machine, "[Ff]allback to nouveau")
+    lacking = unbuilt.missing(machine) if fell_back else None
+    if lacking is not None:
+        seen, why, fix = lacking
+        seen = f"{on_bus}, held by {open_one}; {seen}"
+        return unwell("driver", seen, why, fix.replace("sudo modprobe nvidia", "sudo reboot"))
+    return unwell(
+        "driver",
+        f"{on_bus}, held by {open_one}",
+        f"{open_one} cannot compute: it trains on the CPU",
+        _freed(machine, open_one),
+    )
 
 
 def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor import distribution, keys, log
+from doctor import building, distribution, keys, log
 from doctor.finding import Finding, fail
 from host.machine import Machine
 
@@ -36,8 +36,8 @@ def found(machine: Machine, on_bus: str) -> Finding:
         )
     why, key = "the kernel refuses a module whose key it does not know", keys.enrol(machine)
     signer = machine.run("modinfo", "-F", "signer", "nvidia")
-    by_dkms = machine.names("/var/lib/dkms") or machine.run("dkms", "status").out.strip()
-    unsigned = signer.code == 0 and not signer.out.strip() and not by_dkms
+    bare = signer.code == 0 and not signer.out.strip()
+    unsigned = bare and not building.is_by_dkms(machine)
     if unsigned and machine.exists("/run/ostree-booted"):
         key = (
             "rpm-ostree builds it without akmods' keys, so it has no signature: build and layer the"

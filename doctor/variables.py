@@ -78,12 +78,29 @@ def examine(machine: Machine) -> Finding:
             "unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, unless it is meant so",
         )
     return (
-        _cut_short(machine)
+        _precision(machine)
+        or _cut_short(machine)
         or _other_order(machine)
         or collectives.told(machine)
         or _mkl(machine)
         or ok(_NAME, "none that slows it down or hides a GPU")
     )
+
+
+def _precision(machine: Machine) -> Finding | None:
+    """A precision that a GPU does not have, or gets wrong.
+
+    https://github.com/pytorch/pytorch/issues/77955
+    """
+    told = machine.environ.get("PRECISION", "")
+    for gpu in visible.seen(machine):
+        if told == "fp16" and re.search(r"GTX 16[56]0", gpu.name):
+            why = f"convolutions in FP16 give NaN on a {gpu.name}"
+            return warn(_NAME, f"PRECISION={told}", why, "PRECISION=no")
+        if told == "bf16" and gpu.capability and gpu.capability < (8, 0):
+            why = f"a {gpu.name} has no BF16: it is computed by way of FP32, which is slower"
+            return warn(_NAME, f"PRECISION={told}", why, "PRECISION=fp16")
+    return None
 
 
 def _unknown(machine: Machine) -> Finding | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits, plan, visible
+from host import limits, meminfo, plan, visible
 from host.machine import Machine
 
 MANY = 3
@@ -118,7 +118,7 @@ def ignored(machine: Machine) -> Finding | None:
             "what it says of memory and processors is passed over",
             "rename it to .wslconfig, and wsl --shutdown",
         )
-    total = limits.memory_total(machine.root)
+    total = meminfo.total(machine.root)
     if size is None or total is None:
         return None
     told = int(size.group(1)) << {"T": 40, "G": 30, "M": 20}.get(size.group(2).upper(), 0)

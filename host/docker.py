@@ -65,9 +65,12 @@ def answers(machine: Machine | None = None) -> str:
     found = tuple(int(n) for n in re.findall(r"\d+", compose.out)[:2])
     if compose.code != 0 or found < _COMPOSE:
         had = f"is {compose.out.strip()}" if compose.code == 0 else "is missing"
+        # Ubuntu's own package of Docker goes with another one of Compose.
+        ubuntus = "ubuntu" in machine.run("docker", "--version").out
+        package = "docker-compose-v2" if ubuntus else "docker-compose-plugin"
         raise HostError(
             f"Docker Compose {had}, and 2.24 is needed",
-            "install docker-compose-plugin, and remove an older copy from ~/.docker/cli-plugins and"
+            f"install {package}, and remove an older copy from ~/.docker/cli-plugins and"
             f" /usr/local/lib/docker/cli-plugins, {LOCAL}",
         )
     return version

@@ -32,6 +32,12 @@ def unanswered(machine: Machine, said: str) -> HostError:
             "this user may not use Docker",
             f"`sudo usermod -aG docker $USER` and log in again, {LOCAL}",
         )
+    if "could not be found in this WSL" in said:
+        return HostError(
+            "Docker Desktop does not hand its engine to this distribution of WSL",
+            "start Docker Desktop; Settings, Resources, WSL integration: tick it; then a new shell;"
+            f" {LOCAL}",
+        )
     new = re.search(
         r"client version \S+ is too new. Maximum supported API version is ([\d.]+)", said
     )
@@ -45,7 +51,8 @@ def unanswered(machine: Machine, said: str) -> HostError:
             "Docker's command is older than its engine takes",
             f"upgrade docker-ce-cli and docker-compose-plugin, {LOCAL}",
         )
-    context = machine.run("docker", "context", "show").out.strip()
+    shown = machine.run("docker", "context", "show")
+    context = shown.out.strip() if shown.code == 0 else ""
     if context not in ("", "default"):
         return HostError(
             f"no Docker engine answers in the context {context}",
@@ -102,9 +109,13 @@ def _stopped(machine: Machine) -> HostError:
             f"no Docker engine answers: its service has failed{why}",
             f"`sudo journalctl -u docker -n 20` says why{legacy}; {LOCAL}",
         )
-    return HostError(
-        "no Docker engine answers", f"`sudo systemctl start docker`, check DOCKER_HOST, {LOCAL}"
-    )
+    start = "`sudo systemctl start docker`"
+    if "not been booted with systemd" in machine.run("systemctl", "is-active", "docker").said:
+        start = (
+            "`sudo service docker start`; under WSL for good [boot] systemd=true in /etc/wsl.conf,"
+            " and wsl --shutdown"
+        )
+    return HostError("no Docker engine answers", f"{start}, check DOCKER_HOST, {LOCAL}")
 
 
 def _said_twice(machine: Machine, settings: str) -> tuple[str, str, str] | None:

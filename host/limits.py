@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Iterator, Mapping
 
-from host import launcher
+from host import launcher, meminfo
 
 ROOT = Path("/")
 _ONLINE = "sys/devices/system/cpu/online"
@@ -99,7 +99,7 @@ def memory(root: Path = ROOT) -> int | None:
         for bound in _number(folder / name)
         if bound < _UNLIMITED
     ]
-    limit, total = min(limits, default=None), memory_total(root)
+    limit, total = min(limits, default=None), meminfo.total(root)
     return None if limit is None or (total is not None and limit >= total) else limit
 
 
@@ -148,43 +148,6 @@ def job_gpus(environ: Mapping[str, str]) -> str | None:
     named = [environ.get(name) for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")]
     counted = [environ.get(name) for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS")]
     return next((said for said in [*named, *(n for n in counted if n != "0")] if said), None)
-
-
-def memory_total(root: Path = ROOT) -> int | None:
-    """Bytes of the machine's memory."""
-    return _meminfo(root, "MemTotal")
-
-
-def memory_free(root: Path = ROOT) -> int | None:
-    """Bytes of the machine's memory that programs can still have without swapping."""
-    return _meminfo(root, "MemAvailable")
-
-
-def swapped(root: Path = ROOT) -> int:
-    """Bytes that are swapped out."""
-    total, free = _meminfo(root, "SwapTotal"), _meminfo(root, "SwapFree")
-    return 0 if total is None or free is None else max(0, total - free)
-
-
-def huge_free(root: Path = ROOT) -> int:
-    """Bytes that are set aside as huge pages and that nobody uses."""
-    folder, total = root / "sys/kernel/mm/hugepages", 0
-    for kilobytes in (2048, 1048576):
-        with suppress(OSError, ValueError):
-            pages = int((folder / f"hugepages-{kilobytes}kB/free_hugepages").read_text())
-            total += pages * kilobytes * 1024
-    if total:
-        return total
-    size = _meminfo(root, "Hugepagesize")  # in kB, as all but the counts
-    free = _meminfo(root, "HugePages_Free")
-    return 0 if size is None or free is None else size * (free // 1024)
-
-
-def _meminfo(root: Path, name: str) -> int | None:
-    with suppress(OSError, StopIteration, ValueError, IndexError):
-        rows = (root / "proc/meminfo").read_text().splitlines()
-        return next(int(row.split()[1]) * 1024 for row in rows if row.startswith(f"{name}:"))
-    return None
 
 
 def oom_kills(root: Path = ROOT) -> int | None:

@@ -62,6 +62,13 @@ _DESKTOP = re.compile(
     re.IGNORECASE,
 )
 
+_WINDOWS = re.compile(
+    r"(nautilus|dolphin|gnome-[\w-]+|ptyxis|firefox\S*|chrom(e|ium)\S*|brave|msedge|opera|vivaldi"
+    r"|code|electron|discord|slack|spotify|steam|steamwebhelper|kitty|alacritty|ghostty|konsole)\b",
+    re.IGNORECASE,
+)
+_A_WINDOW = 1024  # MiB
+
 SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
 """Bits of clocks_throttle_reasons.active, from nvml.h; the other ones are harmless."""
 
@@ -244,4 +251,15 @@ def apps(machine: Machine) -> list[App]:
     answer = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
     rows = [re.split(", *", line.strip()) for line in answer.out.splitlines() if answer.code == 0]
     found = [App(*row) for row in rows if len(row) == len(_APPS)]
-    return [app for app in found if not _DESKTOP.match(app.name.rsplit("/", 1)[-1])]
+    return [app for app in found if not (_DESKTOP.match(name := _stem(app)) or _draws(app, name))]
+
+
+def _stem(app: App) -> str:
+    return app.name.rsplit("/", 1)[-1]
+
+
+def _draws(app: App, name: str) -> bool:
+    """Whether it is a browser, or the like, which draws its window on the GPU."""
+    held = whole(app.memory)
+    window = _WINDOWS.match(name) is not None or "--type=gpu-process" in app.name
+    return window and (held is None or held < _A_WINDOW)

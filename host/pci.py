@@ -86,6 +86,8 @@ class Card:
         if self.best is None or not self.width:
             return None
         speed = min(self.best.speed, self.port.speed) if self.port else self.best.speed
+        if self.port and self.port.width < self.width:
+            return Link(self.best.speed, self.width)  # what a guest is told of its slot is made up
         return Link(speed, self.width)
 
 

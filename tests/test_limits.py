@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from host import limits
+from host import limits, meminfo
 
 STATUS = "Name:\tpython\nCpus_allowed_list:\t0-3,8\n"
 # what stands where → CPUs, quota, memory limit
@@ -64,7 +64,7 @@ def test_the_tightest_limit_counts(case, tmp_path) -> None:
 def test_here_and_where_nothing_is_known(tmp_path: Path) -> None:
     assert limits.affinity() == len(os.sched_getaffinity(0))
     assert 1 <= limits.cpus() <= limits.affinity()
-    total = limits.memory_total()
+    total = meminfo.total()
     assert total is not None
     assert total > 1 << 30
     assert limits.cpus(tmp_path) == os.cpu_count()

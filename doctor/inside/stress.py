@@ -18,7 +18,7 @@ from torch import Tensor
 from doctor.finding import Finding, fail, ok
 from doctor.inside import devices
 from doctor.inside.slowing import NAME, Seen, slowed
-from host import kernel, limits, nvidia
+from host import kernel, limits, meminfo, nvidia
 
 _SIZE = {"cuda": 4096, "cpu": 1024}  # rows and columns
 _FILLED = {"cuda": 0.8, "cpu": 0.25}  # of the memory that is free
@@ -159,7 +159,7 @@ def _free(device: torch.device) -> int:
     """Bytes that nobody uses."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    free = limits.memory_free() or 0
+    free = meminfo.free() or 0
     limit, used = limits.memory(), limits.memory_used()
     return free if limit is None or used is None else max(0, min(free, limit - used))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from host import limits
+from host import limits, meminfo
 from host.stages import Stages
 from train.config import Config
 from train.process.memory import CONTEXT, PROCESS, Need, Shape
@@ -92,7 +92,7 @@ def fit(
         need = replace(need, copy=0)  # in the host's
     else:
         limit = limits.memory()
-        most = limit or limits.memory_total()
+        most = limit or meminfo.total()
         place = "the cgroup's limit" if limit else "memory"
         each, every = resident + PROCESS, every[:local]
     if most is None:

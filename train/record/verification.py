@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from host import limits, regular
+from host import limits, meminfo, regular
 from host.errors import CheckpointError, nearest
 from train.record import documents, rundir
 
@@ -102,7 +102,7 @@ def _said(path: Path, there: Container[str]) -> bytes:
 def _check_size(path: Path, found: list[Path]) -> None:
     """Refuse what would not fit into memory before any of it is read."""
     size = sum(file.stat().st_size for file in found)
-    memory = limits.memory() or limits.memory_total()
+    memory = limits.memory() or meminfo.total()
     if memory is not None and size > memory:
         raise CheckpointError(
             f"{path} holds {size / 2**30:.1f} GiB, and there are {memory / 2**30:.1f} of memory",
