@@ -81,7 +81,7 @@ def _reset(machine: Machine) -> Finding | None:
     """
     told = _RESET.search(log.last(machine, "Previous system reset reason") or "")
     if told is None:
-        return None
+        return _recorded(machine)
     heat = "thermal" in told.group(1)
     return warn(
         "last boots",
@@ -93,6 +93,26 @@ def _reset(machine: Machine) -> Finding | None:
         if heat
         else "memory at its rated speed (EXPO, XMP off), the newest BIOS, no riser; where it comes"
         " back, memtest86+ for a night, another power supply",
+    )
+
+
+def _recorded(machine: Machine) -> Finding | None:
+    """What the firmware recorded of a fatal error, of which the boot before ended (BERT).
+
+    https://docs.kernel.org/firmware-guide/acpi/apei/output_format.html
+    """
+    rows = log.lines(machine) or []
+    begun = next((n for n, row in enumerate(rows) if "BERT: Error records from prev" in row), None)
+    record = "\n".join(rows[begun : begun + 40]) if begun is not None else ""
+    kind_of = re.search(r"section_?type: (PCIe|memory|general processor)", record)
+    if "event severity: fatal" not in record or kind_of is None:
+        return None
+    return warn(
+        "last boots",
+        f"the boot before ended with a fatal error of the hardware ({kind_of.group(1)})",
+        "the firmware has recorded it: BERT in sudo dmesg says of which device",
+        "seat card and riser again, a lower PCIe generation in the BIOS; the newest BIOS; where it"
+        " comes back, memtest86+ for a night, another power supply",
     )
 
 

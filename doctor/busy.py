@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import exclusive, limits, nvidia, visible
+from host import apps, exclusive, limits, nvidia, visible
 from host.machine import Machine
 
 _MOST = 6
 """Programs that are named: one training may be dozens."""
 
 
-def _called(app: nvidia.App) -> str:
+def _called(app: apps.App) -> str:
     """Its program and number; a process that is gone, or another container's, has no name."""
     name = "" if app.name.startswith("[") else app.name.rsplit("/", 1)[-1]
     return f"{name} (PID {app.pid})" if name else f"PID {app.pid}"
@@ -37,7 +37,7 @@ def neighbours(machine: Machine) -> Finding:
     by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu not in served}
     used = [
         f"{by_uuid[app.uuid].label}: {_called(app)}"
-        for app in nvidia.apps(machine)
+        for app in apps.computing(machine)
         # Of which nothing is known, as under WSL, nothing is said.
         if app.uuid in by_uuid and (app.name, app.memory) != ("[Not Found]", "[N/A]")
     ]

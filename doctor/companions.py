@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import extensions, wsl
+from doctor import extensions
 from host.machine import Machine
 from host.nvidia import Gpu
 
@@ -172,14 +172,12 @@ def _without_libcuda(machine: Machine, version: str) -> tuple[str, str, str] | N
     folder = place.group(1)
     names = machine.names(folder) or machine.names(f"/usr{folder}")
     # What lies in a usual folder is found without that list.
-    if not names or ("libcuda.so" in names and not wsl.is_windows(machine)):
+    if not names or "libcuda.so" in names:
         return None
     return (
         f"looks for libcuda.so, and of {folder} the loader knows libcuda.so.1 alone",
         "torch.compile (cannot find -lcuda), or the first convolution with cuDNN 8, fails",
-        f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH   # PyTorch 2.3 and newer do without"
-        if "libcuda.so" in names
-        else f"sudo ln -s libcuda.so.1 {folder}/libcuda.so && sudo ldconfig",
+        f"sudo ln -s libcuda.so.1 {folder}/libcuda.so && sudo ldconfig",
     )
 
 

@@ -8,14 +8,17 @@ from doctor import distribution, wsl
 from doctor.finding import Finding, fail, warn
 from host.machine import Answer, Machine
 
-_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
+_LIBRARIES = (
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"),
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",  # Debian's
+)
 # Windows' own has no number of a version; a package's has.
 _OWN = re.compile(r"libnvidia-ml\.so\.\d{3}[\d.]*")
 _CRASHED = (-11, 139)
 # The driver's packages, and not the container toolkit's.
 _PURGE = (
     "sudo apt-get purge '^(lib)?nvidia-(cfg|com|dec|dkms|driver|enc|extra|fbc|gl|headless|kernel"
-    "|utils).*' && sudo ldconfig, then open the shell anew; or CPUS=1"
+    "|utils).*' '^libcuda1$' && sudo ldconfig, then open the shell anew; or CPUS=1"
 )
 _LDCONFIG = (
     "/etc/wsl.conf has [automount] ldconfig = false: nobody tells the loader of /usr/lib/wsl/lib",

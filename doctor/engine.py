@@ -196,7 +196,9 @@ def _other_torch(machine: Machine) -> Finding | None:
     strange = [
         gpu.name
         for gpu in gpus
-        if found.group(2) and gpu.capability and not _runs(found.group(2), gpu.capability)
+        if found.group(2)
+        and gpu.capability
+        and not _runs(found.group(1), found.group(2), gpu.capability)
     ]
     if found.group(2) and not strange:
         return None
@@ -208,8 +210,13 @@ def _other_torch(machine: Machine) -> Finding | None:
     )
 
 
-def _runs(build: str, capability: nvidia.Capability) -> bool:
-    """Whether PyTorch's wheels for CUDA 12.4, as `124`, have kernels for a GPU."""
+def _runs(version: str, build: str, capability: nvidia.Capability) -> bool:
+    """Whether PyTorch's wheels for CUDA 12.4, as `124`, have kernels for a GPU.
+
+    https://github.com/pytorch/pytorch/blob/main/RELEASE.md
+    """
+    if build == "128" and re.match(r"2\.(?:[89]|10)\.", version):
+        return capability >= (7, 0)
     if (int(build[:-1]), int(build[-1])) < _BLACKWELL:
         return capability < (10, 0)
     return capability >= (7, 5)

@@ -19,7 +19,8 @@ def wrong(machine: Machine, version: str, cuda: str, beside: str) -> tuple[str, 
     """
     return (
         _other_compiler(machine, version, beside)
-        or _flash(machine, version, beside)
+        or _flash(machine, version, cuda, beside)
+        or _of_graphs(machine, version, beside)
         or _quantised(machine, cuda, beside)
         or _attention(machine, version, beside)
         or _locked(machine)
@@ -45,24 +46,71 @@ def _other_compiler(machine: Machine, version: str, beside: str) -> tuple[str, s
     )
 
 
-def _flash(machine: Machine, version: str, beside: str) -> tuple[str, str, str] | None:
-    """Its flash-attn is a wheel for another PyTorch.
+def _flash(machine: Machine, version: str, cuda: str, beside: str) -> tuple[str, str, str] | None:
+    """Its flash-attn, or the like, is a wheel for another PyTorch, CUDA or way of C++.
 
     https://github.com/Dao-AILab/flash-attention/issues/931
     """
-    names = [n for n in machine.names(beside) if re.match(r"flash_attn-.*\.dist-info$", n)]
-    said = machine.read(f"{beside}/{names[0]}/direct_url.json") or "" if names else ""
-    built = re.search(r"(?:\+|%2[Bb])cu\d+torch(\d+\.\d+)", said)
-    if built is None or version.startswith(f"{built.group(1)}."):
+    for name in machine.names(beside):
+        own = re.match(r"(flash_attn|causal_conv1d|mamba_ssm)-.*\.dist-info$", name)
+        said = name + (machine.read(f"{beside}/{name}/direct_url.json") or "") if own else ""
+        built = re.search(r"(?:\+|%2[Bb])cu(\d\d)\d*torch(\d+\.\d+)(?:cxx11abi(TRUE|FALSE))?", said)
+        other = _other_build(version, cuda, *built.groups()) if built else None
+        if own and other:
+            package = own.group(1).replace("_", "-")
+            return (
+                f"has a {package} beside it that is built for {other}",
+                "what imports it ends, transformers as well: undefined symbol",
+                (
+                    f"pip uninstall {package}; then the wheel whose name has this torch and CUDA,"
+                    f" or one built here: MAX_JOBS=2 pip install {package} --no-build-isolation"
+                ),
+            )
+    return None
+
+
+def _other_build(version: str, cuda: str, major: str, release: str, abi: str | None) -> str | None:
+    """What a wheel is built for, where that is not this PyTorch.
+
+    Args:
+        major: of the CUDA that it is built with.
+        abi: TRUE where it is built with the newer of the two ways in which C++ names things, as
+            PyTorch's own wheels are from 2.7 on, and 2.6 for CUDA 12.6.
+    """
+    if not version.startswith(f"{release}."):
+        return f"PyTorch {release}"
+    if cuda.partition(".")[0].isdigit() and major != cuda.partition(".")[0]:
+        return f"CUDA {major}"
+    own = re.match(r"2\.(\d+)\.\d+(?:\+cu\d+)?$", version)  # not NVIDIA's own builds
+    if own is None or abi is None:
         return None
-    return (
-        f"has a flash-attn beside it that is built for PyTorch {built.group(1)}",
-        "what imports it ends, transformers as well: undefined symbol",
-        (
-            "pip uninstall flash-attn; then the wheel whose name has this torch and CUDA, or one"
-            " built here: MAX_JOBS=2 pip install flash-attn --no-build-isolation"
-        ),
+    newer = int(own.group(1)) >= 7 or (own.group(1) == "6" and cuda == "12.6")
+    return f"the {'older' if newer else 'newer'} ABI of C++ (cxx11abi{abi})" * (
+        newer != (abi == "TRUE")
     )
+
+
+def _of_graphs(machine: Machine, version: str, beside: str) -> tuple[str, str, str] | None:
+    """A wheel of PyG's for another PyTorch: torch_scatter-2.1.2+pt20cu118.
+
+    https://github.com/rusty1s/pytorch_scatter/issues/414
+    """
+    own = re.match(r"(\d)\.(\d+)\.", version)
+    for name in machine.names(beside):
+        found = re.match(
+            r"(torch_(?:scatter|sparse|cluster|spline_conv)|pyg_lib)-.*\+pt(\d)(\d+)\w*\.dist-info$",
+            name,
+        )
+        if own and found and found.groups()[1:] != own.groups():
+            release = f"{found.group(2)}.{found.group(3)}"
+            of = re.sub(r"^(\d+\.\d+)\.\d+", r"torch-\1.0", version)
+            package = found.group(1)
+            return (
+                f"has a {package} beside it that is built for PyTorch {release}",
+                "what imports it ends: undefined symbol",
+                f"pip install --force-reinstall {package} -f https://data.pyg.org/whl/{of}.html",
+            )
+    return None
 
 
 def _quantised(machine: Machine, cuda: str, beside: str) -> tuple[str, str, str] | None:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import re
 
-from doctor import cdi, complaints, configured, distribution, kind, log, selinux, toolkit
+from doctor import (
+    cdi,
+    complaints,
+    configured,
+    desktop,
+    distribution,
+    kind,
+    located,
+    log,
+    selinux,
+    toolkit,
+)
 from doctor.configured import CONFIG, NO_CGROUPS, UNASKED
 from doctor.engine import answers, image_here, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
@@ -88,25 +99,22 @@ _UNAWARE = (
 )
 
 
-_SET = "sudo nvidia-ctk config --in-place --set nvidia-container-cli"
-
-
 def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     """Why a container does not see the GPUs that the host sees, and what helps."""
-    if toolkit.is_desktop(machine):
-        return toolkit.DESKTOP
+    if desktop.answers(machine):
+        return desktop.WHY
     set_up = _set_up(machine, said)
     if set_up is not None:
         return set_up
     spared = configured.spares_cgroups(machine)
     for sign, why, fix in complaints.UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
-            own = re.sub(r"@/sbin/ldconfig(?![.])", f"@{_ldconfig(machine)}", fix)
+            own = re.sub(r"@/sbin/ldconfig(?![.])", f"@{located.ldconfig(machine)}", fix)
             return _UNHEARD if f"{NO_CGROUPS}=true" in fix and spared else (why, own)
     if configured.unasked(machine):
         return f"{CONFIG} lets nobody ask for GPUs by a variable", UNASKED
     if "libnvidia-ml.so" in said:
-        return _without_library(machine)
+        return located.found(machine)
     return _undriven(machine, said)
 
 
@@ -160,7 +168,9 @@ def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:
     if "insufficient permissions" in said.lower():
         return selinux.denied(machine) or _for_a_group(machine) or _refused(machine)
     bare = configured.without_at(machine) if "did not terminate successfully" in said else None
-    bare = bare or (_without_root(machine) if re.search("change root|process req", said) else None)
+    bare = bare or (
+        located.without_root(machine) if re.search("change root|process req", said) else None
+    )
     if bare is not None:
         return bare
     by_hook = "invoking the NVIDIA Container Runtime Hook directly" in said
@@ -209,54 +219,3 @@ def _refused(machine: Machine) -> tuple[str, str] | None:
         f"the toolkit asks the driver as {who}, who may not open its devices ({CONFIG})",
         "sudo nvidia-ctk config --in-place --set nvidia-container-cli.user=root:video",
     )
-
-
-def _without_library(machine: Machine) -> tuple[str, str]:
-    """Why the toolkit does not find libnvidia-ml, which the host has, and what helps."""
-    if _is_ldconfig_inside(machine):
-        return (
-            "the toolkit runs the container's ldconfig: its path in config.toml has no @ in front",
-            f"{_SET}.ldconfig=@{_ldconfig(machine)}",
-        )
-    root = _without_root(machine)
-    if root is not None:
-        return root
-    if toolkit.is_snap(machine):
-        return "Docker is a snap here, which does not see the driver's libraries", toolkit.NO_SNAP
-    why = "the toolkit does not find the driver's libraries on the host"
-    if machine.has("nvidia-ctk"):
-        return why, "sudo ldconfig"
-    # Toolkits before 1.10: https://github.com/jellyfin/jellyfin/issues/2722
-    newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
-    return (
-        f"{why}, or an old one does not tell the container of them",
-        (
-            f"sudo ldconfig; else a newer toolkit: {newer}; or with this one ldconfig = "
-            f'"/sbin/ldconfig" in {CONFIG}, without the @'
-        ),
-    )
-
-
-def _without_root(machine: Machine) -> tuple[str, str] | None:
-    """It is told to look for the driver in a folder that is not there: why, what helps."""
-    file = configured.file(machine)
-    root = re.search(r'^\s*root\s*=\s*"(/[^"]+)"', configured.text(machine), re.MULTILINE)
-    if root is None or machine.names(root.group(1)):
-        return None
-    return (
-        f"the toolkit looks for the driver in {root.group(1)} ({file}), and it is not there",
-        f"{_SET}.root=/"
-        if file == CONFIG
-        else f'in {file} root = "/" and ldconfig = "@{_ldconfig(machine)}"',
-    )
-
-
-def _ldconfig(machine: Machine) -> str:
-    """The program itself, where a system has a wrapper of it, as Ubuntu."""
-    return "/sbin/ldconfig" + ".real" * machine.exists("/sbin/ldconfig.real")
-
-
-def _is_ldconfig_inside(machine: Machine) -> bool:
-    """Whether the toolkit is set to a path of ldconfig in the container."""
-    said = configured.text(machine)
-    return re.search(r'^\s*ldconfig\s*=\s*"/', said, re.MULTILINE) is not None

@@ -209,7 +209,7 @@ def _sealed(machine: Machine) -> Finding | None:
     # Where the mode is off, the state is "not-ready" too, and CUDA starts.
     if "status: ON" not in machine.run("nvidia-smi", "conf-compute", "-f").out:
         return None
-    if "not-ready" not in machine.run("nvidia-smi", "conf-compute", "-grs").out:
+    if not re.search("not[- ]ready", machine.run("nvidia-smi", "conf-compute", "-grs").out):
         return None
     return fail(
         "GPU health",

@@ -10,7 +10,7 @@ import re
 from doctor import faults, surroundings
 from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.xids import MEANING
-from host import kernel, nvidia
+from host import apps, kernel, nvidia
 from host.machine import Machine
 
 _SM = re.compile(r"GPC \d+, TPC \d+, SM \d+")
@@ -156,7 +156,7 @@ def _of_one_sm(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
         return None
     place, part = next(iter(where))
     gpus = [gpu for gpu in nvidia.ask(machine)[1] if gpu.place.startswith(place.lower())]
-    idle = gpus and not any(app.uuid == gpus[0].text("uuid") for app in nvidia.apps(machine))
+    idle = gpus and not any(app.uuid == gpus[0].text("uuid") for app in apps.computing(machine))
     if not idle:
         return None
     busy = {gpu.index: gpu.number("utilization.gpu") for gpu in nvidia.health(machine)}

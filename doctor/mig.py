@@ -6,7 +6,7 @@ import re
 
 from doctor import kind
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import limits, nvidia, visible
+from host import apps, limits, nvidia, visible
 from host.machine import Machine
 
 
@@ -128,5 +128,5 @@ def _without_instances(machine: Machine, cut: list[nvidia.Gpu]) -> list[nvidia.G
     """Those of which nvidia-smi lists no instance, where it lists any GPU."""
     listed = machine.run("nvidia-smi", "-L").out
     parts = dict(re.findall(r"^GPU (\d+):.*\n((?:\s+MIG .*\n?)*)", listed, re.MULTILINE))
-    computing = {app.uuid for app in nvidia.apps(machine)}
+    computing = {app.uuid for app in apps.computing(machine)}
     return [gpu for gpu in cut if parts.get(gpu.index) == "" and gpu.uuid not in computing]

@@ -18,12 +18,19 @@ _PROGRAMS = (
     "fuse.blobfuse2",
     "fuse.drive",
 )
+_SERVED = ("fuse.sshfs", "fuse.glusterfs", "fuse.juicefs")
 
 
 def lustre_quota(machine: Machine, path: str) -> int | None:
-    """Bytes that this user's quota leaves on Lustre, by its own program; None without one."""
-    said = machine.run("lfs", "quota", "-q", "-u", kind.user(machine) or "0", path).out
-    words = said.split()
+    """Bytes that this user's quota, or his group's, leaves on Lustre; None without one."""
+    group = machine.run("id", "-g").out.strip() or "0"
+    of_both = (("-u", kind.user(machine) or "0"), ("-g", group))
+    left = [_lustre_quota(machine, path, *words) for words in of_both]
+    return min((each for each in left if each is not None), default=None)
+
+
+def _lustre_quota(machine: Machine, path: str, *whose: str) -> int | None:
+    words = machine.run("lfs", "quota", "-q", *whose, path).out.split()
     used, soft, hard = ([whole(word.rstrip("*")) for word in words[1:4]] + [None] * 3)[:3]
     if used is None or not (hard or soft):
         return None
@@ -50,7 +57,7 @@ def bucket(machine: Machine, places: list[str]) -> Finding | None:
     for path in places:
         program = _program(machine, path)
         name = path.rpartition("/")[2]
-        if program not in (*_PROGRAMS, "fuse.sshfs"):
+        if program not in (*_PROGRAMS, *_SERVED):
             continue
         # Of these alone: `df` waits for a program that hangs.
         if "not connected" in machine.run("df", "-kP", path, seconds=5).err:

@@ -39,7 +39,10 @@ def apart(machine: Machine) -> Finding | None:
 
 # Bridges of Docker's and Podman's containers, and of virtual machines; Kubernetes routes its own
 # between all nodes.
-_OF_GUESTS = re.compile(r"br-[0-9a-f]{12}$|virbr\d|podman\d")
+_OF_GUESTS = re.compile(
+    r"br-[0-9a-f]{12}$|virbr\d|podman\d|(?:lxd|lxc|incus)br\d|vboxnet|vmnet"
+    r"|tailscale|zt\w{8}|wg\d|tun\d"  # a private network over others: slow, where it reaches them
+)
 
 
 def _addresses(machine: Machine) -> dict[str, str]:
@@ -141,7 +144,7 @@ def _another_interface(machine: Machine, addresses: dict[str, str]) -> Finding |
     if first and inner and not named and first not in inner and not machine.names(nccl.FABRIC):
         return warn(
             "network",
-            f"NCCL uses {', '.join(inner)} as well as {first}, which other machines do not reach",
+            f"NCCL uses {', '.join(inner)} as well as {first}, and they reach no others, or slowly",
             "without InfiniBand it takes each that is up: Connection refused, or it hangs",
             _CHOOSE.format(first),
         )

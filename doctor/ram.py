@@ -17,7 +17,7 @@ _ASIDE = 0.25  # of the memory
 _COUNTS = "/sys/devices/system/edac/mc"
 _NAMES = (
     r"(python[\w.]*|pt_\w+|ray::[^)\"]*|torchrun|accelerate|deepspeed|llamafactory-cl\w*"
-    r"|VLLM::\w*|cicc|ptxas|cc1plus|nvcc|cudafe\+\+)"
+    r"|VLLM::\w*|yolo|nnUNet\w*|cicc|ptxas|cc1plus|nvcc|cudafe\+\+)"
 )
 _COMPILERS = ("cicc", "ptxas", "cc1plus", "nvcc", "cudafe++")
 _ENDED = re.compile(

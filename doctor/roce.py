@@ -28,7 +28,29 @@ def wrong(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] |
             return found
     if not fleet.several(machine.environ):
         return None
-    return _unlike(machine, taken) or _half(machine, up, left) or _one_of_a_bond(machine, taken)
+    return (
+        _unaddressed(machine, taken)
+        or _unlike(machine, taken)
+        or _half(machine, up, left)
+        or _one_of_a_bond(machine, taken)
+    )
+
+
+def _unaddressed(machine: Machine, taken: list[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """Ports of Ethernet whose interfaces have no address: their GIDs are of the link alone.
+
+    https://github.com/NVIDIA/nccl/issues/769
+    """
+    for device, path in taken:
+        ethernet = "Ethernet" in (machine.read(f"{path}/link_layer") or "")
+        known = [gid for gid, _ in _addresses(machine, path).values() if gid != _EMPTY]
+        if ethernet and known and all(gid.startswith("fe80:") for gid in known):
+            return (
+                f"; {device} has no address of IPv4, only one of its own link",
+                "NCCL connects by that address, which other networks' ports do not reach, or fails",
+                "give the interface of each port an address (netplan, nmcli), on all machines",
+            )
+    return None
 
 
 def _interface(machine: Machine, path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import faults, kind
+from doctor import faults, kind, servers
 from doctor.finding import Finding, warn
 from host.machine import Machine
 
@@ -17,7 +17,6 @@ _DISK = re.compile(
     r"|EXT4-fs \(([\w-]+)\): (?:I/O error|Remounting)"
     r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
-_TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 _ON = re.compile(r"(?:BTRFS .*\(device |XFS \()(sd[a-z]+)\d*\b")
 _MENDED = re.compile(
     r"(XFS \([\w-]+\)): (?:User initiated shutdown|Ending (?:clean mount|recovery))"
@@ -25,11 +24,7 @@ _MENDED = re.compile(
     r"|device-mapper: (thin: \S+): (?:switching pool to write|growing the data device)"
 )
 _MULTIPATH = "device handler registered"
-_LATE, _QUIET = 900.0, 2 * 86400.0  # seconds
 _ASLEEP = re.compile(r"(nvme\d+): Does your device have a faulty power saving mode enabled")
-_LUSTRE = re.compile(
-    r"(?:client was (evicted) by|Connection to) (\S+?-\w+)(?:;| \(at \S+\) was (lost)\b)"
-)
 # Sign; what is seen, with its groups; why; what helps.
 _SYSTEMS = (
     (
@@ -39,6 +34,23 @@ _SYSTEMS = (
         "a folder on {0} is full (ext4's index)",
         "`No space left on device` comes, whatever df says",
         "spread its files over several folders; or sudo tune2fs -O large_dir, on it",
+    ),
+    (
+        re.compile(r"EXT4-fs \(([\w-]+)\): (?:warning: mounting fs with errors|error count since)"),
+        "the file system on {0} has noted errors (ext4)",
+        "what is read from it may be wrong; it may be mounted read-only again",
+        (
+            "unmount it and sudo e2fsck -f on it (the root: boot with fsck.mode=force); sudo"
+            " smartctl -a on its disk"
+        ),
+    ),
+    (
+        re.compile(
+            r"BTRFS \w+ \(device ([\w-]+)[^)]*\): (?:parent transid verify failed|corrupt leaf)"
+        ),
+        "the file system on {0} is damaged (btrfs)",
+        "what reads there ends with an error, or it cannot be mounted",
+        "save what matters; btrfs check on it, unmounted; memtest86+; sudo smartctl -a on its disk",
     ),
     (
         re.compile(r"BTRFS: error \(device ([\w-]+)[^)]*\).*errno=-28"),
@@ -63,7 +75,8 @@ _SYSTEMS = (
     ),
     (
         re.compile(
-            r"(?i)XFS \(([\w-]+)\): .*(?:corruption.*detected|log I/O error|shutting down file ?s)"
+            r"(?i)XFS \(([\w-]+)\): .*(?:corruption.*detected|log I/O error|shutting down file ?s"
+            r"|Metadata CRC error|metadata I/O error|run xfs_repair)"
         ),
         "the file system on {0} is damaged (XFS)",
         "what reads or saves there ends with an error",
@@ -93,7 +106,7 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
         said: the lines of the log, in order.
     """
     rows = _since_mended(machine, said)
-    return _server(machine, said) or _disk(machine, said) or faults.matching(rows, _SYSTEMS)
+    return servers.silent(machine, said) or _disk(machine, said) or faults.matching(rows, _SYSTEMS)
 
 
 def _since_mended(machine: Machine, said: list[str]) -> list[str]:
@@ -113,70 +126,9 @@ def _since_mended(machine: Machine, said: list[str]) -> list[str]:
     return [row for row in rows if not any(re.search(rf"[( ]{disk}\d*\b", row) for disk in gone)]
 
 
-def _server(machine: Machine, said: list[str]) -> Finding | None:
-    """The last word on each counts; on some it is said only that they are gone."""
-    away: dict[str, str] = {}
-    for row in said:
-        told = re.search(r"nfs: server (\S+) (not responding(?:, timed out)?|OK)", row)
-        if told and told.group(2) == "OK":
-            away.pop(told.group(1), None)
-        elif told and (told.group(2) == "not responding" or is_late(machine, row, said)):
-            away[told.group(1)] = f"the file server {told.group(1)} does not answer (NFS)"
-        windows = re.search(r"CIFS:? VFS: (?:Server )?(\S+) has not responded in", row)
-        if windows and is_late(machine, row, said):
-            away[windows.group(1)] = f"the file server {windows.group(1)} does not answer (SMB)"
-        ceph = re.search(r"ceph: (?:\[[^]]*\]: ?)?(mds\d+) (hung|reconnect denied|\w+ )", row)
-        if ceph and ceph.group(2) in ("hung", "reconnect denied"):
-            how = "does not answer" if ceph.group(2) == "hung" else "has put this machine out"
-            away[ceph.group(1)] = f"the file server {ceph.group(1)} {how} (CephFS)"
-        elif "ceph: auto reconnect after blocklisted" in row:
-            away = {name: told for name, told in away.items() if "CephFS" not in told}
-        elif ceph:
-            away.pop(ceph.group(1), None)  # caps stale, came back, recovery completed
-        if "Lustre" not in row:
-            continue
-        again = re.search(r"Connection restored to (\S+?)(?= |,|;|$)", row)
-        if again:
-            # Older ones name an address there, and the target at the line's start.
-            target = re.search(r"(\S+)-(?:osc|mdc)-", row)
-            for name in (again.group(1), target.group(1) if target else ""):
-                away.pop(name, None)
-            continue
-        lost = _LUSTRE.search(row)
-        if lost:
-            how = "has put this machine out" if lost.group(1) else "does not answer"
-            away[lost.group(2)] = f"the file server {lost.group(2)} {how} (Lustre)"
-    mounts = machine.read("/proc/mounts")
-    away = {name: told for name, told in away.items() if _is_mounted(name, told, mounts)}
-    if not away:
-        return None
-    return warn(
-        "kernel log",
-        list(away.values())[-1],
-        "what reads or saves there hangs or fails, a training as well",
-        "ask whoever runs it; until then keep data and runs/ on a disk of this machine",
-    )
-
-
 def _is_passive(row: str) -> bool:
     """Whether it asks a disk's first sector by a path that stands by."""
     return re.search(r"I/O error, dev sd[a-z]+, sector 0\b", row) is not None
-
-
-def is_late(machine: Machine, row: str, said: list[str]) -> bool:
-    """Whether a row is of the log's last minutes, and not of days ago."""
-    first, last = (_TIME.search(each) for each in (row, said[-1]))
-    if first is None or last is None:
-        return True
-    since = float(last.group(1)) - float(first.group(1))
-    return since < _LATE and (machine.uptime() or 0.0) - float(last.group(1)) < _QUIET
-
-
-def _is_mounted(name: str, told: str, mounts: str | None) -> bool:
-    """Whether something comes from a file server of NFS or SMB, as far as that is known."""
-    if mounts is None or not re.search(r"\((?:NFS|SMB)\)", told):
-        return True
-    return name.strip("\\").split("\\")[0] in mounts
 
 
 def _disk(machine: Machine, said: list[str]) -> Finding | None:

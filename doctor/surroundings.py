@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import faults, kind, stores
+from doctor import faults, kind, servers, stores
 from doctor.finding import Finding, warn
 from host import limits, nvidia
 from host.machine import Machine
@@ -173,7 +173,7 @@ def _stuck(machine: Machine, said: list[str]) -> Finding | None:
     if not ours:
         return None
     place, told, modules = ours[-1]
-    if not stores.is_late(machine, said[place], said) and not machine.exists(
+    if not servers.is_late(machine, said[place], said) and not machine.exists(
         f"/proc/{told.group(2)}"
     ):
         return None  # it went on, or was ended
@@ -197,14 +197,21 @@ def _sleeps(machine: Machine, said: list[str]) -> Finding | None:
     told = machine.run("gsettings", "get", _DESKTOP, "sleep-inactive-ac-type").out.strip()
     after = machine.run("gsettings", "get", _DESKTOP, "sleep-inactive-ac-timeout").out.strip()
     sleep = machine.run("systemctl", "is-enabled", "sleep.target").out.strip()
-    if told not in ("'suspend'", "'hibernate'") or sleep == "masked" or after == "0":
+    ours = told in ("'suspend'", "'hibernate'") and after != "0"
+    file = f"{machine.environ.get('HOME', '')}/.config/powerdevilrc"
+    kde = re.search(
+        r"(?ms)^\[AC\]\[SuspendAndShutdown\][^\[]*^AutoSuspendAction=[12]\b",
+        machine.read(file) or "",
+    )
+    if not (ours or kde) or sleep == "masked":
         return None
     return warn(
         "kernel log",
         f"the machine went to sleep {slept} times, and does so when nobody sits at it",
         "a training stops there, also one that was started over ssh",
-        "sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target; or"
-        f" gsettings set {_DESKTOP} sleep-inactive-ac-type nothing",
+        "sudo systemctl mask sleep.target suspend.target hibernate.target hybrid-sleep.target; or "
+        + ("KDE's Power Management" if kde else f"gsettings set {_DESKTOP} sleep-inactive-ac-type")
+        + " nothing" * (not kde),
     )
 
 

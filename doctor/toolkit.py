@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import re
 
-from doctor import batch, cdi, clusters, configured, distribution, podman, rootless, selinux, wsl
+from doctor import (
+    batch,
+    cdi,
+    clusters,
+    configured,
+    desktop,
+    distribution,
+    outdated,
+    podman,
+    rootless,
+    selinux,
+)
 from doctor.engine import answers, image_here, told, weighed
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import docker, nvidia
@@ -13,8 +24,7 @@ from host.machine import Machine
 # The newest release without known holes through which a container gets at the host: CVE-2024-0132
 # (mended in 1.16.2), CVE-2025-23359 (1.17.4), CVE-2025-23266 (1.17.8), CVE-2026-24260 (1.19.1).
 _SAFE_TOOLKIT = (1, 19, 1)
-_DXGDMAL = "libnvdxgdmal.so.1"
-_KNOWS_DXGDMAL, _DESKTOP_KNOWS_DXGDMAL = (1, 14, 4), (4, 31)
+_KNOWS_DXGDMAL = (1, 14, 4)
 _PLAIN = ((1, 17, 0), (1, 17, 1))  # the same, 797: images that ask for no CUDA by a variable
 # https://github.com/NVIDIA/nvidia-container-toolkit/issues/1517
 _OLD_SANDBOX = (
@@ -23,10 +33,6 @@ _OLD_SANDBOX = (
 )
 _KNOWS_CDI = 25  # the first release of Docker
 _CONFIGURE = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
-DESKTOP = (
-    "Docker Desktop runs its engine in a machine without GPUs: only on Windows it hands them over",
-    "install Docker Engine beside it, and docker context use default; or ENGINE=local",
-)
 NO_SNAP = (
     "sudo snap remove docker; install Docker Engine from docker.com and nvidia-container-toolkit;"
     f" {_CONFIGURE}"
@@ -52,7 +58,7 @@ def _toolkit(machine: Machine) -> Finding:
         with_podman = machine.has("podman")
         outside = machine.environ.get("ENGINE") == "local" or "SLURM_JOB_ID" in machine.environ
         looks = (
-            *(cdi.denied, cdi.stale, _described, _denied, rootless.barred),
+            *(cdi.denied, outdated.stale, _described, _denied, rootless.barred),
             *(() if outside else (podman.unread, podman.undescribed)),
         )
         wrong = next((found for look in looks if with_podman and (found := look(machine))), None)
@@ -61,11 +67,12 @@ def _toolkit(machine: Machine) -> Finding:
         return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")
     way = docker.handover(machine)
     confined = "selinux" in told(machine, "SecurityOptions")  # what it starts
-    if way is None or (is_desktop(machine) and image_here(machine) is None):
+    if way is None or (desktop.answers(machine) and image_here(machine) is None):
         return _no_toolkit(machine)
     return (
         _uninstalled(machine)
-        or _old_desktop(machine)
+        or desktop.old(machine)
+        or (outdated.stale(machine) if way == "cdi" else None)
         or cdi.wrong(machine, way)
         or configured.wrong(machine, way)
         or (_denied(machine) if confined and image_here(machine) is None else None)  # else: tried
@@ -104,41 +111,16 @@ def _version(machine: Machine, way: str) -> Finding:
             "some images do not start (unsupported IMEX channel value: all)",
             newer,
         )
-    if numbers < _KNOWS_DXGDMAL and _has_dxgdmal(machine):
+    if numbers < _KNOWS_DXGDMAL and desktop.wants_dxgdmal(machine):
         return fail(
             "toolkit",
-            f"{version} ({word}), which does not hand {_DXGDMAL} to containers",
+            f"{version} ({word}), which does not hand {desktop.DXGDMAL} to containers",
             "Windows' driver from 555 on needs it: CUDA ends there with error 500",
             newer,
         )
     # It matters where images of others run; nothing that trains fails by it.
     hole = "; before 1.19.1 an image can get at the host: CVE-2025-23266, CVE-2026-24260"
     return ok("toolkit", f"{version} ({word}){hole * (numbers < _SAFE_TOOLKIT)}")
-
-
-def _has_dxgdmal(machine: Machine) -> bool:
-    """Whether it is Windows' driver, of a release that cannot do without that library."""
-    stores = [f"{wsl.DRIVERS}/{name}" for name in machine.names(wsl.DRIVERS)]
-    return any(machine.exists(f"{folder}/{_DXGDMAL}") for folder in (wsl.LIBRARIES, *stores))
-
-
-def _old_desktop(machine: Machine) -> Finding | None:
-    """Docker Desktop's own toolkit is older than Windows' driver.
-
-    https://github.com/NVIDIA/nvidia-container-toolkit/issues/520
-    """
-    if not _has_dxgdmal(machine):
-        return None
-    told = re.search(r"Docker Desktop (\d{1,3})\.(\d{1,3})", machine.run("docker", "version").out)
-    if told is None or (int(told.group(1)), int(told.group(2))) >= _DESKTOP_KNOWS_DXGDMAL:
-        return None
-    return fail(
-        "toolkit",
-        f"{told.group()}, which does not hand {_DXGDMAL} to containers",
-        "Windows' driver from 555 on needs it: CUDA ends there with error 500, named symbol not"
-        " found",
-        "update Docker Desktop to 4.31 or newer",
-    )
 
 
 def _uninstalled(machine: Machine) -> Finding | None:
@@ -159,8 +141,8 @@ def _uninstalled(machine: Machine) -> Finding | None:
 
 
 def _no_toolkit(machine: Machine) -> Finding:
-    if is_desktop(machine):
-        why, fix = DESKTOP
+    if desktop.answers(machine):
+        why, fix = desktop.WHY
         return fail("toolkit", "Docker Desktop has no GPUs here", why, fix)
     if is_snap(machine):
         return fail(
@@ -243,11 +225,6 @@ def configure(machine: Machine) -> str:
         f"{fix}   # where the package is not found, add NVIDIA's repository first: docs.nvidia.com,"
         " Installing the NVIDIA Container Toolkit"
     )
-
-
-def is_desktop(machine: Machine) -> bool:
-    """Whether the engine is Docker Desktop's on Linux, whose machine has no GPUs."""
-    return not wsl.is_windows(machine) and "Docker Desktop" in told(machine, "OperatingSystem")
 
 
 def is_snap(machine: Machine) -> bool:

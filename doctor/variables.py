@@ -190,6 +190,10 @@ def _other_order(machine: Machine) -> Finding | None:
     few = len(asked.split(",")) < len(gpus)
     if not re.fullmatch(r"[0-9]+(,[0-9]+)*", asked) or by_bus or not unlike or not few:
         return None
+    # The first on the bus may be the fastest as well.
+    ranks = [(gpu.capability or (0, 0), gpu.number("memory.total") or 0) for gpu in gpus]
+    if asked == "0" and all(a < ranks[0][0] and b < ranks[0][1] for a, b in ranks[1:]):
+        return None
     return warn(
         _NAME,
         f"CUDA_VISIBLE_DEVICES={asked} takes CUDA's numbers: its 0 is the fastest GPU",

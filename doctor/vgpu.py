@@ -14,10 +14,15 @@ _SAYS = (
     (
         (
             "not able to (resolve|reach)|couldn't (resolve|connect)|could not resolve|timed? ?out"
-            "|failed to connect|connection refused"
+            "|network communication failure|failed to connect|connection refused"
         ),
         "its licence server is not reached",
         "let this machine reach it: DNS, port 443, firewall, proxy",
+    ),
+    (
+        "allowed time to process response has expired",
+        "its clock is wrong, or its client token too old",
+        "set the clock (timedatectl), and take a new token from the licence server",
     ),
     (
         (

@@ -16,6 +16,7 @@ DRIVERS = "/usr/lib/wsl/drivers"
 _USERS = "/mnt/c/Users"
 _NOBODY = re.compile(
     r"All Users|Default|Default User|Public|desktop\.ini|WsiAccount|defaultuser\d*"
+    r"|Administrator|DefaultAppPool|WDAGUtilityAccount"
 )
 _OLD = re.compile(r"(4\.19|5\.4)\.[0-9.]+-microsoft-standard(-wsl2)?$")
 _OF_WINDOWS = re.compile("wsl2|^4[.]4[.]0-[0-9]+-microsoft")  # version 2, and version 1
@@ -110,19 +111,28 @@ def ignored(machine: Machine) -> Finding | None:
     size = re.search(
         r"(?mi)^\s*memory\s*=\s*(\d{1,15})\s*([TGM]?)B?[ \t\r]*$", said.replace("\0", "")
     )
-    other = f"{_USERS}/{users[0]}/.wslconf" if len(users) == 1 else ""
-    if other and not machine.exists(f"{_USERS}/{users[0]}/.wslconfig") and machine.exists(other):
+    names = (".wslconf", ".wslconfig.txt", "wslconfig", ".wslconfig.ini")
+    home = f"{_USERS}/{users[0]}" if len(users) == 1 else ""
+    other = next((name for name in names if home and machine.exists(f"{home}/{name}")), "")
+    if other and not machine.exists(f"{home}/.wslconfig"):
         return warn(
             "memory",
-            "Windows' user has a file .wslconf, which WSL does not read",
+            f"Windows' user has a file {other}, which WSL does not read",
             "what it says of memory and processors is passed over",
-            "rename it to .wslconfig, and wsl --shutdown",
+            "rename it to .wslconfig (Explorer: show extensions of names), and wsl --shutdown",
+        )
+    if re.search(r"(?ms)^\[wsl2\][^\[]*^memory\s*=", machine.read("/etc/wsl.conf") or ""):
+        return warn(
+            "memory",
+            "/etc/wsl.conf has [wsl2] memory=, which WSL reads from .wslconfig alone",
+            "what it says of memory and processors is passed over: Unknown key 'wsl2.memory'",
+            "have it in C:\\Users\\NAME\\.wslconfig, and wsl --shutdown",
         )
     total = meminfo.total(machine.root)
     if size is None or total is None:
         return None
     told = int(size.group(1)) << {"T": 40, "G": 30, "M": 20}.get(size.group(2).upper(), 0)
-    if 0.85 * told <= total <= 1.05 * told:
+    if not told or 0.85 * told <= total <= 1.05 * told:
         return None
     return warn(
         "memory",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from host import nvidia
+from host import apps, nvidia
 from host.machine import Machine
 
 # MiB that CUDA takes for a process at the least, beyond what GPUs of a kind have at rest.
@@ -22,12 +22,12 @@ class Held:
 
     gpu: nvidia.Gpu
     mode: str
-    app: nvidia.App | None
+    app: apps.App | None
 
 
 def served(machine: Machine, gpus: list[nvidia.Gpu]) -> list[nvidia.Gpu]:
     """Those of these GPUs that an MPS server has, which shares one among programs on purpose."""
-    servers = [app.uuid for app in nvidia.apps(machine) if "nvidia-cuda-mps-server" in app.name]
+    servers = [app.uuid for app in apps.computing(machine) if "nvidia-cuda-mps-server" in app.name]
     return [gpu for gpu in gpus if gpu.uuid in servers]
 
 
@@ -38,7 +38,7 @@ def held(machine: Machine, gpus: list[nvidia.Gpu]) -> list[Held]:
     used then than on other GPUs of that kind. An MPS server has a GPU to share it.
     """
     modes = {gpu.index: gpu.text("compute_mode") or "" for gpu in nvidia.health(machine)}
-    apps = {app.uuid: app for app in nvidia.apps(machine)}
+    computing = {app.uuid: app for app in apps.computing(machine)}
     shared = {gpu.uuid for gpu in served(machine, gpus)}
     found = []
     for gpu in gpus:
@@ -48,7 +48,7 @@ def held(machine: Machine, gpus: list[nvidia.Gpu]) -> list[Held]:
         if (
             gpu.uuid not in shared
             and mode.startswith("Exclusive")
-            and (gpu.uuid in apps or more > _CONTEXT)
+            and (gpu.uuid in computing or more > _CONTEXT)
         ):
-            found.append(Held(gpu, mode, apps.get(gpu.uuid)))
+            found.append(Held(gpu, mode, computing.get(gpu.uuid)))
     return found

@@ -54,20 +54,7 @@ _HEALTH = (
     "clocks_event_reasons.active",  # the same as clocks_throttle_reasons.active, since 535
 )
 _REMAPPED = ("gpu_bus_id", "remapped_rows.pending", "remapped_rows.failure")
-_APPS = ("gpu_uuid", "pid", "process_name", "used_memory")
-# Programs of a desktop, which compute on a GPU to draw; they leave it to others.
-_DESKTOP = re.compile(
-    r"(gnome-shell|mutter|kwin_(wayland|x11)|plasmashell|Xwayland|Xorg|X|sway|hyprland|weston"
-    r"|cinnamon|cosmic-comp|gnome-remote-desktop-daemon|xdg-desktop-portal\S*)( |$)",
-    re.IGNORECASE,
-)
 
-_WINDOWS = re.compile(
-    r"(nautilus|dolphin|gnome-[\w-]+|ptyxis|firefox\S*|chrom(e|ium)\S*|brave|msedge|opera|vivaldi"
-    r"|code|electron|discord|slack|spotify|steam|steamwebhelper|kitty|alacritty|ghostty|konsole)\b",
-    re.IGNORECASE,
-)
-_A_WINDOW = 1024  # MiB
 
 SLOWED = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
 """Bits of clocks_throttle_reasons.active, from nvml.h; the other ones are harmless."""
@@ -162,16 +149,6 @@ class Gpu:
         return re.search(r"-[0-9]+[QCAB][0-9]?$|^GRID [^K]", self.name) is not None
 
 
-@dataclass(frozen=True)
-class App:
-    """A program that computes on a GPU."""
-
-    uuid: str
-    pid: str
-    name: str
-    memory: str
-
-
 @lru_cache(maxsize=1)  # many checks ask, each of the same machine
 def ask(machine: Machine) -> tuple[Answer, list[Gpu]]:
     """The last answer, and the GPUs in it; none where the driver does not work.
@@ -243,23 +220,3 @@ def on_disk(machine: Machine) -> str:
         if version:
             return version
     return ""
-
-
-def apps(machine: Machine) -> list[App]:
-    """Programs that compute on GPUs, but for a desktop's own."""
-    query = f"--query-compute-apps={','.join(_APPS)}"
-    answer = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
-    rows = [re.split(", *", line.strip()) for line in answer.out.splitlines() if answer.code == 0]
-    found = [App(*row) for row in rows if len(row) == len(_APPS)]
-    return [app for app in found if not (_DESKTOP.match(name := _stem(app)) or _draws(app, name))]
-
-
-def _stem(app: App) -> str:
-    return app.name.rsplit("/", 1)[-1]
-
-
-def _draws(app: App, name: str) -> bool:
-    """Whether it is a browser, or the like, which draws its window on the GPU."""
-    held = whole(app.memory)
-    window = _WINDOWS.match(name) is not None or "--type=gpu-process" in app.name
-    return window and (held is None or held < _A_WINDOW)

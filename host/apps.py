@@ -1,0 +1,53 @@
+"""Programs that compute on the GPUs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from host.machine import Machine
+from host.text import whole
+
+_APPS = ("gpu_uuid", "pid", "process_name", "used_memory")
+# Programs of a desktop, which compute on a GPU to draw; they leave it to others.
+_DESKTOP = re.compile(
+    r"(gnome-shell|mutter|kwin_(wayland|x11)|plasmashell|Xwayland|Xorg|X|sway|hyprland|weston"
+    r"|cinnamon|cosmic-comp|gnome-remote-desktop-daemon|xdg-desktop-portal\S*)( |$)",
+    re.IGNORECASE,
+)
+_WINDOWS = re.compile(
+    r"(nautilus|dolphin|gnome-[\w-]+|ptyxis|firefox\S*|chrom(e|ium)\S*|brave|msedge|opera|vivaldi"
+    r"|code|electron|discord|slack|spotify|steam|steamwebhelper|kitty|alacritty|ghostty|konsole)\b",
+    re.IGNORECASE,
+)
+_A_WINDOW = 1024  # MiB
+
+
+@dataclass(frozen=True)
+class App:
+    """A program that computes on a GPU."""
+
+    uuid: str
+    pid: str
+    name: str
+    memory: str
+
+
+def computing(machine: Machine) -> list[App]:
+    """Programs that compute on GPUs, but for a desktop's own."""
+    query = f"--query-compute-apps={','.join(_APPS)}"
+    answer = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
+    rows = [re.split(", *", line.strip()) for line in answer.out.splitlines() if answer.code == 0]
+    found = [App(*row) for row in rows if len(row) == len(_APPS)]
+    return [app for app in found if not (_DESKTOP.match(name := _stem(app)) or _draws(app, name))]
+
+
+def _stem(app: App) -> str:
+    return app.name.rsplit("/", 1)[-1]
+
+
+def _draws(app: App, name: str) -> bool:
+    """Whether it is a browser, or the like, which draws its window on the GPU."""
+    held = whole(app.memory)
+    window = _WINDOWS.match(name) is not None or "--type=gpu-process" in app.name
+    return window and (held is None or held < _A_WINDOW)
