@@ -6,6 +6,7 @@ https://docs.nvidia.com/deploy/xid-errors/
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from doctor import faults, surroundings
 from doctor.finding import Finding, fail, ok, skip, warn
@@ -16,6 +17,7 @@ from host.machine import Machine
 _SM = re.compile(r"GPC \d+, TPC \d+, SM \d+")
 _PID = re.compile(r"pid=\d+")
 _BUSY = 90  # per cent
+_FIRST, _LAST = 3_000, 7_000  # rows
 _ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"))
 _LOST, _ASKED = 79, 154
 _IN_USE = "; where it says in use, end that first: a screen, nvidia-persistenced, DCGM"
@@ -38,8 +40,11 @@ _PAGED = 590  # the first driver
 _WAITS = "NV_ERR_RESET_REQUIRED"
 
 
+@lru_cache(maxsize=1)  # many checks ask, each of the same machine
 def lines(machine: Machine) -> list[str] | None:
-    """The kernel's log of this boot; None where this user may not read it."""
+    """The kernel's log of this boot; None where this user may not read it. Of a very long one, how
+    it begins and how it ends.
+    """
     answers = (machine.run(*words) for words in _ASK)
     said: list[str] = []
     for answer in answers:
@@ -49,6 +54,8 @@ def lines(machine: Machine) -> list[str] | None:
         begun = re.match(r"\[ *(\d+)\.", said[0] if said else "")
         if said and (begun is None or begun.group(1) == "0"):
             break  # else what came first was overwritten, and the journal may have it
+    if len(said) > _FIRST + _LAST:
+        said = said[:_FIRST] + said[-_LAST:]
     return said or None
 
 
