@@ -99,7 +99,8 @@ def _has_cuda(machine: Machine) -> bool | None:
     names = [name for folder in (*_LIBRARIES, *paths) if folder for name in machine.names(folder)]
     kept = machine.run("ldconfig", "-p").out
     smi, cuda = (
-        f"{library}.so.1" in names or f"{library}.so.1 " in kept
+        # A Jetson's have more numbers behind.
+        any(name.startswith(f"{library}.so.1") for name in names) or f"{library}.so.1" in kept
         for library in ("libnvidia-ml", "libcuda")
     )
     return True if cuda else (False if smi else None)

@@ -25,7 +25,7 @@ _CHOOSE = "name the one that reaches the others: NCCL_SOCKET_IFNAME={0} GLOO_SOC
 def apart(machine: Machine) -> Finding | None:
     """What is wrong where several machines train together; None elsewhere."""
     if not fleet.several(machine.environ):
-        return None
+        return walls.shut(machine) if _meets_others(machine) else None
     addresses = _addresses(machine)
     return (
         _on_a_bridge(machine, addresses)
@@ -35,6 +35,12 @@ def apart(machine: Machine) -> Finding | None:
         or walls.shut(machine)
         or _misnamed(machine, addresses)
     )
+
+
+def _meets_others(machine: Machine) -> bool:
+    """Whether its variables are those of somebody who trains with other machines."""
+    named = {machine.environ.get(f"{name}_SOCKET_IFNAME", "lo") for name in ("NCCL", "GLOO")}
+    return len(named) == 1 and not named & {"lo", "eth0", "docker0"}
 
 
 # Bridges of Docker's and Podman's containers, and of virtual machines; Kubernetes routes its own

@@ -53,7 +53,8 @@ def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
                 if cold
                 else "it is for the host to cool it: tell the provider, or take another machine"
                 if kind.is_guest(machine)
-                else "check fans, dust, airflow and the power plugs; nvidia-smi -q -d PERFORMANCE",
+                else "check fans, dust, airflow and the power plugs, an old card's thermal paste;"
+                " nvidia-smi -q -d PERFORMANCE",
             )
     for gpu in gpus:
         if laptop.is_mobile(machine, gpu):  # nvidia-smi -pl does nothing there

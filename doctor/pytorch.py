@@ -141,6 +141,12 @@ def _instead(machine: Machine, gpus: list[Gpu]) -> str:
     if kind.is_jetson(machine):
         return "take the wheel of NVIDIA's that is made for this JetPack"
     known = [gpu.capability for gpu in gpus if gpu.capability]
+    driver = whole((nvidia.loaded(machine) or "").partition(".")[0])
+    if driver is not None and driver < min(line.driver for line in table.lines()):
+        return (
+            f"upgrade the driver first: {driver} knows no CUDA 12; or, with it, the wheel for CUDA"
+            " 11.8 (cu118), of which PyTorch 2.7 is the last"
+        )
     line = "cu128"
     if any(capability in _LATEST for capability in known):
         line = "cu130"

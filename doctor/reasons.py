@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import branches, kind, log, room, sealed
+from doctor import branches, fallen, kind, log, room, sealed
 from host import pci
 from host.machine import Machine
 
@@ -228,12 +228,9 @@ def _placed(machine: Machine, sign: str) -> str | None:
             " another version of the driver, or its closed modules (the package without -open) with"
             " options nvidia NVreg_EnableGpuFirmware=0 in /etc/modprobe.d"
         )
-    if "fallen off" in sign and pci.gpu_boxes(machine):
-        return (
-            "switch the box off and on with the cable in it, and reboot; then look at the card's"
-            " power plugs, the box's supply, another cable and port"
-        )
-    if kind.is_laptop(machine) and ("RmInitAdapter" in sign or "fallen off" in sign):
+    if "fallen off" in sign:
+        return fallen.raised(machine)
+    if kind.is_laptop(machine) and "RmInitAdapter" in sign:
         return (
             "power the laptop off, half a minute without charger, and on; then update BIOS and"
             " driver"

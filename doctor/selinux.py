@@ -35,7 +35,9 @@ def denied(machine: Machine) -> tuple[str, str] | None:
     if not found:
         return _mislabelled(machine)
     # The second lets them be mapped as well, where their type is the X server's.
-    needed = _SWITCHES[1 if "map" in found[-1].group(1).split() else 0]
+    known = machine.run("getsebool", _SWITCHES[1])
+    xserver = "xserver_misc_device_t" in found[-1].string and known.code == 0 and known.out
+    needed = _SWITCHES[1 if xserver or "map" in found[-1].group(1).split() else 0]
     if _is_on(machine, needed):
         return None
     return (

@@ -8,6 +8,7 @@ from doctor import kind, offline, ram, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, meminfo, visible
 from host.machine import Machine
+from host.text import whole
 
 # The first microcode with which Intel's 13th and 14th generation is not driven to death.
 _STEADY = 0x129
@@ -50,7 +51,7 @@ def processors(machine: Machine) -> Finding:
         )
     if quota is None or quota >= there:
         slow = offline.some(machine) or offline.held(machine) or offline.heated(machine)
-        return _few(machine, there) or slow or ok("CPUs", f"{there}")
+        return _of_step(machine, there) or _few(machine, there) or slow or ok("CPUs", f"{there}")
     seen = f"{quota:g} of {there}, by cgroup quota"
     # A quota stops all threads at once, the trainer's as well: it needs room.
     if quota >= 2 * _EACH * max(1, len(visible.seen(machine))):
@@ -60,6 +61,22 @@ def processors(machine: Machine) -> Finding:
         seen,
         "loaders and CPU training get no more; nproc and os.cpu_count say otherwise",
         f"docker run --cpus {there}, or resources.limits.cpu, or --cpus-per-task",
+    )
+
+
+def _of_step(machine: Machine, there: int) -> Finding | None:
+    """A step of Slurm's whose tasks have fewer CPUs than the job asked for.
+
+    srun takes --cpus-per-task no more from sbatch, from 22.05 on: https://slurm.schedmd.com/srun.html
+    """
+    asked = whole(machine.environ.get("SLURM_CPUS_PER_TASK"))
+    if asked is None or there >= asked or "SLURM_STEP_ID" not in machine.environ:
+        return None
+    return warn(
+        "CPUs",
+        f"{there} of the {asked} that the job asked for each task",
+        "srun does not take that over from sbatch: all loader processes share it, the GPUs wait",
+        f"srun --cpus-per-task={asked}, or export SRUN_CPUS_PER_TASK={asked} before srun",
     )
 
 

@@ -104,13 +104,9 @@ def _version(machine: Machine, way: str) -> Finding:
     if numbers == batch.TRIPS and machine.has("enroot"):
         return batch.tripped(machine)
     newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
-    if numbers in _PLAIN:
-        return warn(
-            "toolkit",
-            f"{version} ({word})",
-            "some images do not start (unsupported IMEX channel value: all)",
-            newer,
-        )
+    if numbers in _PLAIN:  # ours does start
+        note = "some images do not start with it: unsupported IMEX channel value: all"
+        return ok("toolkit", f"{version} ({word}); {note}")
     if numbers < _KNOWS_DXGDMAL and desktop.wants_dxgdmal(machine):
         return fail(
             "toolkit",

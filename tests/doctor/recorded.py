@@ -220,7 +220,7 @@ def _unfold(recorded: dict[str, Any]) -> dict[str, Any]:
         known["smi"] = {"rows": rows, "apps": apps, "said": said, "unknown": unknown}
         first = recorded.get("complaint", "")
         known["smi"] |= {
-            "before": around.get("before") or (f"{first}\n" if first else ""),
+            "before": f"{around.get('before') or first}".rstrip("\n") + "\n" * bool(around or first),
             "after": around.get("after", ""), "complaint": around.get("err", ""),
             "code": around.get("code", 0), "others": others,
         }  # fmt: skip
