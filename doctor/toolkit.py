@@ -105,7 +105,7 @@ def _version(machine: Machine, way: str) -> Finding:
         return batch.tripped(machine)
     newer = distribution.of(machine, distribution.TOOLKIT, distribution.APT_NEWER_TOOLKIT)
     if numbers in _PLAIN:  # ours does start
-        note = "some images do not start with it: unsupported IMEX channel value: all"
+        note = "a newer one starts all images (unsupported IMEX channel value: all)"
         return ok("toolkit", f"{version} ({word}); {note}")
     if numbers < _KNOWS_DXGDMAL and desktop.wants_dxgdmal(machine):
         return fail(
