@@ -95,11 +95,12 @@ def _by_guest(machine: Machine, address: str) -> str | None:
     # Without its domain and its function it is the same card; a mapping has names of its own.
     card = rf"(?:{re.escape(slot)}|{re.escape(slot.partition(':')[2])})\b"
     mapping = machine.read("/etc/pve/mapping/pci.cfg") or ""
-    kept = re.findall(rf"(?ms)^([\w-]+)\n(?:^\s.*?)?path={card}", mapping)
+    blocks = re.findall(r"(?m)^([\w-]+)\n((?:[ \t].*\n?)*)", mapping)
+    kept = [name for name, text in blocks if re.search(rf"path={card}", text)]
     card = "|".join([card, *(rf"mapping={re.escape(name)}\b" for name in kept)])
     for name in machine.names(folder):
         text = machine.read(f"{folder}/{name}") or ""
-        if re.search(rf"(?m)^hostpci\d+:.*?(?<![\w.])(?:{card})", text):
+        if re.search(rf"(?m)^hostpci\d+:.*?(?<![\w.:])(?:{card})", text):
             guest = name.partition(".")[0]
             return f"sudo qm shutdown {guest}, take hostpci out of its hardware, and reboot"
     return None

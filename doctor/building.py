@@ -20,7 +20,7 @@ def by_akmods(machine: Machine, taken: bool, headers: str) -> tuple[str, str, st
 
     Args:
         taken: whether an open driver has the card in its place.
-        headers: how the files are installed that modules are built with.
+        headers: how the files are installed that modules are built with, and it is built.
     """
     failed = _failed(machine)
     log = machine.read(failed[-1]) or "" if failed else ""
@@ -52,10 +52,7 @@ def by_akmods(machine: Machine, taken: bool, headers: str) -> tuple[str, str, st
         return (
             seen,
             "this kernel's headers are not installed, and nothing is built without them",
-            (
-                f"{headers}; sudo akmods --force && sudo reboot; where it does not build: boot"
-                f" {other}, or a driver packaged for this kernel"
-            ),
+            f"{headers}; where it does not build: boot {other}, or a driver for this kernel",
         )
     return (
         seen,
@@ -183,13 +180,13 @@ def elsewhere(machine: Machine) -> str | None:
 
 def nowhere(machine: Machine) -> bool:
     """Whether no kernel has NVIDIA's module."""
-    return _having(machine) is None
+    return not _kernels(machine)
 
 
 def is_by_dkms(machine: Machine) -> bool:
     """Whether DKMS builds NVIDIA's module, and not others' alone."""
     names = (*machine.names("/var/lib/dkms"), machine.run("dkms", "status").out.strip())
-    return any(re.search(r"(?m)^nvidia", name) for name in names)
+    return any(re.search(r"(?m)^nvidia(?!-fs|-peermem)", name) for name in names)
 
 
 def ubuntu_branch(machine: Machine, kernel: str) -> str | None:
@@ -206,15 +203,20 @@ def _of_ubuntu(machine: Machine, kernel: str) -> list[str]:
 
 def _having(machine: Machine) -> str | None:
     """Another kernel that has NVIDIA's module, where this one has none."""
-    running = _running(machine)
+    running, having = _running(machine), _kernels(machine)
+    return None if running in having or not having else max(having, key=_version)
+
+
+def _kernels(machine: Machine) -> list[str]:
+    """The kernels that have NVIDIA's module; none where it is not known which one runs."""
     places = (
         *("kernel/drivers/video", "kernel/drivers/video/nvidia", "updates/dkms", "updates"),
         *("extra", "extra/nvidia", "extra/drivers/video/nvidia", "weak-updates/nvidia"),
         *("video", "misc", "extramodules"),
     )
-    if not running:
-        return None
-    having = [
+    if not _running(machine):
+        return []
+    return [
         name
         for name in machine.names("/lib/modules")
         for place in (*places, *_of_ubuntu(machine, name))
@@ -223,4 +225,3 @@ def _having(machine: Machine) -> str | None:
             for n in machine.names(f"/lib/modules/{name}/{place}")
         )
     ]
-    return None if running in having or not having else max(having, key=_version)

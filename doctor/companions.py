@@ -151,7 +151,8 @@ def other_nvcc(machine: Machine, cuda: str) -> str:
     https://github.com/pytorch/pytorch/issues/73047
     """
     found = re.search(r"release (\d+)\.(\d+)", machine.run("nvcc", "--version").out)
-    if found is None or found.group(1) == cuda.partition(".")[0]:
+    told = machine.environ.get("CUDA_HOME")
+    if told or found is None or found.group(1) == cuda.partition(".")[0]:
         return ""
     return (
         f"; nvcc is CUDA {found.group(1)}.{found.group(2)}'s: extensions (flash-attn, DeepSpeed)"

@@ -55,14 +55,6 @@ UNSEEN = (
         "the system's list of libraries names files of a driver that was here before",
         "remove what that driver left (that file's links, its packages), and sudo ldconfig",
     ),
-    (
-        r"process \S*/ldconfig failed with error code: 127",
-        "the toolkit runs Ubuntu's wrapper of ldconfig, which the container does not have",
-        (
-            "sudo nvidia-ctk config --in-place --set"
-            " nvidia-container-cli.ldconfig=@/sbin/ldconfig.real && sudo systemctl restart docker"
-        ),
-    ),
     ("mismatch", "the driver was upgraded under the engine", "sudo reboot"),
     (
         r"open sysctl net\S* file.*permission denied|reopen fd \d+: permission denied",

@@ -20,7 +20,8 @@ UNASKED = (
     "sudo nvidia-ctk config --in-place --set"
     " accept-nvidia-visible-devices-envvar-when-unprivileged=true; or hand them over by CDI"
 )
-NO_CGROUPS = "sudo nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups"
+SET = "sudo nvidia-ctk config --in-place --set nvidia-container-cli"
+NO_CGROUPS = f"{SET}.no-cgroups"
 _UNASKED = r"^\s*accept-nvidia-visible-devices-envvar-when-unprivileged\s*=\s*false"
 _PAST_THE_HOOK = 28  # the release of Docker
 # A line of it that is meant for Kubernetes; how it is said, what helps.
@@ -67,6 +68,11 @@ def wrong(machine: Machine, way: str) -> Finding | None:
     return _elsewhere(machine, config) or _cgroups(machine)
 
 
+def ldconfig(machine: Machine) -> str:
+    """The program itself, where a system has a wrapper of it, as Ubuntu."""
+    return "/sbin/ldconfig" + ".real" * machine.exists("/sbin/ldconfig.real")
+
+
 def without_at(machine: Machine) -> tuple[str, str] | None:
     """It names an ldconfig that is not marked as the host's: what is seen, what helps.
 
@@ -75,11 +81,12 @@ def without_at(machine: Machine) -> tuple[str, str] | None:
     bare = re.search(r'(?m)^\s*ldconfig\s*=\s*"(/\S+)"', text(machine))
     if bare is None or version(machine) < _HOSTS_ALONE:
         return None
+    own = ldconfig(machine) if bare.group(1).endswith("sbin/ldconfig") else bare.group(1)
     return (
         f'ldconfig = "{bare.group(1)}" in {file(machine)}, without an @ before it',
         (
             "sudo nvidia-ctk config --in-place --set"
-            f" nvidia-container-cli.ldconfig=@{bare.group(1)} && sudo systemctl restart docker"
+            f" nvidia-container-cli.ldconfig=@{own} && sudo systemctl restart docker"
         ),
     )
 

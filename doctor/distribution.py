@@ -33,8 +33,8 @@ INSTALL = {
     ),
     "gentoo": "sudo emerge x11-drivers/nvidia-drivers",
     "nixos": 'services.xserver.videoDrivers = [ "nvidia" ]; hardware.nvidia.open = true;',
-    "nobara": "install it with nobara-driver-manager",
-    "pop": "sudo apt-get install system76-driver-nvidia && sudo reboot",
+    "nobara": "nobara-driver-manager   # which installs it",
+    "pop": "sudo apt-get install system76-driver-nvidia",
     "void": "sudo xbps-install void-repo-nonfree && sudo xbps-install nvidia",
     "ubuntu": UBUNTU,
 }

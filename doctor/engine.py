@@ -137,15 +137,17 @@ def environment(machine: Machine) -> Finding:
 
 def _makes(machine: Machine) -> Finding:
     """A program that makes .venv."""
+    lacking = None
     for program in ("uv", "python3.13", "python3.12", "python3.11", "python3"):
         if program == "uv" and machine.has("uv"):
             return ok("local environment", "uv makes it")
         found = re.match(r"Python (\d+)\.(\d+)", machine.run(program, "--version").out)
         if found and (int(found.group(1)), int(found.group(2))) >= (3, 11):
-            return _without_pip(machine, found.group()) or ok(
-                "local environment", f"{found.group()} makes it"
-            )
-    return fail(
+            bare = _without_pip(machine, found.group())
+            if bare is None:
+                return ok("local environment", f"{found.group()} makes it")
+            lacking = lacking or bare
+    return lacking or fail(
         "local environment",
         "neither Docker, nor uv, nor Python 3.11",
         "nothing to train in",
@@ -180,7 +182,8 @@ def _without_pip(machine: Machine, python: str) -> Finding | None:
         "local environment",
         f"{python} has no ensurepip, which makes .venv",
         "nothing to train in",
-        "sudo apt-get install python3-venv; or install uv: https://docs.astral.sh/uv",
+        f"sudo apt-get install python{number.group() if number else '3'}-venv; or install uv:"
+        " https://docs.astral.sh/uv",
     )
 
 

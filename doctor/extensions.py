@@ -81,7 +81,7 @@ def _other_build(version: str, cuda: str, major: str, release: str, abi: str | N
         return f"PyTorch {release}"
     if cuda.partition(".")[0].isdigit() and major != cuda.partition(".")[0]:
         return f"CUDA {major}"
-    own = re.match(r"2\.(\d+)\.\d+(?:\+cu\d+)?$", version)  # not NVIDIA's own builds
+    own = re.match(r"2\.(\d+)\.\d+\+cu\d+$", version)  # neither NVIDIA's builds nor conda's
     if own is None or abi is None:
         return None
     newer = int(own.group(1)) >= 7 or (own.group(1) == "6" and cuda == "12.6")
@@ -108,7 +108,7 @@ def _of_graphs(machine: Machine, version: str, beside: str) -> tuple[str, str, s
             return (
                 f"has a {package} beside it that is built for PyTorch {release}",
                 "what imports it ends: undefined symbol",
-                f"pip install --force-reinstall {package} -f https://data.pyg.org/whl/{of}.html",
+                f"pip install --force-reinstall --no-deps {package} -f https://data.pyg.org/whl/{of}.html",
             )
     return None
 

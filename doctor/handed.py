@@ -109,7 +109,7 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     spared = configured.spares_cgroups(machine)
     for sign, why, fix in complaints.UNSEEN:
         if re.search(sign, said, re.IGNORECASE):
-            own = re.sub(r"@/sbin/ldconfig(?![.])", f"@{located.ldconfig(machine)}", fix)
+            own = re.sub(r"@/sbin/ldconfig(?![.])", f"@{configured.ldconfig(machine)}", fix)
             return _UNHEARD if f"{NO_CGROUPS}=true" in fix and spared else (why, own)
     if configured.unasked(machine):
         return f"{CONFIG} lets nobody ask for GPUs by a variable", UNASKED
@@ -168,6 +168,12 @@ def _set_up(machine: Machine, said: str) -> tuple[str, str] | None:
     if "insufficient permissions" in said.lower():
         return selinux.denied(machine) or _for_a_group(machine) or _refused(machine)
     bare = configured.without_at(machine) if "did not terminate successfully" in said else None
+    wrapper = "ldconfig failed with error code: 127" in said
+    if wrapper and configured.ldconfig(machine).endswith(".real"):
+        bare = (
+            "the toolkit runs Ubuntu's wrapper of ldconfig, which the container does not have",
+            f"{configured.SET}.ldconfig=@/sbin/ldconfig.real && sudo systemctl restart docker",
+        )
     bare = bare or (
         located.without_root(machine) if re.search("change root|process req", said) else None
     )

@@ -8,15 +8,13 @@ from doctor import configured, distribution, toolkit
 from doctor.configured import CONFIG
 from host.machine import Machine
 
-_SET = "sudo nvidia-ctk config --in-place --set nvidia-container-cli"
-
 
 def found(machine: Machine) -> tuple[str, str]:
     """Why the toolkit does not find libnvidia-ml, which the host has, and what helps."""
     if _is_ldconfig_inside(machine):
         return (
             "the toolkit runs the container's ldconfig: its path in config.toml has no @ in front",
-            f"{_SET}.ldconfig=@{ldconfig(machine)}",
+            f"{configured.SET}.ldconfig=@{configured.ldconfig(machine)}",
         )
     root = without_root(machine)
     if root is not None:
@@ -45,15 +43,10 @@ def without_root(machine: Machine) -> tuple[str, str] | None:
         return None
     return (
         f"the toolkit looks for the driver in {root.group(1)} ({file}), and it is not there",
-        f"{_SET}.root=/"
+        f"{configured.SET}.root=/"
         if file == CONFIG
-        else f'in {file} root = "/" and ldconfig = "@{ldconfig(machine)}"',
+        else f'in {file} root = "/" and ldconfig = "@{configured.ldconfig(machine)}"',
     )
-
-
-def ldconfig(machine: Machine) -> str:
-    """The program itself, where a system has a wrapper of it, as Ubuntu."""
-    return "/sbin/ldconfig" + ".real" * machine.exists("/sbin/ldconfig.real")
 
 
 def _is_ldconfig_inside(machine: Machine) -> bool:

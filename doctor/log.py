@@ -17,7 +17,8 @@ from host.machine import Machine
 _SM = re.compile(r"GPC \d+, TPC \d+, SM \d+")
 _PID = re.compile(r"pid=\d+")
 _BUSY = 90  # per cent
-_FIRST, _LAST = 3_000, 7_000  # rows
+_FIRST, _LAST = 3_000, 6_000  # rows
+_TELLING = re.compile("NVRM|nvidia|[Oo]ut of memory|[Ee]rror|blocked for more than|PM: suspend")
 _ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"))
 _LOST, _ASKED = 79, 154
 _IN_USE = "; where it says in use, end that first: a screen, nvidia-persistenced, DCGM"
@@ -43,7 +44,7 @@ _WAITS = "NV_ERR_RESET_REQUIRED"
 @lru_cache(maxsize=1)  # many checks ask, each of the same machine
 def lines(machine: Machine) -> list[str] | None:
     """The kernel's log of this boot; None where this user may not read it. Of a very long one, how
-    it begins and how it ends.
+    it begins and how it ends, and what between these is of GPUs or an error.
     """
     answers = (machine.run(*words) for words in _ASK)
     said: list[str] = []
@@ -55,7 +56,8 @@ def lines(machine: Machine) -> list[str] | None:
         if said and (begun is None or begun.group(1) == "0"):
             break  # else what came first was overwritten, and the journal may have it
     if len(said) > _FIRST + _LAST:
-        said = said[:_FIRST] + said[-_LAST:]
+        middle = [row for row in said[_FIRST:-_LAST] if _TELLING.search(row)]
+        said = said[:_FIRST] + middle[-_LAST:] + said[-_LAST:]
     return said or None
 
 

@@ -65,7 +65,7 @@ _LACKS = (
         "end what takes memory, and {again}",
     ),
     (
-        r"^.*\bld\.lld: (?:command )?not found.*$",
+        r"^.*\bld\.lld: (?:(?:command )?not found|No such file).*$",
         "this kernel was built by clang and its linker",
         "the packages clang, llvm and lld; then {again}",
     ),
@@ -77,7 +77,7 @@ _LACKS = (
     (
         r"^.*missing MODULE_LICENSE\(\) in \S*nvidia.*$",
         "the linker is another one than GNU's (mold), and leaves out what the kernel wants",
-        "sudo update-alternatives --set ld /usr/bin/ld.bfd, or ln -sf ld.bfd /usr/bin/ld; {again}",
+        "sudo ln -sf ld.bfd /usr/bin/ld (or update-alternatives --set ld /usr/bin/ld.bfd); {again}",
     ),
     (
         r"^.*version .GLIBC_[\d.]+. not found \(required by scripts/.*$",
@@ -96,7 +96,7 @@ _CLANG = (
 
 _CC = (
     "the kernel was built by gcc, and cc is clang here",
-    "sudo update-alternatives --set cc /usr/bin/gcc, or ln -sf gcc /usr/bin/cc; then {again}",
+    "sudo update-alternatives --set cc /usr/bin/gcc, or sudo ln -sf gcc /usr/bin/cc; then {again}",
 )
 
 
@@ -162,17 +162,19 @@ def _lacking(said: str, error: str) -> tuple[str, str, str] | None:
     if error and clang and used is not None and not ours:
         return (error.strip(), *_CLANG)
     option = "clang: error: unknown argument" in said
-    if error and not clang and (ours or option):
+    gcc = re.search(r"kernel was built by:.*gcc", said) is not None
+    if error and gcc and (ours or option):
         return (error.strip(), *_CC)
     return None
 
 
 def _compiled(said: str, again: str) -> tuple[str, str] | None:
     """The kernel was built by another compiler, and that matters: why, and what helps."""
+    forced = again.replace("sudo dkms", "sudo IGNORE_CC_MISMATCH=1 dkms")
     if "Failed CC version check" in said:
         return (
             "the kernel was built by another release of the compiler",
-            f"upgrade gcc and kernel to one release's; or IGNORE_CC_MISMATCH=1 before it: {again}",
+            f"upgrade gcc and kernel to one release's; or {forced}",
         )
     amazons = re.search(r"built by: *\S*?(gcc\d+)-(?:gcc|cc)\b", said)
     gcc = amazons.group(1) if amazons else _other_gcc(said)

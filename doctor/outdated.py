@@ -7,7 +7,7 @@ import re
 from doctor import cdi
 from doctor.cdi import KIND, in_force
 from doctor.finding import Finding, fail, warn
-from host import limits
+from host import limits, nvidia
 from host.machine import Machine
 
 
@@ -20,8 +20,9 @@ def stale(machine: Machine) -> Finding | None:
     return fail(
         "toolkit",
         f"{file} hands over {path}, which is not there",
-        "no container with GPUs starts: the driver, or the toolkit, was changed since",
-        f"sudo nvidia-ctk cdi generate --output={file}",
+        "no container with GPUs starts: driver, toolkit or their services were changed since",
+        f"sudo nvidia-ctk cdi generate --output={file}"
+        + "; or sudo systemctl enable --now nvidia-persistenced" * path.endswith("/socket"),
     )
 
 
@@ -64,7 +65,8 @@ def missing_file(machine: Machine) -> tuple[str, str] | None:
 def _missing_socket(machine: Machine) -> tuple[str, str] | None:
     """One that hands over the socket of a daemon which does not run: file and socket."""
     socket = "/run/nvidia-persistenced/socket"
-    file = next((file for file, text in in_force(machine) if f"hostPath: {socket}" in text), None)
+    named = rf"""hostPath["']?\s*:\s*["']?{socket}"""
+    file = next((file for file, text in in_force(machine) if re.search(named, text)), None)
     if file is None or machine.exists(socket):
         return None
     state = machine.run("systemctl", "is-active", "nvidia-persistenced").out.strip()
@@ -74,10 +76,11 @@ def _missing_socket(machine: Machine) -> tuple[str, str] | None:
 def _incomplete(machine: Machine) -> Finding | None:
     """It was made when there were fewer GPUs."""
     texts = [(file, text) for file, text in in_force(machine) if KIND.search(text)]
+    listed = len(nvidia.ask(machine)[1])
     named = {name for _, text in texts for name in re.findall(r"/dev/(nvidia\d+)\b", text)}
     there = [name for name in machine.names("/dev") if re.fullmatch(r"nvidia\d+", name)]
     new = sorted({*there} - named)
-    if not named or not new or limits.in_container(machine.root):
+    if not named or not new or listed <= len(named) or limits.in_container(machine.root):
         return None
     return warn(
         "toolkit",

@@ -145,12 +145,14 @@ def _another_interface(machine: Machine, addresses: dict[str, str]) -> Finding |
         if machine.read(f"{_NET}/{name}/operstate") != "down" and not name.startswith("docker")
     ]
     first = up[0] if up else ""
-    inner = [n for n in up if _OF_GUESTS.match(n)]
+    # Where they meet by it, it is meant.
+    meet = machine.environ.get("MASTER_ADDR", "").rpartition(".")[0] or "-"
+    inner = [n for n in up if _OF_GUESTS.match(n) and not addresses[n].startswith(f"{meet}.")]
     named = machine.environ.get("NODES")  # make train names the one that has this one's address
     if first and inner and not named and first not in inner and not machine.names(nccl.FABRIC):
         return warn(
             "network",
-            f"NCCL uses {', '.join(inner)} as well as {first}, and they reach no others, or slowly",
+            f"NCCL uses {', '.join(inner)} beside {first}: others reach it slowly, or not at all",
             "without InfiniBand it takes each that is up: Connection refused, or it hangs",
             _CHOOSE.format(first),
         )

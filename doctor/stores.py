@@ -23,6 +23,7 @@ _MENDED = re.compile(
     r"|BTRFS info \((device [\w-]+)[^)]*\): (?:first mount|last unmount) of"
     r"|device-mapper: (thin: \S+): (?:switching pool to write|growing the data device)"
 )
+_VOLUME = re.compile(r"(x?vd[a-z]+)\d*$")
 _MULTIPATH = "device handler registered"
 _ASLEEP = re.compile(r"(nvme\d+): Does your device have a faulty power saving mode enabled")
 # Sign; what is seen, with its groups; why; what helps.
@@ -116,7 +117,8 @@ def _since_mended(machine: Machine, said: list[str]) -> list[str]:
         told = _MENDED.search(row)
         if told:
             name = next(word for word in told.groups() if word)
-            rows = [each for each in rows if name not in each]
+            mended = re.compile(rf"{re.escape(name)}(?![\w-])")
+            rows = [each for each in rows if not mended.search(each)]
         meant = rows and re.search(r"XFS \(([\w-]+)\): ", row)
         shut = meant and any(f"({meant.group(1)}): User initiated" in each for each in rows)
         if not shut:
@@ -137,7 +139,8 @@ def _disk(machine: Machine, said: list[str]) -> Finding | None:
     failing = [each[each.lastindex or 0] for each in map(_DISK.search, rows) if each]
     here = machine.names("/sys/block")
     # A volume that was taken from a guest is no disk any more.
-    failing = [disk for disk in failing if not re.match("vd|xvd", disk) or not here or disk in here]
+    volumes = {disk: x.group(1) for disk in failing if (x := _VOLUME.match(disk))}
+    failing = [disk for disk in failing if not here or volumes.get(disk, here[0]) in here]
     bad = next((disk for disk in failing if not _pulled(machine, said, disk)), None)
     if bad is None:
         return None
@@ -184,8 +187,8 @@ def _pulled(machine: Machine, said: list[str], disk: str) -> bool:
     """Whether it is a stick that somebody has pulled out, and nothing is mounted from it."""
     text = "\n".join(said)
     disk = re.sub(r"(?<=^sd)([a-z]+)\d+$", r"\1", disk)  # the whole, of a part
-    card = re.match(r"mmc(?=blk\d)", disk) and f"mmc{re.sub(r'.*blk', '', disk)}: card "
-    if card and re.search(rf"{card}\w+ removed", text):
+    card = re.match(r"mmcblk(\d+)", disk)
+    if card and re.search(rf"mmc{card.group(1)}: card \w+ removed", text):
         return f"/dev/{disk}" not in (machine.read("/proc/mounts") or "")
     attached = re.search(rf"sd (\d+):\S* \[{disk}\] Attached SCSI (removable )?disk", text)
     stick = attached is not None and (

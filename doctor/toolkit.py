@@ -184,25 +184,30 @@ def _no_toolkit(machine: Machine) -> Finding:
     )
 
 
+_SOURCE = r"nvidia\.github\.io/libnvidia-container/"
+
+
 def _listed_twice(machine: Machine) -> Finding | None:
-    """Two lists of apt's name the toolkit's source, and one no key of its own.
+    """Two lists of apt's name the toolkit's source, with unlike keys of their own.
 
     https://github.com/NVIDIA/nvidia-container-toolkit/issues/170
     """
-    folder, keys = "/etc/apt/sources.list.d", {}
+    folder = "/etc/apt/sources.list.d"
+    keys: dict[str, dict[str, str]] = {}  # by source, and by file
     for name in machine.names(folder):
-        said = machine.read(f"{folder}/{name}") or ""
-        for row in re.findall(r"(?m)^deb .*nvidia\.github\.io/libnvidia-container.*", said):
-            key = re.search(r"signed-by=([^\s\]]+)", row)
-            keys[f"{folder}/{name}"] = key.group(1) if key else ""
-    files = sorted(keys, key=lambda file: keys[file])
-    if len({*keys.values()}) < 2:
+        said = machine.read(f"{folder}/{name}") or "" if name.endswith(".list") else ""
+        for key, source in re.findall(rf"(?m)^deb (?:\[([^\]]*)\] )?(\S*{_SOURCE}\S* \S+)", said):
+            signed = re.search(r"signed-by=(\S+)", key)
+            keys.setdefault(source, {})[f"{folder}/{name}"] = signed.group(1) if signed else ""
+    unlike = next((of for of in keys.values() if len({*of.values()}) > 1), None)
+    if unlike is None:
         return None
+    files = sorted(unlike, key=lambda file: unlike[file])
     return fail(
         "toolkit",
         f"Docker has no toolkit, and {files[0]} and {files[-1]} name one source by other keys",
         "apt reads no source at all: Conflicting values set for option Signed-By",
-        f"sudo rm {files[0]}, sudo apt-get update; then {configure(machine)}",
+        f"sudo rm {files[0]} && sudo apt-get update; then {configure(machine)}",
     )
 
 

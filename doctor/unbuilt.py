@@ -33,12 +33,13 @@ def examine(machine: Machine, on_bus: str) -> Finding:
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {unsigned.CPU}")
     if boot:
         return unsigned.found(machine, on_bus)
+    command, _, note = distribution.install(machine).partition("   #")
     if _is_without(machine):
         return fail(
             "driver",
             f"{on_bus}; nvidia-smi is here, and a module for no kernel",
             "programs and libraries alone (nvidia-utils) are no driver",
-            f"{distribution.install(machine)}; and sudo reboot   # {unsigned.CPU}",
+            f"{command} && sudo reboot   #{note}; {unsigned.CPU}",
         )
     return fail(
         "driver",

@@ -41,7 +41,7 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     unwell = fail if machine.environ.get("GPUS") else warn
     by = {card.driver for card in cards}
     open_one = next((name for name in _OPEN if name in by), None)
-    files = headers.install(machine)
+    files = headers.then(machine, "sudo akmods --force && sudo reboot")
     unbuilt_yet = (
         None if "nvidia" in by else building.by_akmods(machine, open_one is not None, files)
     )

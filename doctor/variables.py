@@ -32,6 +32,7 @@ _LEFT = (
     ),
 )
 _OF_SEVERAL = ("TORCH_DISTRIBUTED_DEBUG", "CUDA_DEVICE_MAX_CONNECTIONS")
+_TENSOR = (7, 0)  # the first with units for FP16
 _UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _REFUSED = re.compile(
@@ -78,11 +79,11 @@ def examine(machine: Machine) -> Finding:
             "unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, unless it is meant so",
         )
     return (
-        _precision(machine)
-        or _cut_short(machine)
+        _cut_short(machine)
         or _other_order(machine)
         or collectives.told(machine)
         or _mkl(machine)
+        or _precision(machine)
         or ok(_NAME, "none that slows it down or hides a GPU")
     )
 
@@ -94,12 +95,14 @@ def _precision(machine: Machine) -> Finding | None:
     """
     told = machine.environ.get("PRECISION", "")
     for gpu in visible.seen(machine):
-        if told == "fp16" and re.search(r"GTX 16[56]0", gpu.name):
-            why = f"convolutions in FP16 give NaN on a {gpu.name}"
+        wrong = re.search(r"GTX 16[56]0", gpu.name) is not None
+        slow = wrong or (gpu.capability or _TENSOR) < _TENSOR
+        if told == "fp16" and wrong:
+            why = f"convolutions in FP16 give NaN on the {gpu.name}"
             return warn(_NAME, f"PRECISION={told}", why, "PRECISION=no")
         if told == "bf16" and gpu.capability and gpu.capability < (8, 0):
-            why = f"a {gpu.name} has no BF16: it is computed by way of FP32, which is slower"
-            return warn(_NAME, f"PRECISION={told}", why, "PRECISION=fp16")
+            why = f"the {gpu.name} has no BF16: it is computed by way of FP32, which is slower"
+            return warn(_NAME, f"PRECISION={told}", why, f"PRECISION={'no' if slow else 'fp16'}")
     return None
 
 

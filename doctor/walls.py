@@ -92,7 +92,9 @@ def _by_ufw(machine: Machine) -> bool | None:
     rules = machine.read("/etc/ufw/user.rules")
     status = machine.run("ufw", "status").out if rules is None else ""  # root's to ask
     if "Status: active" in status:
-        rows = re.findall(r"(?m)^(\S+)(?: on \S+)?(?: \(v6\))? +(?:ALLOW|LIMIT)\b", status)
+        rows = re.findall(
+            r"(?m)^(\S+)(?: on \S+)?(?: \(v6\))? +(?:ALLOW|LIMIT)\b(?! OUT| FWD)", status
+        )
         return any(re.match(r"Anywhere|\d+\.[\d./]+$", to) or _is_wide(to) for to in rows)
     before = machine.read("/etc/ufw/before.rules") or ""
     if _admits(before, "ufw-before-input"):
@@ -103,7 +105,9 @@ def _by_ufw(machine: Machine) -> bool | None:
 def _admits(rules: str, chain: str) -> bool:
     """Whether a rule of iptables lets in more than single ports, from elsewhere."""
     # A chain may lead on to another one.
-    led = re.findall(rf"(?m)^-A {chain} (?:.* )?-[jg] (?!ACCEPT|DROP|REJECT|LOG)([\w-]+)", rules)
+    led = re.findall(
+        rf"(?m)^-A {chain} (?:.* )?-[jg] (?!(?:ACCEPT|DROP|REJECT|LOG)\b)([\w-]+)", rules
+    )
     rows = [_REMARK.sub("", row) for row in rules.splitlines()]
     return any(
         row.startswith(tuple(f"-A {each} " for each in (chain, *led)))
@@ -122,8 +126,9 @@ def _is_wide(ports: str) -> bool:
 
 def _is_narrow(row: str) -> bool:
     """Whether a rule is of some ports alone, or of what trains no machine."""
-    ports = re.search(r"\bdports? (\S+)", row)
-    return _NARROW.search(row) is not None or (ports is not None and not _is_wide(ports.group(1)))
+    ports = re.search(r"\bdports? (\{[^}]*\}|\S+)", row)
+    named = re.findall(r"\d+(?:[:-]\d+)?", ports.group(1)) if ports else []
+    return _NARROW.search(row) is not None or (ports is not None and not any(map(_is_wide, named)))
 
 
 def _by_chains(rules: str) -> bool:
@@ -134,11 +139,16 @@ def _by_chains(rules: str) -> bool:
     led = re.findall(r"\b(?:jump|goto) ([\w-]+)", "".join(chains))
     open_in = [*chains, *(text for name, text in named if name in led)]
     refuses = r"(?m)hook input [^}]*policy drop|^\s*(?:counter )?(?:drop|reject)\b"
+    bare = any(re.search(r"(?m)^\s*(?:counter )?accept\b", t) for n, t in named if n in led)
     some = re.compile(r"(?:\bip6? saddr |\biif(?:name)? (?!\"?lo\b)|\bdport ).*\baccept\b")
-    return not any(re.search(refuses, chain) for chain in chains) or any(
-        some.search(row) and not _is_narrow(_REMARK.sub("", row))
-        for chain in open_in
-        for row in chain.splitlines()
+    return (
+        bare
+        or not any(re.search(refuses, chain) for chain in chains)
+        or any(
+            some.search(row) and not _is_narrow(_REMARK.sub("", row))
+            for chain in open_in
+            for row in chain.splitlines()
+        )
     )
 
 
@@ -156,7 +166,11 @@ def _by_zones(machine: Machine) -> bool | None:
     texts = [
         machine.read(f"{place}/{name}") or "" for place in others for name in machine.names(place)
     ]
-    if any('target="ACCEPT"' in text or "zone=trusted" in text for text in texts):
+    to_host = re.compile('egress-zone name="(?:HOST|ANY)"')
+    if any(
+        ('target="ACCEPT"' in text and to_host.search(text)) or "zone=trusted" in text
+        for text in texts
+    ):
         return True
     zones = {name: machine.read(f"{folder}/{name}") for name in machine.names(folder)}
     if not told or None in zones.values():

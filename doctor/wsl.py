@@ -121,7 +121,9 @@ def ignored(machine: Machine) -> Finding | None:
             "what it says of memory and processors is passed over",
             "rename it to .wslconfig (Explorer: show extensions of names), and wsl --shutdown",
         )
-    if re.search(r"(?ms)^\[wsl2\][^\[]*^memory\s*=", machine.read("/etc/wsl.conf") or ""):
+    if not said and re.search(
+        r"(?ms)^\[wsl2\][^\[]*^memory\s*=", machine.read("/etc/wsl.conf") or ""
+    ):
         return warn(
             "memory",
             "/etc/wsl.conf has [wsl2] memory=, which WSL reads from .wslconfig alone",
