@@ -112,9 +112,12 @@ def _by_crio(machine: Machine) -> Finding | None:
 def _by_cdi(machine: Machine, said: str) -> bool:
     """Whether containerd takes GPUs from a description, which is there."""
     # Its release 2 does where nothing is said of it.
-    newer = re.search(r"(?m)^version = 3\b", said) and "enable_cdi = false" not in said
+    told = re.search(r"enable_cdi\s*=\s*(true|false)", said)
+    newer = re.search(r"(?m)^version = 3\b", said) and told is None
     described = (name for place in cdi.FOLDERS for name in machine.names(place))
-    return bool("enable_cdi = true" in said or newer) and any("nvidia" in n for n in described)
+    claimed = machine.exists("/var/lib/kubelet/plugins/gpu.nvidia.com")  # described for each pod
+    takes = newer is not None if told is None else told.group(1) == "true"
+    return takes and (claimed or any("nvidia" in name for name in described))
 
 
 def _without_runtime(machine: Machine) -> Finding | None:

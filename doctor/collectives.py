@@ -8,6 +8,7 @@ from doctor import nccl, topology
 from doctor.finding import Finding, warn
 from host import fleet, visible
 from host.machine import Machine
+from host.text import whole
 
 _NAME = "variables"
 
@@ -64,10 +65,12 @@ def _by_sockets(machine: Machine) -> Finding | None:
 
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
-    several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
-    if _linked(machine) and not topology.apart(machine) and not fleet.several(machine.environ):
+    alone = not fleet.several(machine.environ)
+    gpus = visible.seen(machine)
+    numbers = [number for gpu in gpus if (number := whole(gpu.index)) is not None]
+    if alone and _linked(machine) and not topology.apart(machine, numbers):
         return None  # nothing goes another way
-    shared = len(visible.seen(machine)) > 1
+    shared = len(gpus) > 1
     if shared and nccl.told(machine, "NCCL_SHM_DISABLE") == "1":
         return warn(
             _NAME,
@@ -75,7 +78,7 @@ def _by_sockets(machine: Machine) -> Finding | None:
             "GPUs that do not reach each other directly talk over the network: many times slower",
             f"{nccl.undo(machine, 'NCCL_SHM_DISABLE')}, unless what it was set for is not mended",
         )
-    if several and nccl.told(machine, "NCCL_PROTO").upper() == "LL128":
+    if (shared or not alone) and nccl.told(machine, "NCCL_PROTO").upper() == "LL128":
         return warn(
             _NAME,
             "NCCL_PROTO=LL128",

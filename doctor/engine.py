@@ -143,7 +143,7 @@ def _makes(machine: Machine) -> Finding:
             return ok("local environment", "uv makes it")
         found = re.match(r"Python (\d+)\.(\d+)", machine.run(program, "--version").out)
         if found and (int(found.group(1)), int(found.group(2))) >= (3, 11):
-            bare = _without_pip(machine, found.group())
+            bare = _without_pip(machine, program, found.group())
             if bare is None:
                 return ok("local environment", f"{found.group()} makes it")
             lacking = lacking or bare
@@ -158,7 +158,8 @@ def _makes(machine: Machine) -> Finding:
 def _without_links(machine: Machine) -> Finding | None:
     """The checkout is on a file system that has no symbolic links, of which .venv is made."""
     _, told, system = mounts.of(machine, machine.home)
-    shared = system in ("cifs", "smb3") and "mfsymlinks" not in told and "unix" not in told
+    linked = re.search(r"\b(?:mfsymlinks|unix|posix|symlink=(?!none))", ",".join(told)) is not None
+    shared = system in ("cifs", "smb3") and not linked
     if system not in ("exfat", "vfat", "msdos") and not shared:
         return None
     return fail(
@@ -170,13 +171,14 @@ def _without_links(machine: Machine) -> Finding | None:
     )
 
 
-def _without_pip(machine: Machine, python: str) -> Finding | None:
+def _without_pip(machine: Machine, program: str, python: str) -> Finding | None:
     """Debian and its kin have what makes .venv in a package of its own."""
     number = re.search(r"3\.\d+", python)
     folder = f"/usr/lib/python{number.group() if number else ''}"
     names = machine.names(folder)
-    # Only where the system's Python is the one that was asked.
     if "venv" not in names or "ensurepip" in names or not machine.exists("/etc/debian_version"):
+        return None
+    if machine.run(program, "-m", "ensurepip", "--version").code == 0:  # conda's, or its like
         return None
     return fail(
         "local environment",

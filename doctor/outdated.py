@@ -77,7 +77,8 @@ def _incomplete(machine: Machine) -> Finding | None:
     """It was made when there were fewer GPUs."""
     texts = [(file, text) for file, text in in_force(machine) if KIND.search(text)]
     listed = len(nvidia.ask(machine)[1])
-    named = {name for _, text in texts for name in re.findall(r"/dev/(nvidia\d+)\b", text)}
+    every = "".join(text for _, text in in_force(machine))
+    named = {*re.findall(r"/dev/(nvidia\d+)\b", every)}
     there = [name for name in machine.names("/dev") if re.fullmatch(r"nvidia\d+", name)]
     new = sorted({*there} - named)
     if not named or not new or listed <= len(named) or limits.in_container(machine.root):

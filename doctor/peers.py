@@ -131,6 +131,12 @@ def _taken(machine: Machine) -> Finding | None:
     )
 
 
+def _meets(master: str, name: str, own: str) -> bool:
+    """Whether an interface is in the network in which the first machine is named."""
+    parts = 1 if name.startswith("tailscale") else 3  # 100.64.0.0/10
+    return "." in master and master.split(".")[:parts] == own.split(".")[:parts]
+
+
 def _another_interface(machine: Machine, addresses: dict[str, str]) -> Finding | None:
     """NCCL would choose an interface that no other machine reaches: the first one, unless there is
     InfiniBand.
@@ -146,8 +152,8 @@ def _another_interface(machine: Machine, addresses: dict[str, str]) -> Finding |
     ]
     first = up[0] if up else ""
     # Where they meet by it, it is meant.
-    meet = machine.environ.get("MASTER_ADDR", "").rpartition(".")[0] or "-"
-    inner = [n for n in up if _OF_GUESTS.match(n) and not addresses[n].startswith(f"{meet}.")]
+    meet = [n for n in up if _meets(machine.environ.get("MASTER_ADDR", ""), n, addresses[n])]
+    inner = [n for n in up if _OF_GUESTS.match(n) and n not in meet]
     named = machine.environ.get("NODES")  # make train names the one that has this one's address
     if first and inner and not named and first not in inner and not machine.names(nccl.FABRIC):
         return warn(

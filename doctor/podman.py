@@ -23,7 +23,10 @@ def unread(machine: Machine) -> Finding | None:
     told = re.search(r"version (\d{1,4})\.(\d{1,4})", machine.run("podman", "--version").out)
     if (
         told is not None
-        and (machine.has("nvidia-ctk") or any(cdi.in_force(machine)))
+        and (
+            any(cdi.in_force(machine))
+            or (machine.has("nvidia-ctk") and not _is_for_others(machine))
+        )
         and not _is_hooked(machine)
         and (int(told.group(1)), int(told.group(2))) < _KNOWS_CDI
     ):
@@ -49,6 +52,8 @@ def undescribed(machine: Machine) -> Finding | None:
     """The toolkit is here, and nobody has had it describe the GPUs."""
     if cdi.of_gpus(machine) is not None or not machine.has("nvidia-ctk") or _is_hooked(machine):
         return None
+    if _is_for_others(machine):
+        return None
     return warn(
         "toolkit",
         "the GPUs are described nowhere for Podman (CDI)",
@@ -58,9 +63,23 @@ def undescribed(machine: Machine) -> Finding | None:
     )
 
 
+def _is_for_others(machine: Machine) -> bool:
+    """Whether something else than Podman is what the toolkit is here for."""
+    places = (
+        "/etc/containerd/config.toml",
+        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    )
+    pods = any("nvidia" in (machine.read(place) or "") for place in places)
+    return pods or machine.has("apptainer") or machine.has("enroot")
+
+
 def _is_hooked(machine: Machine) -> bool:
     """Whether it gets GPUs by the toolkit's hook or runtime, as before there were descriptions."""
-    told = machine.read("/etc/containers/containers.conf") or ""
+    folder = "/etc/containers/containers.conf.d"
+    own = f"{machine.environ.get('HOME', '')}/.config/containers/containers.conf"
+    more = [f"{folder}/{name}" for name in machine.names(folder)]
+    files = ("/etc/containers/containers.conf", own, *more)
+    told = "".join(machine.read(file) or "" for file in files)
     if re.search(r"(?m)^\s*(?:runtime|hooks_dir)\s*=.*nvidia", told):
         return True
     return any("nvidia" in name for folder in _HOOKS for name in machine.names(folder))

@@ -41,10 +41,14 @@ def _unaddressed(machine: Machine, taken: list[tuple[str, str]]) -> tuple[str, s
 
     https://github.com/NVIDIA/nccl/issues/769
     """
+    if any("InfiniBand" in (machine.read(f"{path}/link_layer") or "") for _, path in taken):
+        return None  # which NCCL takes
     for device, path in taken:
         ethernet = "Ethernet" in (machine.read(f"{path}/link_layer") or "")
         known = [gid for gid, _ in _addresses(machine, path).values() if gid != _EMPTY]
-        if ethernet and known and all(gid.startswith("fe80:") for gid in known):
+        interface = _interface(machine, path)
+        bridged = interface and machine.exists(f"/sys/class/net/{interface}/master")
+        if ethernet and not bridged and known and all(gid.startswith("fe80:") for gid in known):
             return (
                 f"; {device} has no address of IPv4, only one of its own link",
                 "NCCL connects by that address, which other networks' ports do not reach, or fails",

@@ -17,10 +17,11 @@ _DISK = re.compile(
     r"|EXT4-fs \(([\w-]+)\): (?:I/O error|Remounting)"
     r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
-_ON = re.compile(r"(?:BTRFS .*\(device |XFS \()(sd[a-z]+)\d*\b")
+_ON = re.compile(r"(?:BTRFS .*\(device |XFS \(|EXT4-fs \()(sd[a-z]+)\d*\b")
 _MENDED = re.compile(
     r"(XFS \([\w-]+\)): (?:User initiated shutdown|Ending (?:clean mount|recovery))"
-    r"|BTRFS info \((device [\w-]+)[^)]*\): (?:first mount|last unmount) of"
+    r"|BTRFS info \((device [\w-]+)[^)]*\): (?:(?:first mount|last unmount) of|read error corr)"
+    r"|(?:EXT4-fs|XFS) (\([\w-]+\)): [Uu]nmounting [Ff]ilesystem"
     r"|device-mapper: (thin: \S+): (?:switching pool to write|growing the data device)"
 )
 _VOLUME = re.compile(r"(x?vd[a-z]+)\d*$")
@@ -77,7 +78,7 @@ _SYSTEMS = (
     (
         re.compile(
             r"(?i)XFS \(([\w-]+)\): .*(?:corruption.*detected|log I/O error|shutting down file ?s"
-            r"|Metadata CRC error|metadata I/O error|run xfs_repair)"
+            r"|Metadata CRC error|run xfs_repair)"
         ),
         "the file system on {0} is damaged (XFS)",
         "what reads or saves there ends with an error",
@@ -117,7 +118,7 @@ def _since_mended(machine: Machine, said: list[str]) -> list[str]:
         told = _MENDED.search(row)
         if told:
             name = next(word for word in told.groups() if word)
-            mended = re.compile(rf"{re.escape(name)}(?![\w-])")
+            mended = re.compile(rf"(?<!\w){re.escape(name)}(?![\w-])")
             rows = [each for each in rows if not mended.search(each)]
         meant = rows and re.search(r"XFS \(([\w-]+)\): ", row)
         shut = meant and any(f"({meant.group(1)}): User initiated" in each for each in rows)

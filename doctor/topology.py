@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Collection
 
 from host.machine import Machine
 
@@ -17,7 +18,8 @@ def matrix(machine: Machine, *words: str) -> dict[tuple[int, int], str]:
     }
 
 
-def apart(machine: Machine) -> bool:
-    """Whether some pair of GPUs is known to have no NVLink between them."""
+def apart(machine: Machine, gpus: Collection[int]) -> bool:
+    """Whether some pair of these GPUs is known to have no NVLink between them."""
     cells = matrix(machine, "-m")
-    return any(a != b and not word.startswith("NV") for (a, b), word in cells.items())
+    pairs = [word for (a, b), word in cells.items() if a != b and {a, b} <= {*gpus}]
+    return any(not word.startswith("NV") for word in pairs)

@@ -94,7 +94,10 @@ def _precision(machine: Machine) -> Finding | None:
     https://github.com/pytorch/pytorch/issues/77955
     """
     told = machine.environ.get("PRECISION", "")
-    for gpu in visible.seen(machine):
+    named = machine.environ.get("GPUS", "")
+    chosen = re.findall(r"\d+", named) if "," in named else []
+    gpus = [gpu for gpu in visible.seen(machine) if not chosen or gpu.index in chosen]
+    for gpu in [] if machine.environ.get("CPUS") else gpus:
         wrong = re.search(r"GTX 16[56]0", gpu.name) is not None
         slow = wrong or (gpu.capability or _TENSOR) < _TENSOR
         if told == "fp16" and wrong:

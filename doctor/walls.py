@@ -18,7 +18,8 @@ _OF_FILES = {
 _NARROW = re.compile(
     r"icmp|pkt-?type|--(?:ct)?state (?!\S*NEW)|(?<!\S)-p (?:udp|esp|ah|igmp|vrrp)\b"
 )
-_REMARK = re.compile(r"comment (?:\"[^\"]*\"|\S+)")
+_REMARK = re.compile(r"(?:-m comment )?--comment (?:\"[^\"]*\"|\S+)|\bcomment \"[^\"]*\"")
+_DEPTH = 4  # of chains that lead to each other
 _MOST = 20_000  # ports
 _OPEN_UP = {
     "ufw": "sudo ufw allow from NETWORK/24",
@@ -95,7 +96,8 @@ def _by_ufw(machine: Machine) -> bool | None:
         rows = re.findall(
             r"(?m)^(\S+)(?: on \S+)?(?: \(v6\))? +(?:ALLOW|LIMIT)\b(?! OUT| FWD)", status
         )
-        return any(re.match(r"Anywhere|\d+\.[\d./]+$", to) or _is_wide(to) for to in rows)
+        wide = [to for to in rows if any(map(_is_wide, to.split(",")))]
+        return bool(wide) or any(re.match(r"Anywhere|\d+\.[\d./]+$", to) for to in rows)
     before = machine.read("/etc/ufw/before.rules") or ""
     if _admits(before, "ufw-before-input"):
         return True
@@ -105,12 +107,15 @@ def _by_ufw(machine: Machine) -> bool | None:
 def _admits(rules: str, chain: str) -> bool:
     """Whether a rule of iptables lets in more than single ports, from elsewhere."""
     # A chain may lead on to another one.
-    led = re.findall(
-        rf"(?m)^-A {chain} (?:.* )?-[jg] (?!(?:ACCEPT|DROP|REJECT|LOG)\b)([\w-]+)", rules
+    leads = re.findall(
+        r"(?m)^-A ([\w-]+) (?:.* )?-[jg] (?!(?:ACCEPT|DROP|REJECT|LOG)\b)([\w-]+)", rules
     )
+    led = {chain}
+    for _ in range(_DEPTH):
+        led |= {to for of, to in leads if of in led}
     rows = [_REMARK.sub("", row) for row in rules.splitlines()]
     return any(
-        row.startswith(tuple(f"-A {each} " for each in (chain, *led)))
+        row.startswith(tuple(f"-A {each} " for each in led))
         and re.search(r"-j ACCEPT\b", row) is not None
         and "-i lo " not in row
         and not _is_narrow(row)
@@ -134,6 +139,9 @@ def _is_narrow(row: str) -> bool:
 def _by_chains(rules: str) -> bool:
     """Whether nftables' chains of what comes in leave it open, or let some network in."""
     rules = re.sub(r"(?ms)^table ip6 \S+ \{.*?^\}", "", rules)  # IPv4 may be open
+    # What a set has may stand on lines of its own.
+    sets = r"(?:saddr|dport|iif(?:name)?) \{[^{}]*\}"
+    rules = re.sub(sets, lambda found: found.group().replace("\n", " "), rules)
     named = re.findall(r"(?ms)^\s*chain ([\w-]+) \{(.*?)^\s*\}", rules)
     chains = [text for _, text in named if "hook input" in text]
     led = re.findall(r"\b(?:jump|goto) ([\w-]+)", "".join(chains))
@@ -150,6 +158,11 @@ def _by_chains(rules: str) -> bool:
             for row in chain.splitlines()
         )
     )
+
+
+def _of_networks(zones: list[str]) -> str:
+    """The zones that some network or interface is in."""
+    return "".join(text for text in zones if "<source" in text or "<interface" in text)
 
 
 def _by_zones(machine: Machine) -> bool | None:
@@ -179,6 +192,8 @@ def _by_zones(machine: Machine) -> bool | None:
     texts = [text or "" for text in zones.values()]
     return (
         re.search("(?m)^DefaultZone=trusted", told) is not None
+        or "-j ACCEPT" in (machine.read("/etc/firewalld/direct.xml") or "")
+        or any(map(_is_wide, re.findall(r'port="([\d-]+)"', _of_networks(texts))))
         or "<source" in trusted
         or "<interface" in trusted
         or any('target="ACCEPT"' in text or "<accept" in text for text in texts)
