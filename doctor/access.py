@@ -201,7 +201,11 @@ def _shadowing(machine: Machine) -> str | None:
         # What a torch here brings lies there for others, such as CTranslate2.
         own = folder.startswith(f"{machine.home}/.venv/")
         names = machine.names(folder) if folder and not own else []
-        if any(re.match(r"lib(nvJitLink|cusparse|cublas|cudnn)\.so", name) for name in names):
+        # PyTorch of today asks for those of CUDA 12 or 13, by number.
+        old = any(re.match(r"libcublas\.so\.(?:[89]|1[01])\b", name) for name in names)
+        if any(re.match(r"lib(?:nvJitLink|cudnn)\.so", name) for name in names):
+            return folder
+        if not old and any(re.match(r"lib(?:cusparse|cublas)\.so", name) for name in names):
             return folder
     return None
 

@@ -52,7 +52,7 @@ def held_back(machine: Machine) -> Finding | None:
             "powerprofilesctl set performance, or echo performance | sudo tee"
             f" {_PROFILE}; supergfxctl's and the maker's own tools set it as well",
         )
-    kept = _kept_low(machine)
+    kept = _kept_low(machine) or _halved(machine)
     watts = _charger(machine)
     if kept is not None and watts is not None and watts < _LEAST:
         return warn(
@@ -61,10 +61,10 @@ def held_back(machine: Machine) -> Finding | None:
             "the firmware holds the GPU to what the charger can give",
             "plug in the charger that came with the laptop",
         )
-    if kept is not None:
+    if _kept_low(machine) is not None:
         return warn(
             "heat and power",
-            kept,
+            str(kept),
             "nvidia-powerd, or the firmware that it asks, gives this laptop's GPU no more power",
             "sudo systemctl disable --now nvidia-powerd, and look whether it goes to P0; then the"
             " newest BIOS",
@@ -99,6 +99,15 @@ def _kept_low(machine: Machine) -> str | None:
             drawn = gpu.number("power.draw")
             watts = f", at {drawn:.0f} W" if drawn is not None else ""
             return f"{gpu.label} stays in {state} under load{watts}, and nvidia-powerd runs"
+    return None
+
+
+def _halved(machine: Machine) -> str | None:
+    """A GPU that is allowed a part of its usual power, whatever it does."""
+    for gpu in nvidia.ask(machine)[1]:
+        limit, usual = gpu.number("power.limit"), gpu.number("power.default_limit")
+        if is_mobile(machine, gpu) and limit and usual and limit <= 0.6 * usual:
+            return f"{gpu.label} is allowed {limit:.0f} of its usual {usual:.0f} W"
     return None
 
 

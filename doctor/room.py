@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor import log
+from host import pci
 from host.machine import Machine
 
 _HOST = (
@@ -51,6 +52,11 @@ def of_board(machine: Machine) -> str | None:
         if "Apple" in (machine.read("/sys/class/dmi/id/sys_vendor") or ""):
             return _APPLE
         return "update the BIOS; Above 4G Decoding and Resizable BAR there"
+    if pci.gpu_boxes(machine):
+        return (
+            "BIOS: Above 4G Decoding and Resizable BAR; else boot with pci=realloc, or with"
+            " pci=assign-busses,hpbussize=8,hpmemsize=1G, which keep room for what is plugged in"
+        )
     return None
 
 

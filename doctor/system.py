@@ -140,7 +140,8 @@ def _few(machine: Machine, there: int) -> Finding | None:
     gpus, every = len(visible.seen(machine)), limits.online(machine.root) or 0
     # A job can have more of them for the asking.
     least = _EACH * (2 if limits.in_job(machine.environ, machine.root) else 1)
-    if not gpus or there >= least * gpus or every < 2 * there:
+    alone = there == 1 and limits.in_job(machine.environ, machine.root)  # whatever there is else
+    if not gpus or there >= least * gpus or (every < 2 * there and not alone):
         return None
     fix = "taskset -p -c $$ says which; docker run without --cpuset-cpus, or a wider one"
     if machine.environ.get("SLURM_JOB_ID"):
@@ -151,7 +152,7 @@ def _few(machine: Machine, there: int) -> Finding | None:
         fix = "ask for more with the job: ncpus= of PBS, -n of LSF"
     return warn(
         "CPUs",
-        f"{there} of {every}, for {gpus} GPU{'s' * (gpus > 1)}",
+        f"{there}{f' of {every}' * (every > there)}, for {gpus} GPU{'s' * (gpus > 1)}",
         "loader processes share them with the trainers: the GPUs wait for data",
         fix,
     )

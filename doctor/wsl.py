@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import log
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, meminfo, plan, visible
 from host.machine import Machine
@@ -14,6 +15,7 @@ DEVICE = "/dev/dxg"
 LIBRARIES = "/usr/lib/wsl/lib"
 DRIVERS = "/usr/lib/wsl/drivers"
 _USERS = "/mnt/c/Users"
+_HANDS_GPUS = 1288
 _NOBODY = re.compile(
     r"All Users|Default|Default User|Public|desktop\.ini|WsiAccount|defaultuser\d*"
     r"|Administrator|DefaultAppPool|WDAGUtilityAccount"
@@ -84,6 +86,17 @@ def _without_device(machine: Machine, release: str) -> Finding | None:
             "WSL",
             f"Windows' kernel for Linux is an old one, {release.strip()}",
             f"it has no {DEVICE}, the way to Windows' driver",
+            "in Windows: update it (21H2 or newer), install NVIDIA's newest driver, wsl --update,"
+            " wsl --shutdown",
+        )
+    # All of Windows 10 from 2004 on call themselves 19041; 21H2 began with this revision.
+    row = log.last(machine, "Host Build:") or ""
+    build = re.search(r"Host Build:19041-10\.0-\d+-\d+\.(\d+)", row)
+    if not machine.exists(DEVICE) and build and int(build.group(1)) < _HANDS_GPUS:
+        return warn(
+            "WSL",
+            "this Windows 10 is older than 21H2",
+            "it hands no GPU to WSL: it trains on the CPU",
             "in Windows: update it (21H2 or newer), install NVIDIA's newest driver, wsl --update,"
             " wsl --shutdown",
         )
