@@ -234,7 +234,8 @@ def _allowed(machine: Machine, path: str) -> int | None:
     if not far and not any(re.match("(u|usr)(j)?quota|quota$", word) for word in told):
         return None
     asks = ("-w",) if far else ("-w", "-l")
-    said = machine.run("quota", *asks, seconds=5).out or machine.run("quota", seconds=5).out
+    answer = machine.run("quota", *asks, seconds=5)
+    said = (answer if answer.out or answer.code == 0 else machine.run("quota", seconds=5)).out
     # Without -w a long name has a line of its own.
     for row in re.sub(r"(?m)^(\s*\S*[:/]\S*)\n\s+", r"\1 ", said).splitlines():
         words = row.split()

@@ -52,7 +52,8 @@ def held_back(machine: Machine) -> Finding | None:
             "powerprofilesctl set performance, or echo performance | sudo tee"
             f" {_PROFILE}; supergfxctl's and the maker's own tools set it as well",
         )
-    kept = _kept_low(machine) or _halved(machine)
+    low = _kept_low(machine)
+    kept = low or _halved(machine)
     watts = _charger(machine)
     if kept is not None and watts is not None and watts < _LEAST:
         return warn(
@@ -61,10 +62,10 @@ def held_back(machine: Machine) -> Finding | None:
             "the firmware holds the GPU to what the charger can give",
             "plug in the charger that came with the laptop",
         )
-    if _kept_low(machine) is not None:
+    if low is not None:
         return warn(
             "heat and power",
-            str(kept),
+            low,
             "nvidia-powerd, or the firmware that it asks, gives this laptop's GPU no more power",
             "sudo systemctl disable --now nvidia-powerd, and look whether it goes to P0; then the"
             " newest BIOS",
