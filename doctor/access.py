@@ -195,6 +195,11 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
+_CLASHES = re.compile(
+    r"lib(?:nvJitLink\.so|(?:cublas|cusparse)\.so\.1[23]\b|cudnn\w*\.so\.9\b|cu(?:blas|sparse|dnn)\.so$)"
+)
+
+
 def _shadowing(machine: Machine) -> str | None:
     """A folder of LD_LIBRARY_PATH with a CUDA toolkit's libraries, which torch brings itself."""
     for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":"):
@@ -202,10 +207,7 @@ def _shadowing(machine: Machine) -> str | None:
         own = folder.startswith(f"{machine.home}/.venv/")
         names = machine.names(folder) if folder and not own else []
         # PyTorch of today asks for those of CUDA 12 or 13, by number.
-        old = any(re.match(r"libcublas\.so\.(?:[89]|1[01])\b", name) for name in names)
-        if any(re.match(r"lib(?:nvJitLink|cudnn)\.so", name) for name in names):
-            return folder
-        if not old and any(re.match(r"lib(?:cusparse|cublas)\.so", name) for name in names):
+        if any(_CLASHES.match(name) for name in names):
             return folder
     return None
 

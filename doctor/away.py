@@ -97,7 +97,7 @@ def _by_guest(machine: Machine, address: str) -> str | None:
     mapping = machine.read("/etc/pve/mapping/pci.cfg") or ""
     blocks = re.findall(r"(?m)^([\w-]+)\n((?:[ \t].*\n?)*)", mapping)
     kept = [name for name, text in blocks if re.search(rf"path={card}", text)]
-    card = "|".join([card, *(rf"mapping={re.escape(name)}\b" for name in kept)])
+    card = "|".join([card, *(rf"mapping={re.escape(name)}(?![\w-])" for name in kept)])
     for name in machine.names(folder):
         text = machine.read(f"{folder}/{name}") or ""
         if re.search(rf"(?m)^hostpci\d+:.*?(?<![\w.:])(?:{card})", text):

@@ -113,7 +113,7 @@ def _by_cdi(machine: Machine, said: str) -> bool:
     """Whether containerd takes GPUs from a description, which is there."""
     # Its release 2 does where nothing is said of it.
     told = re.search(r"enable_cdi\s*=\s*(true|false)", said)
-    newer = re.search(r"(?m)^version = 3\b", said) and told is None
+    newer = re.search(r"(?m)^version = 3\b", said)
     described = (name for place in cdi.FOLDERS for name in machine.names(place))
     claimed = machine.exists("/var/lib/kubelet/plugins/gpu.nvidia.com")  # described for each pod
     takes = newer is not None if told is None else told.group(1) == "true"

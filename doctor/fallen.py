@@ -6,27 +6,27 @@ from doctor import kind, log
 from host import pci
 from host.machine import Machine
 
+OF_A_LAPTOP = (
+    "power the laptop off, half a minute without charger, and on; then update BIOS and driver"
+)
 _KEPT = "_OSC: platform retains control of PCIe features"
 
 
 def raised(machine: Machine) -> str | None:
     """How it is brought back, and kept; None where it is what helps everywhere."""
-    native = "pcie_ports=native" in (machine.read("/proc/cmdline") or "")
-    if not native and log.last(machine, _KEPT):
-        # https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1247
-        return (
-            "an external card (OCuLink): boot with pcie_ports=native, since the firmware keeps"
-            " PCIe's errors to itself; else power the machine off and on; then look at plugs,"
-            " riser and cooling"
-        )
     if pci.gpu_boxes(machine):
         return (
             "switch the box off and on with the cable in it, and reboot; then look at the card's"
             " power plugs, the box's supply, another cable and port"
         )
     if kind.is_laptop(machine):
+        return OF_A_LAPTOP
+    native = "pcie_ports=native" in (machine.read("/proc/cmdline") or "")
+    if not native and log.last(machine, _KEPT):
+        # https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1247
         return (
-            "power the laptop off, half a minute without charger, and on; then update BIOS and"
-            " driver"
+            "power the machine off and on; then look at plugs, riser and cooling; a card outside,"
+            " by OCuLink: boot with pcie_ports=native, since the firmware keeps PCIe's errors to"
+            " itself"
         )
     return None

@@ -18,7 +18,10 @@ _SM = re.compile(r"GPC \d+, TPC \d+, SM \d+")
 _PID = re.compile(r"pid=\d+")
 _BUSY = 90  # per cent
 _FIRST, _LAST = 3_000, 6_000  # rows
-_TELLING = re.compile("NVRM|nvidia|[Oo]ut of memory|[Ee]rror|blocked for more than|PM: suspend")
+_TELLING = re.compile(  # also what tells that it is over
+    "NVRM|nvidia|[Oo]ut of memory|[Ee]rror|blocked for more than|PM: (?:suspend|hibernation)"
+    "|XFS|EXT4-fs|BTRFS|nfs: server|Lustre|ceph|CIFS|device-mapper: thin|USB disconnect|removed"
+)
 _ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"))
 _LOST, _ASKED = 79, 154
 _IN_USE = "; where it says in use, end that first: a screen, nvidia-persistenced, DCGM"

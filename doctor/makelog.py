@@ -171,6 +171,7 @@ def _lacking(said: str, error: str) -> tuple[str, str, str] | None:
 def _compiled(said: str, again: str) -> tuple[str, str] | None:
     """The kernel was built by another compiler, and that matters: why, and what helps."""
     forced = again.replace("sudo dkms", "sudo IGNORE_CC_MISMATCH=1 dkms")
+    forced = forced if forced != again else f"{again}, with IGNORE_CC_MISMATCH=1"
     if "Failed CC version check" in said:
         return (
             "the kernel was built by another release of the compiler",

@@ -24,8 +24,9 @@ _SERVED = ("fuse.sshfs", "fuse.glusterfs", "fuse.juicefs")
 def lustre_quota(machine: Machine, path: str) -> int | None:
     """Bytes that this user's quota, or his group's, leaves on Lustre; None without one."""
     # Files get the folder's group where it says so, else the user's own.
-    of_folder = machine.run("stat", "-c", "%g", path).out.strip()
-    group = of_folder or machine.run("id", "-g").out.strip() or "0"
+    mode, _, owner = machine.run("stat", "-c", "%a %g", path).out.strip().partition(" ")
+    given = len(mode) == 4 and int(mode[0]) & 2 if mode.isdecimal() else False  # setgid
+    group = owner if given else machine.run("id", "-g").out.strip() or "0"
     of_both = (("-u", kind.user(machine) or "0"), ("-g", group))
     left = [_lustre_quota(machine, path, *words) for words in of_both]
     return min((each for each in left if each is not None), default=None)

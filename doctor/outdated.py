@@ -77,11 +77,12 @@ def _incomplete(machine: Machine) -> Finding | None:
     """It was made when there were fewer GPUs."""
     texts = [(file, text) for file, text in in_force(machine) if KIND.search(text)]
     listed = len(nvidia.ask(machine)[1])
-    every = "".join(text for _, text in in_force(machine))
+    every = "\n".join(text for _, text in in_force(machine))
     named = {*re.findall(r"/dev/(nvidia\d+)\b", every)}
     there = [name for name in machine.names("/dev") if re.fullmatch(r"nvidia\d+", name)]
     new = sorted({*there} - named)
-    if not named or not new or listed <= len(named) or limits.in_container(machine.root):
+    known = texts and named and new and listed > len(named)
+    if not known or limits.in_container(machine.root):
         return None
     return warn(
         "toolkit",

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from doctor import nccl, walls, wsl
 from doctor.finding import Finding, warn
-from host import fleet, limits, nodes
+from host import fleet, limits, nodes, visible
 from host.errors import UsageError
 from host.machine import Machine
 from host.text import whole
@@ -39,8 +39,10 @@ def apart(machine: Machine) -> Finding | None:
 
 def _meets_others(machine: Machine) -> bool:
     """Whether its variables are those of somebody who trains with other machines."""
-    named = {machine.environ.get(f"{name}_SOCKET_IFNAME", "lo") for name in ("NCCL", "GLOO")}
-    return len(named) == 1 and not named & {"lo", "eth0", "docker0"}
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    told = {machine.environ.get(name, "").strip("=") for name in names}
+    alone = fleet.alone(machine.environ) or len(visible.seen(machine)) < 2
+    return len(told) == 1 and not alone and not re.match(r"lo$|eth0$|docker0$|\^|$", min(told))
 
 
 # Bridges of Docker's and Podman's containers, and of virtual machines; Kubernetes routes its own

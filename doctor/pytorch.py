@@ -25,6 +25,7 @@ started.
 STARTS = "import torch; print('torch:', torch.version.cuda, torch.cuda.is_available())"
 """Whether CUDA starts; what hinders it is said on the other stream."""
 _WHOLE = 21  # of cuDNN 9
+_CU118 = 450  # the driver that CUDA 11.8 needs
 _CUDNN_OF_TURING = 91100  # the first: https://github.com/pytorch/pytorch/issues/162574
 _PART = "libcudnn_engines_tensor_ir.so.9"
 _OLDEST = (5, 0)  # of which there are wheels for CUDA 12
@@ -142,11 +143,11 @@ def _instead(machine: Machine, gpus: list[Gpu]) -> str:
         return "take the wheel of NVIDIA's that is made for this JetPack"
     known = [gpu.capability for gpu in gpus if gpu.capability]
     driver = whole((nvidia.loaded(machine) or "").partition(".")[0])
+    if known and max(known) < _OLDEST:
+        return "no PyTorch of today computes on it: train on the CPU"
     if driver is not None and driver < min(line.driver for line in table.lines()):
-        return (
-            f"upgrade the driver first: {driver} knows no CUDA 12; or, with it, the wheel for CUDA"
-            " 11.8 (cu118), of which PyTorch 2.7 is the last"
-        )
+        older = "; or, with this driver, the wheel for CUDA 11.8 (cu118), PyTorch 2.7 at the most"
+        return f"upgrade the driver first: {driver} knows no CUDA 12" + older * (driver >= _CU118)
     line = "cu128"
     if any(capability in _LATEST for capability in known):
         line = "cu130"

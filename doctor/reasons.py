@@ -231,8 +231,5 @@ def _placed(machine: Machine, sign: str) -> str | None:
     if "fallen off" in sign:
         return fallen.raised(machine)
     if kind.is_laptop(machine) and "RmInitAdapter" in sign:
-        return (
-            "power the laptop off, half a minute without charger, and on; then update BIOS and"
-            " driver"
-        )
+        return fallen.OF_A_LAPTOP
     return None

@@ -48,11 +48,16 @@ def of_board(machine: Machine) -> str | None:
             f"this board's addresses end at {ends} GiB, and its memory has most of them: take"
             " memory out, or put the card into a board with Above 4G Decoding"
         )
+    boxed = bool(pci.gpu_boxes(machine))
     if "pci=realloc" in (machine.read("/proc/cmdline") or ""):
         if "Apple" in (machine.read("/sys/class/dmi/id/sys_vendor") or ""):
             return _APPLE
-        return "update the BIOS; Above 4G Decoding and Resizable BAR there"
-    if pci.gpu_boxes(machine):
+        more = (
+            "; boot with pci=assign-busses,hpbussize=8,hpmemsize=1G as well, which keeps room for"
+            " what is plugged in"
+        )
+        return "update the BIOS; Above 4G Decoding and Resizable BAR there" + more * boxed
+    if boxed:
         return (
             "BIOS: Above 4G Decoding and Resizable BAR; else boot with pci=realloc, or with"
             " pci=assign-busses,hpbussize=8,hpmemsize=1G, which keep room for what is plugged in"

@@ -38,7 +38,8 @@ def denied(machine: Machine) -> tuple[str, str] | None:
     known = machine.run("getsebool", _SWITCHES[1])
     xserver = "xserver_misc_device_t" in found[-1].string and known.code == 0 and known.out
     needed = _SWITCHES[1 if xserver or "map" in found[-1].group(1).split() else 0]
-    if _is_on(machine, needed):
+    mapped = "map" in found[-1].group(1).split()
+    if _is_on(machine, needed) or (not mapped and any(_is_on(machine, n) for n in _SWITCHES)):
         return None
     return (
         f"SELinux denies containers {found[-1].group(1)} of /dev/{found[-1].group(2)}",

@@ -60,7 +60,7 @@ def silent(machine: Machine, said: list[str]) -> Finding | None:
 
 
 def _is_mounted(name: str, told: str, mounts: str | None) -> bool:
-    """Whether something comes from a file server of NFS or SMB, as far as that is known."""
+    """Whether something comes from a file server of this kind, as far as that is known."""
     kind_of = re.search(r"\((Lustre|CephFS)\)", told)
     if mounts is not None and kind_of:
         return {"Lustre": " lustre ", "CephFS": " ceph "}[kind_of.group(1)] in mounts

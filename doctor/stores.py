@@ -20,7 +20,7 @@ _DISK = re.compile(
 _ON = re.compile(r"(?:BTRFS .*\(device |XFS \(|EXT4-fs \()(sd[a-z]+)\d*\b")
 _MENDED = re.compile(
     r"(XFS \([\w-]+\)): (?:User initiated shutdown|Ending (?:clean mount|recovery))"
-    r"|BTRFS info \((device [\w-]+)[^)]*\): (?:(?:first mount|last unmount) of|read error corr)"
+    r"|BTRFS info \((device [\w-]+)[^)]*\): (?:first mount|last unmount) of"
     r"|(?:EXT4-fs|XFS) (\([\w-]+\)): [Uu]nmounting [Ff]ilesystem"
     r"|device-mapper: (thin: \S+): (?:switching pool to write|growing the data device)"
 )

@@ -70,7 +70,8 @@ def _of_step(machine: Machine, there: int) -> Finding | None:
     srun takes --cpus-per-task no more from sbatch, from 22.05 on: https://slurm.schedmd.com/srun.html
     """
     asked = whole(machine.environ.get("SLURM_CPUS_PER_TASK"))
-    if asked is None or there >= asked or "SLURM_STEP_ID" not in machine.environ:
+    step = "SLURM_STEP_ID" in machine.environ and bool(visible.seen(machine))
+    if asked is None or there >= asked or not step:
         return None
     return warn(
         "CPUs",

@@ -184,7 +184,9 @@ def _no_toolkit(machine: Machine) -> Finding:
     )
 
 
-_SOURCE = r"nvidia\.github\.io/libnvidia-container/"
+_ROW = re.compile(
+    r"(?m)^deb +(?:\[([^\]]*)\] +)?(\S*nvidia\.github\.io/libnvidia-container/\S* +\S+)"
+)
 
 
 def _listed_twice(machine: Machine) -> Finding | None:
@@ -196,7 +198,7 @@ def _listed_twice(machine: Machine) -> Finding | None:
     keys: dict[str, dict[str, str]] = {}  # by source, and by file
     for name in machine.names(folder):
         said = machine.read(f"{folder}/{name}") or "" if name.endswith(".list") else ""
-        for key, source in re.findall(rf"(?m)^deb (?:\[([^\]]*)\] )?(\S*{_SOURCE}\S* \S+)", said):
+        for key, source in re.findall(_ROW, said):
             signed = re.search(r"signed-by=(\S+)", key)
             keys.setdefault(source, {})[f"{folder}/{name}"] = signed.group(1) if signed else ""
     unlike = next((of for of in keys.values() if len({*of.values()}) > 1), None)
@@ -205,7 +207,7 @@ def _listed_twice(machine: Machine) -> Finding | None:
     files = sorted(unlike, key=lambda file: unlike[file])
     return fail(
         "toolkit",
-        f"Docker has no toolkit, and {files[0]} and {files[-1]} name one source by other keys",
+        f"Docker has no toolkit, and {files[0]} and {files[-1]} have other keys for one source",
         "apt reads no source at all: Conflicting values set for option Signed-By",
         f"sudo rm {files[0]} && sudo apt-get update; then {configure(machine)}",
     )

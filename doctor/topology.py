@@ -12,7 +12,7 @@ def matrix(machine: Machine, *words: str) -> dict[tuple[int, int], str]:
     """What `nvidia-smi topo` has in the cells of its GPUs' rows and columns."""
     said = machine.run("nvidia-smi", "topo", *words).out
     rows = [row.split() for row in said.splitlines() if re.match(r"\s*GPU\d+\s+\S", row)]
-    rows = [row for row in rows if not re.match("GPU|CPU", row[1])]  # the head
+    rows = [row for row in rows if "X" in row]  # not the head
     return {
         (a, b): word for a, row in enumerate(rows) for b, word in enumerate(row[1 : len(rows) + 1])
     }

@@ -33,13 +33,16 @@ def examine(machine: Machine, on_bus: str) -> Finding:
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}   # {unsigned.CPU}")
     if boot:
         return unsigned.found(machine, on_bus)
-    command, _, note = distribution.install(machine).partition("   #")
     if _is_without(machine):
+        command, _, note = distribution.install(machine).partition("   #")
+        whole = distribution.is_image(machine) or "nixos" in distribution.names(machine)
+        command += " && sudo reboot" * (not whole)
+        note += ";" * bool(note)
         return fail(
             "driver",
             f"{on_bus}; nvidia-smi is here, and a module for no kernel",
             "programs and libraries alone (nvidia-utils) are no driver",
-            f"{command} && sudo reboot   #{note}; {unsigned.CPU}",
+            f"{command}   #{note} {unsigned.CPU}",
         )
     return fail(
         "driver",

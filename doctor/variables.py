@@ -97,6 +97,7 @@ def _precision(machine: Machine) -> Finding | None:
     named = machine.environ.get("GPUS", "")
     chosen = re.findall(r"\d+", named) if "," in named else []
     gpus = [gpu for gpu in visible.seen(machine) if not chosen or gpu.index in chosen]
+    gpus = gpus[: whole(named)] if named.isdecimal() else gpus
     for gpu in [] if machine.environ.get("CPUS") else gpus:
         wrong = re.search(r"GTX 16[56]0", gpu.name) is not None
         slow = wrong or (gpu.capability or _TENSOR) < _TENSOR

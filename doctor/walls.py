@@ -107,8 +107,10 @@ def _by_ufw(machine: Machine) -> bool | None:
 def _admits(rules: str, chain: str) -> bool:
     """Whether a rule of iptables lets in more than single ports, from elsewhere."""
     # A chain may lead on to another one.
+    wide = [row for row in rules.splitlines() if not _is_narrow(row) and "-i lo" not in row]
     leads = re.findall(
-        r"(?m)^-A ([\w-]+) (?:.* )?-[jg] (?!(?:ACCEPT|DROP|REJECT|LOG)\b)([\w-]+)", rules
+        r"(?m)^-A ([\w-]+) (?:.* )?-[jg] (?!(?:ACCEPT|DROP|REJECT|LOG)\b)([\w-]+)",
+        "\n".join(wide),
     )
     led = {chain}
     for _ in range(_DEPTH):
@@ -136,28 +138,45 @@ def _is_narrow(row: str) -> bool:
     return _NARROW.search(row) is not None or (ports is not None and not any(map(_is_wide, named)))
 
 
+def _is_of_others(row: str) -> bool:
+    """Whether a rule of nftables lets in what comes from other machines."""
+    face = re.search(r"\biif(?:name)? (\{[^}]*\}|\S+)", row)
+    faces = re.findall(r"[\w.@-]+", face.group(1)) if face else []
+    named = re.search(r"\b(?:ip6? saddr|dport) ", row) is not None
+    return (named or any(name != "lo" for name in faces)) and re.search(
+        r"\baccept\b", row
+    ) is not None
+
+
 def _by_chains(rules: str) -> bool:
     """Whether nftables' chains of what comes in leave it open, or let some network in."""
     rules = re.sub(r"(?ms)^table ip6 \S+ \{.*?^\}", "", rules)  # IPv4 may be open
     # What a set has may stand on lines of its own.
-    sets = r"(?:saddr|dport|iif(?:name)?) \{[^{}]*\}"
+    sets = r"(?:saddr|dport|iif(?:name)?|vmap|type|state|protocol) \{[^{}]*\}"
     rules = re.sub(sets, lambda found: found.group().replace("\n", " "), rules)
     named = re.findall(r"(?ms)^\s*chain ([\w-]+) \{(.*?)^\s*\}", rules)
     chains = [text for _, text in named if "hook input" in text]
-    led = re.findall(r"\b(?:jump|goto) ([\w-]+)", "".join(chains))
+    rows = [row for chain in chains for row in chain.splitlines() if not _is_narrow(row)]
+    led = re.findall(r"\b(?:jump|goto) ([\w-]+)", "\n".join(rows))
     open_in = [*chains, *(text for name, text in named if name in led)]
     refuses = r"(?m)hook input [^}]*policy drop|^\s*(?:counter )?(?:drop|reject)\b"
     bare = any(re.search(r"(?m)^\s*(?:counter )?accept\b", t) for n, t in named if n in led)
-    some = re.compile(r"(?:\bip6? saddr |\biif(?:name)? (?!\"?lo\b)|\bdport ).*\baccept\b")
     return (
         bare
         or not any(re.search(refuses, chain) for chain in chains)
         or any(
-            some.search(row) and not _is_narrow(_REMARK.sub("", row))
+            _is_of_others(row) and not _is_narrow(_REMARK.sub("", row))
             for chain in open_in
             for row in chain.splitlines()
         )
     )
+
+
+def _by_hand(machine: Machine) -> bool:
+    """Whether a rule of iptables that firewalld was given lets some network in."""
+    told = machine.read("/etc/firewalld/direct.xml") or ""
+    rows = re.findall(r'<rule[^>]*chain="INPUT"[^>]*>([^<]*-j ACCEPT)', told)
+    return any(not _is_narrow(row) for row in rows)
 
 
 def _of_networks(zones: list[str]) -> str:
@@ -192,7 +211,7 @@ def _by_zones(machine: Machine) -> bool | None:
     texts = [text or "" for text in zones.values()]
     return (
         re.search("(?m)^DefaultZone=trusted", told) is not None
-        or "-j ACCEPT" in (machine.read("/etc/firewalld/direct.xml") or "")
+        or _by_hand(machine)
         or any(map(_is_wide, re.findall(r'port="([\d-]+)"', _of_networks(texts))))
         or "<source" in trusted
         or "<interface" in trusted
