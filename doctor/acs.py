@@ -125,6 +125,9 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
         through = ["DMA"]
     if {"iommu=pt", "iommu.passthrough=1"} & {*line} or (kinds and not through):
         return None
+    # AMD's processors do not know that word.
+    if "AuthenticAMD" in (machine.read("/proc/cpuinfo") or ""):
+        line = [word for word in line if word != "intel_iommu=on"]
     aside = sum(card.driver in away.ASIDE for card in cards)
     where = "on the host: " * limits.in_container(machine.root)
     if "intel_iommu=on" in line and len(cards) - aside > 1 and not _apart(machine):

@@ -132,6 +132,8 @@ def gone(machine: Machine) -> Finding | None:
     """The driver is here, and no GPU is on the bus; None where none is to be expected."""
     if limits.in_container(machine.root) or not machine.has("nvidia-smi"):
         return None
+    if machine.exists("/dev/kfd") and not kind.is_laptop(machine):
+        return None  # an image with NVIDIA's driver, on a machine of AMD's
     unwell = fail if machine.environ.get("GPUS") else warn
     rule = _removing(machine)
     if rule is not None:
@@ -160,14 +162,20 @@ def gone(machine: Machine) -> Finding | None:
     )
 
 
+def _is_meant(machine: Machine, card: pci.Card) -> bool:
+    """Whether somebody has given a card to nouveau by name."""
+    return (machine.read(f"{card.path}/driver_override") or "").strip() == "nouveau"
+
+
 def taken(machine: Machine, count: int) -> Finding | None:
     """Another driver has a GPU beside the `count` that NVIDIA's lists."""
     cards = [] if limits.in_container(machine.root) else pci.cards(machine)
     major = (nvidia.loaded(machine) or "").partition(".")[0]
-    old = major.isdecimal() and int(major) <= _LAST_FOR_MAXWELL
+    open_ = "Open Kernel Module" in (machine.read("/proc/driver/nvidia/version") or "")
+    old = major.isdecimal() and int(major) <= _LAST_FOR_MAXWELL and not open_
     # One that this driver does not know may well drive a screen.
     known = (card for card in cards if card.has_gsp or (old and card.is_maxwell))
-    other = [card for card in known if card.driver == "nouveau"]
+    other = [card for card in known if card.driver == "nouveau" and not _is_meant(machine, card)]
     if not other:
         return None
     initramfs = distribution.initramfs(machine)

@@ -33,7 +33,7 @@ def last(machine: Machine) -> Finding:
     rows = _ROW.findall(_as_before(said))
     # Kernels before 6.18 do not clear the register: it may be of a boot before that.
     orderly = [row[0] for row in rows[:2]] == ["reboot", "shutdown"]
-    reset = None if orderly else _reset(machine)
+    reset = None if orderly else _reset(machine) or _recorded(machine)
     if reset is not None:
         return reset
     boots = [place for place, row in enumerate(rows[:-1]) if row[0] == "reboot"][:_BOOTS]
@@ -81,7 +81,7 @@ def _reset(machine: Machine) -> Finding | None:
     """
     told = _RESET.search(log.last(machine, "Previous system reset reason") or "")
     if told is None:
-        return _recorded(machine)
+        return None
     heat = "thermal" in told.group(1)
     return warn(
         "last boots",

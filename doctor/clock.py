@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor import wsl
+from doctor import log, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host.machine import Machine
 from host.text import whole
@@ -70,8 +70,13 @@ def synchronised(machine: Machine) -> Finding:
         return skip("clock's server", "another system sets the clock")
     if "Enabled" in machine.run("vmware-toolbox-cmd", "timesync", "status").out:
         return ok("clock's server", "followed, by VMware's tools")
-    if machine.run("systemctl", "is-active", "openntpd").out.strip() == "active":
-        return ok("clock's server", "followed, by OpenNTPD")
+    other = None
+    if log.last(machine, "hv_utils: TimeSync IC"):
+        other = "Hyper-V"
+    elif machine.run("systemctl", "is-active", "openntpd").out.strip() == "active":
+        other = "OpenNTPD"
+    if other is not None:
+        return ok("clock's server", f"followed, by {other}")
     if said == "yes":
         return ok("clock's server", "followed")
     # Without rtcsync chrony does not tell the kernel, whom timedatectl asks.

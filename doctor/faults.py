@@ -54,7 +54,8 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     Args:
         said: the lines, in order.
     """
-    told = [x for x in map(_REFUSED.search, said) if x]
+    loaded = next((n for n, row in enumerate(said) if "NVRM: loading NVIDIA" in row), 0)
+    told = [x for x in map(_REFUSED.search, said[loaded:]) if x]  # not of the firmware's screen
     # What a guest of this machine does to the card that it was given is the guest's.
     cards = [card.address for card in pci.cards(machine) if card.driver in ("nvidia", "", None)]
     # Rows of Intel's, and of AMD's on old kernels, do not say whose device it is.
@@ -92,7 +93,7 @@ def _faulted(said: list[str]) -> Finding | None:
     begun, called = False, 0
     for row in said:
         begun = begun or ("traps: " not in row and _BEGINS.search(row) is not None)
-        begun = begun and "WARNING: CPU" not in row and "---[ end trace" not in row
+        begun = begun and re.search(r"\bWARNING: ", row) is None and "---[ end trace" not in row
         # A fault in a function of the kernel's own is of the module that called it.
         called = _FRAMES if re.search(r"RIP: [0-9a-f]+:\w+\+\S+\s*$", row) else called - 1
         frame = r"|Call Trace.*|\] +" if called > 0 else ""
@@ -119,7 +120,9 @@ def _woken(machine: Machine, said: list[str]) -> Finding | None:
         if _AWAKE.search(row):
             awake = when
         elif fault and 0 <= when - awake <= _SOON:
-            failed = fault
+            # A desktop's own programs lose their windows, and start again.
+            desktop = re.search(r"name=(?!python|pt_|torchrun)\S", fault.group(3))
+            failed = failed if desktop else fault
         elif _LOADED in row:
             failed = None
     if failed is None:
@@ -155,5 +158,8 @@ def is_ours(machine: Machine, place: str) -> bool:
     """Whether a GPU may be used from here: a container's log is the host's."""
     given = limits.in_container(machine.root) or limits.in_job(machine.environ, machine.root)
     given = given or kind.is_lxc(machine)
+    aside = [c.address for c in pci.cards(machine) if c.driver not in ("nvidia", "", None)]
+    if any(address.startswith(place.lower()) for address in aside):
+        return False  # a guest has it
     places = [gpu.place for gpu in nvidia.ask(machine)[1]]
     return not given or any(each.startswith(place.lower()) for each in places)

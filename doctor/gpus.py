@@ -79,7 +79,7 @@ def counted(machine: Machine) -> Finding:
     said = machine.run("nvidia-smi", "drain", "-p", lost[0].address, "-q").out
     if drained := re.search(r"is: *draining", said):
         why = "it is being drained: somebody has set it aside (nvidia-smi drain)"
-        fix = f"sudo nvidia-smi drain -p {lost[0].address} -m 0"
+        fix = f"unless it is meant so: sudo nvidia-smi drain -p {lost[0].address} -m 0"
     elif kind.is_guest(machine):
         fix = "restart this virtual machine; where it stays so, have its host replaced or looked at"
     folder = "/proc/driver/nvidia/gpus"
@@ -88,7 +88,7 @@ def counted(machine: Machine) -> Finding:
     cause = None if shut else reasons.logged(machine, lost)
     if not (shut or cause or drained) and inside:
         return ok("all GPUs", f"{len(gpus)} listed; the files of {files} are here")
-    old = len(lost) == 1 and not machine.environ.get("GPUS") and _has_legacy(machine)
+    old = not machine.environ.get("GPUS") and _has_legacy(machine, len(lost))
     if shut or old:
         return _passed_over(seen) if shut else ok("all GPUs", f"{seen}: too old for this driver")
     if cause is not None:
@@ -97,9 +97,10 @@ def counted(machine: Machine) -> Finding:
     return fail("all GPUs", seen, why, f"{fix}; until then name the others: GPUS={others},")
 
 
-def _has_legacy(machine: Machine) -> bool:
-    """Whether the driver passes a card over, as one that only an older branch knows."""
-    return log.last(machine, r"supported through the NVIDIA \d+\S* Legacy") is not None
+def _has_legacy(machine: Machine, count: int) -> bool:
+    """Whether the driver passes so many cards over, as ones that only an older branch knows."""
+    known = r"supported through the NVIDIA \d+\S* Legacy"
+    return sum(re.search(known, row) is not None for row in log.lines(machine) or []) >= count
 
 
 def _passed_over(seen: str) -> Finding:

@@ -170,7 +170,11 @@ def health(machine: Machine) -> Finding:
     for status, field, sign, seen, why, fix in _HEALTH:
         for gpu in gpus:
             value = gpu.text(field) or ""
-            if value and re.fullmatch(sign, value, re.IGNORECASE):
+            # One may be kept from computing, for the screen: another one trains.
+            meant = field == "compute_mode" and any(
+                "prohibited" not in (other.text(field) or "").lower() for other in gpus
+            )
+            if value and not meant and re.fullmatch(sign, value, re.IGNORECASE):
                 said = f"{gpu.label}: {seen.format(value=value)}"
                 unwell = fail if status == "fail" else warn
                 helps = (_reset(machine, fix) if fix == _RESET else fix).format(gpu=gpu.index)

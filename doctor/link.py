@@ -149,7 +149,8 @@ def external(machine: Machine) -> Finding:
     """GPUs in boxes: Thunderbolt, USB4, and what they can carry."""
     boxes = pci.boxes(machine)
     outside = [c for c in pci.cards(machine) if pci.is_removable(machine, c)]
-    unwell = _shut(machine, boxes, bool(outside)) or (None if outside else _lost(machine))
+    others = bool(outside or nvidia.ask(machine)[1])  # a dock or a screen has no GPU in it
+    unwell = _shut(machine, boxes, others) or (None if outside else _lost(machine))
     if unwell is not None:
         return unwell
     if not outside:

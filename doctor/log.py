@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from doctor import faults, surroundings
+from doctor import faults, over, surroundings
 from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.xids import MEANING
 from host import apps, kernel, nvidia
@@ -26,8 +26,6 @@ _ASK = (("dmesg",), ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-
 _LOST, _ASKED = 79, 154
 _IN_USE = "; where it says in use, end that first: a screen, nvidia-persistenced, DCGM"
 _REBOOT = r"(?:to 0x\w+ \(|action: )Node Reboot Required"
-_OF_MEMORY = (48, 63, 94, 95)  # which the next reset mends
-_OF_LINKS = (144, 146, 147, 148, 150)
 ASLEEP = (
     "it sleeps, and does not wake (D3cold)",
     "what switches it off (bbswitch, power management) does not switch it on again",
@@ -82,13 +80,16 @@ def errors(machine: Machine) -> Finding:
     said = lines(machine)
     if said is None:
         return skip("kernel log", "not known: this user may not read it (sudo dmesg)")
-    found = [x for x in map(kernel.XID.search, said) if x and faults.is_ours(machine, x.group(1))]
+    now = over.since_loaded(machine, said)
+    found = [x for x in map(kernel.XID.search, now) if x and faults.is_ours(machine, x.group(1))]
     other = faults.found(machine, said)
     if other is not None:
         return other
     places = {each.group(1) for each in found}
-    failures = [each for place in sorted(places) for each in _since_reset(machine, found, place)]
-    off = kernel.OFF.search("\n".join(said))
+    failures = [
+        each for place in sorted(places) for each in over.since_reset(machine, found, place)
+    ]
+    off = kernel.OFF.search("\n".join(now))
     if (
         off
         and faults.is_ours(machine, off.group(1))
@@ -96,7 +97,7 @@ def errors(machine: Machine) -> Finding:
     ):
         seen = f"GPU {off.group(1)} has fallen off the bus"
         return fail("kernel log", seen, *MEANING[_LOST])
-    if not failures and any(_WAITS in line for line in said):
+    if not failures and any(_WAITS in line for line in now):
         return fail(
             "kernel log",
             f"a GPU waits for a reset ({_WAITS})",
@@ -209,7 +210,7 @@ def _timed_out(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
     """A program was ended since the screen wanted the GPU."""
     rows = nvidia.ask(machine)[1]
     shown = {gpu.place for gpu in rows if gpu.text("display_active") == "Enabled"}
-    ended = [x for x in found if x.group(2) == "8"]
+    ended = [x for x in found if x.group(2) == "8" and not over.is_of_a_game(x)]
     ended = [x for x in ended if any(place.startswith(x.group(1).lower()) for place in shown)]
     if not ended:
         return None
@@ -220,31 +221,3 @@ def _timed_out(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
         "the screen on another GPU (the processor's own), or a smaller batch; over ssh, where"
         " nothing else runs in the desktop: sudo systemctl stop display-manager",
     )
-
-
-def _since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> list[re.Match[str]]:
-    """A GPU's faults since the driver had nothing more to ask for."""
-    own = [each for each in found if each.group(1) == place]
-    mended = [n for n, x in enumerate(own) if x.group(2) == "154" and "to 0x0" in x.group(3)]
-    after = own[mended[-1] + 1 :] if mended else own
-    known = [each for each in after if int(each.group(2)) in MEANING and not _is_noise(each)]
-    settled = _is_settled(machine, place)
-    return [each for each in known if not (settled and int(each.group(2)) in _OF_MEMORY)]
-
-
-def _is_noise(xid: re.Match[str]) -> bool:
-    """Whether a fault of NVLink says that it ended nothing; 145 has said so of one that had."""
-    quiet = re.search(r"\bNon-?fatal\b", xid.group(3), re.IGNORECASE)
-    return int(xid.group(2)) in _OF_LINKS and quiet is not None
-
-
-def _is_settled(machine: Machine, place: str) -> bool:
-    """Whether a GPU counts no error of its memory since its last reset, and waits for nothing."""
-    health = {gpu.index: gpu for gpu in nvidia.health(machine)}
-    for gpu in nvidia.ask(machine)[1]:
-        if gpu.place.startswith(place.lower()) and gpu.index in health:
-            said = health[gpu.index]
-            rows = [said.text(f"remapped_rows.{name}") or "" for name in ("pending", "failure")]
-            errors = gpu.number("ecc.errors.uncorrected.volatile.total")
-            return errors == 0 and all(row.lower() in ("no", "0") for row in rows)
-    return False

@@ -24,6 +24,7 @@ _OFF = re.compile(
     r"(?m)^\s*options\s+nvidia\s.*(?:NVreg_NvLinkDisable=1|RMNvLinkEnable=0x0\b)"
     r"|nvidia\.NVreg_NvLinkDisable=1"
 )
+_TWO = re.compile(r"G[VP]100\b")  # cards that take two bridges, or one
 _CARD = re.compile("NVL|PCIe")  # cards that a bridge joins, or nothing
 _BRIDGED = 4  # links of a card that takes one bridge
 _MANY = 100  # packets sent again since the driver was loaded
@@ -56,12 +57,12 @@ def nvlink(machine: Machine) -> Finding:
             )
     linked = sum(count > 0 for count in up.values())
     well = ok("NVLink", f"{most} links on {linked} of {len(same)} GPUs")
-    return _slower(machine, same) or _unwell(machine, same) or well
+    return _slower(machine, same) or _unwell(machine, name, same) or well
 
 
-def _unwell(machine: Machine, same: list[str]) -> Finding | None:
+def _unwell(machine: Machine, name: str, same: list[str]) -> Finding | None:
     """Links that are half up, or about to fail."""
-    half = _half_bridged(machine, same)
+    half = _half_bridged(machine, name, same)
     if half is not None:
         return warn(
             "NVLink",
@@ -109,7 +110,7 @@ def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
     """GPUs that come linked, and no link is up; cards of H100 NVL come in pairs with a bridge."""
     said = machine.run("nvidia-smi", "nvlink", "-s").out
     down = [index for index, rows in _GPU.findall(said) if "inactive" in rows.lower()]
-    joined = _BOARD.search(name) and not re.search("PCIe", name)
+    joined = _BOARD.search(name) and (not _CARD.search(name) or "H100 NVL" in name)
     if not joined or not set(same) <= set(down):
         return None
     folder = "/etc/modprobe.d"
@@ -159,14 +160,14 @@ def _rates(machine: Machine) -> dict[str, list[float]]:
     }
 
 
-def _half_bridged(machine: Machine, indices: list[str]) -> str | None:
+def _half_bridged(machine: Machine, name: str, indices: list[str]) -> str | None:
     """A card whose bridge carries some of its links; None where there is none. A bridge has up to
     four, which are all that such a card has.
     """
     for index, rows in _GPU.findall(machine.run("nvidia-smi", "nvlink", "-s").out):
         up = len(re.findall(r"Link \d+: \d+(?:\.\d+)? GB/s", rows))
         down = len(re.findall(r"Link \d+: <inactive>", rows))
-        if index in indices and up and down and up + down <= _BRIDGED:
+        if index in indices and up and down and up + down <= _BRIDGED and not _TWO.search(name):
             return f"GPU {index}: {up} of {up + down} links of its bridge are up"
     return None
 

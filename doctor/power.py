@@ -12,7 +12,7 @@ from host.machine import Machine
 _HOT = 90  # where the driver names no reason: blowers run at 87, and slow down above 90
 _COOL = 70
 _REASONS = "clocks_event_reasons.active"
-_BRAKE, _HEAT = 0x80, 0x60  # clocks_throttle_reasons.active
+_IDLE, _BRAKE, _HEAT = 0x1, 0x80, 0x60  # clocks_throttle_reasons.active
 _IMPOSSIBLE = 3  # times the limit; short peaks reach twice
 _BUSY, _SLOW = 80, 0.6  # per cent; of the most
 _SET = 0x2  # clocks_throttle_reasons.active: by the clocks that somebody has set
@@ -32,6 +32,8 @@ def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
     for gpu in gpus:
         bits = gpu.bits("clocks_throttle_reasons.active") or named.get(gpu.index, 0)
         reasons = [word for bit, word in nvidia.SLOWED.items() if bits & bit]
+        if bits & _IDLE and laptop.is_mobile(machine, gpu):
+            reasons = []  # a laptop's that does nothing
         heat = gpu.number("temperature.gpu")
         if reasons or (heat is not None and heat >= _HOT):
             seen = f"{gpu.label}: {heat:.0f} °C" if heat is not None else gpu.label
@@ -80,9 +82,9 @@ def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
 def _enforced(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
     """Who runs the machine holds a GPU below what its driver is set to."""
     enforced = {gpu.index: gpu.number("enforced.power.limit") for gpu in nvidia.health(machine)}
-    for gpu in [] if kind.is_laptop(machine) else gpus:
+    for gpu in (gpu for gpu in gpus if not laptop.is_mobile(machine, gpu)):
         asked, given = gpu.number("power.limit"), enforced.get(gpu.index)
-        shared = re.search("G[HB]200", gpu.name)  # with the processor
+        shared = re.search("G[HB][23]00", gpu.name)  # with the processor
         if asked and given and given < 0.9 * asked and not shared:
             return warn(
                 "heat and power",

@@ -66,7 +66,7 @@ _AROUND = (
         ),
     ),
     (
-        re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:cuda|nv)[^:\]]*)"),
+        re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:cuda|nvidia|nv_|nvc_)[^:\]]*)"),
         "a processor hung for {0} s in {1} (soft lockup)",
         "the kernel did not come back from the driver in time: programs hang, or the machine",
         "reboot; if it comes back, another version of the driver or the kernel",
@@ -177,6 +177,9 @@ def _stuck(machine: Machine, said: list[str]) -> Finding | None:
         f"/proc/{told.group(2)}"
     ):
         return None  # it went on, or was ended
+    state = re.search(r"(?m)^State:\s*(\w)", machine.read(f"/proc/{told.group(2)}/status") or "")
+    if state is not None and state.group(1) != "D":
+        return None
     if any(map(_AGAIN.search, said[place:])):
         return None  # it waited, and went on
     within = f", in {modules[0]}" if modules else ""
@@ -217,7 +220,8 @@ def _sleeps(machine: Machine, said: list[str]) -> Finding | None:
 
 def _unslept(machine: Machine, said: list[str]) -> Finding | None:
     """The driver did not let the machine sleep."""
-    if not any(map(_NO_SLEEP.search, said)):
+    refused = [n for n, row in enumerate(said) if _NO_SLEEP.search(row)]
+    if not refused or any("PM: suspend exit" in row for row in said[refused[-1] + 1 :]):
         return None
     enabled = machine.run("systemctl", "is-enabled", "nvidia-suspend").out.strip() == "enabled"
     return warn(

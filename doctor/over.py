@@ -1,0 +1,65 @@
+"""Which of the faults in the kernel's log are over."""
+
+from __future__ import annotations
+
+import re
+
+from doctor.xids import MEANING
+from host import kernel, nvidia
+from host.machine import Machine
+
+_STAY = ("64", "157")
+_OF_MEMORY = (48, 63, 94, 95)  # which the next reset mends
+_OF_LINKS = (144, 146, 147, 148, 150)
+
+
+def is_of_a_game(xid: re.Match[str]) -> bool:
+    """Whether the program that it names is no training: a game, a renderer, a browser."""
+    return re.search(r"name=(?!python|pt_|ray::|torchrun)\S", xid.group(3)) is not None
+
+
+def since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> list[re.Match[str]]:
+    """A GPU's faults since the driver had nothing more to ask for."""
+    own = [each for each in found if each.group(1) == place]
+    mended = [n for n, x in enumerate(own) if x.group(2) == "154" and "to 0x0" in x.group(3)]
+    after = own[mended[-1] + 1 :] if mended else own
+    known = [each for each in after if int(each.group(2)) in MEANING and not _is_noise(each)]
+    settled = _is_settled(machine, place)
+    return [each for each in known if not (settled and int(each.group(2)) in _OF_MEMORY)]
+
+
+def since_loaded(machine: Machine, said: list[str]) -> list[str]:
+    """The log since the driver was loaded anew, which resets the GPUs; but for memory's faults that
+    stay.
+    """
+    gone = [n for n, row in enumerate(said) if "nvidia-nvlink: Unregistered Nvlink Core" in row]
+    after = said[gone[-1] :] if gone else []
+    again = any("NVRM: loading NVIDIA UNIX" in row for row in after)
+    if not again or not nvidia.ask(machine)[1]:
+        return said
+    stay = [row for row in said[: gone[-1]] if (x := kernel.XID.search(row)) and x[2] in _STAY]
+    return [*stay, *after]
+
+
+def _is_noise(xid: re.Match[str]) -> bool:
+    """Whether a fault of NVLink says that it ended nothing (145 has said so of one that had), or a
+    game, or the like, ended by itself.
+    """
+    if xid.group(2) == "109" and is_of_a_game(xid):
+        return True
+    quiet = re.search(r"\bNon-?fatal\b", xid.group(3), re.IGNORECASE)
+    return int(xid.group(2)) in _OF_LINKS and quiet is not None
+
+
+def _is_settled(machine: Machine, place: str) -> bool:
+    """Whether a GPU counts no error of its memory since its last reset, and waits for nothing."""
+    health = {gpu.index: gpu for gpu in nvidia.health(machine)}
+    for gpu in nvidia.ask(machine)[1]:
+        if gpu.place.startswith(place.lower()) and gpu.index in health:
+            said = health[gpu.index]
+            rows = [said.text(f"remapped_rows.{name}") or "" for name in ("pending", "failure")]
+            if set(rows) <= {"", "[N/A]", "N/A"}:  # before Ampere
+                rows = [said.text("retired_pages.pending") or ""]
+            errors = gpu.number("ecc.errors.uncorrected.volatile.total")
+            return errors == 0 and all(row.lower() in ("no", "0") for row in rows)
+    return False
