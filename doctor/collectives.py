@@ -71,7 +71,9 @@ def _by_sockets(machine: Machine) -> Finding | None:
     if alone and _linked(machine) and not topology.apart(machine, numbers):
         return None  # nothing goes another way
     shared = len(gpus) > 1
-    if shared and nccl.told(machine, "NCCL_SHM_DISABLE") == "1":
+    reach = topology.matrix(machine, "-p2p", "r")
+    straight = bool(reach) and all(word == "OK" for (a, b), word in reach.items() if a != b)
+    if shared and not straight and nccl.told(machine, "NCCL_SHM_DISABLE") == "1":
         return warn(
             _NAME,
             "NCCL_SHM_DISABLE=1",

@@ -39,9 +39,10 @@ def disk(machine: Machine) -> Finding:
     short = short or _of_windows(machine, seen)
     if short is not None:
         return short
-    # Ours is mounted so: whoever wants to compile there adds :exec.
+    # Ours is mounted so: whoever wants to compile there adds :exec. A container has its own.
     inside = machine.exists(str(INSIDE))
-    if not inside and "noexec" in mounts.options(machine, place):
+    here = machine.environ.get("ENGINE") == "local" or not machine.has("docker")
+    if here and not inside and "noexec" in mounts.options(machine, place):
         return warn(
             "disk",
             f"{seen}; {place} is mounted noexec",
@@ -52,8 +53,6 @@ def disk(machine: Machine) -> Finding:
         )
     home = machine.environ.get("HOME", "")
     cache = machine.environ.get("TRITON_CACHE_DIR") or home
-    # A container has a home of its own.
-    here = machine.environ.get("ENGINE") == "local" or not machine.has("docker")
     if here and not inside and home and "noexec" in mounts.options(machine, cache):
         return warn(
             "disk",

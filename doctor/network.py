@@ -82,7 +82,9 @@ def _sent_astray(machine: Machine, names: list[str]) -> Finding | None:
             )
     ports = machine.names(nccl.FABRIC)
     asked = nccl.told(machine, "NCCL_IB_HCA")
-    if asked and ports and not nccl.adapters(machine, ports):
+    efa = all("rdmap" in port or "efa" in port for port in ports)
+    meant = asked.startswith("^") or efa or not fleet.several(machine.environ)
+    if asked and ports and not meant and not nccl.adapters(machine, ports):
         return fail(
             "network",
             f"NCCL_IB_HCA={asked} names no port; there are {', '.join(ports)}",
@@ -137,7 +139,9 @@ def _of_another_machine(machine: Machine) -> Finding | None:
                 "NCCL goes on with what it sees itself: in a virtual machine that may be slower",
                 f"{nccl.undo(machine, variable)}; or put that file there",
             )
-        numbers = re.findall(r'<gpu dev="(\d{1,3})"', machine.read(file) or "") if file else []
+        # Of a TOPO_FILE NCCL takes what is here.
+        text = machine.read(file) or "" if variable == "NCCL_GRAPH_FILE" and file else ""
+        numbers = re.findall(r'<gpu dev="(\d{1,3})"', text)
         count = max(map(int, numbers), default=-1) + 1
         if gpus and count > len(gpus) and "CUDA_VISIBLE_DEVICES" not in machine.environ:
             return fail(

@@ -67,10 +67,12 @@ def _is_for_others(machine: Machine) -> bool:
     """Whether something else than Podman is what the toolkit is here for."""
     places = (
         "/etc/containerd/config.toml",
-        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+        *(f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml" for name in ("k3s", "rke2")),
+        *(f"/etc/k0s/containerd.d/{name}" for name in machine.names("/etc/k0s/containerd.d")),
+        *(f"/etc/crio/crio.conf.d/{name}" for name in machine.names("/etc/crio/crio.conf.d")),
     )
     pods = any("nvidia" in (machine.read(place) or "") for place in places)
-    return pods or machine.has("apptainer") or machine.has("enroot")
+    return pods or any(map(machine.has, ("apptainer", "singularity", "enroot", "incus")))
 
 
 def _is_hooked(machine: Machine) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor import log, nccl
-from host import nvidia
+from host import fleet, nvidia
 from host.machine import Machine
 from host.text import number, whole
 
@@ -27,12 +27,20 @@ def failing(
         there: all ports, each with its device and its folder.
         up: those that are up.
     """
+    left = nccl.adapters(machine, [device for device, _ in there])
+    taken = [each for each in there if each[0] in left and _matters(machine, each[1])]
+    good = [each for each in up if each in taken]
     return (
-        _falling(machine, there, up)
-        or _slower(machine, up)
-        or _worn(machine, up)
+        _falling(machine, taken, good)
+        or _slower(machine, good)
+        or _worn(machine, good)
         or _hungry(machine)
     )
+
+
+def _matters(machine: Machine, path: str) -> bool:
+    """Whether a training may go by a port: by one of Ethernet, where several machines train."""
+    return fleet.several(machine.environ) or not over_ethernet(machine, path)
 
 
 def _falling(

@@ -146,7 +146,8 @@ def _nodes(machine: Machine, name: str) -> set[int]:
 def strict(machine: Machine, seen: str) -> Finding | None:
     """The kernel hands out no more than there is, used or not."""
     mode = (machine.read("/proc/sys/vm/overcommit_memory") or "").strip()
-    if mode != "2":
+    limit, total = (meminfo.row(machine.root, name) or 0 for name in ("CommitLimit", "MemTotal"))
+    if mode != "2" or limit > 2 * total > 0:
         return None
     return warn(
         "memory",

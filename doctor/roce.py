@@ -148,6 +148,8 @@ def _other_address(machine: Machine, device: str, path: str) -> tuple[str, str, 
     https://github.com/NVIDIA/nccl/issues/769
     """
     asked = whole(nccl.told(machine, "NCCL_IB_GID_INDEX"))
+    if "InfiniBand" in (machine.read(f"{path}/link_layer") or ""):
+        return None  # where that says nothing
     known = _addresses(machine, path) if asked is not None else {}
     if asked is None or not known:
         return None
@@ -177,7 +179,8 @@ def _of_the_host(machine: Machine, device: str, path: str) -> tuple[str, str, st
 
     https://github.com/NVIDIA/nccl/issues/925
     """
-    if not limits.in_container(machine.root):
+    wanted = fleet.several(machine.environ) or machine.names("/dev/infiniband")
+    if not limits.in_container(machine.root) or not wanted:
         return None
     named, here = _interfaces(machine, path), machine.names(_NET)
     if not named or not here or {*named} & {*here}:

@@ -31,7 +31,8 @@ def denied(machine: Machine) -> tuple[str, str] | None:
     if (machine.read("/sys/fs/selinux/enforce") or "").strip() != "1":
         return None
     audit = _audited(machine)
-    found = [x for x in map(_DENIED.search, [*(log.lines(machine) or []), *audit]) if x]
+    rows = [row for row in (*(log.lines(machine) or []), *audit) if "permissive=1" not in row]
+    found = [x for x in map(_DENIED.search, rows) if x]
     if not found:
         return _mislabelled(machine)
     # The second lets them be mapped as well, where their type is the X server's.

@@ -36,7 +36,9 @@ def silent(machine: Machine, said: list[str]) -> Finding | None:
             away.pop(ceph.group(1), None)  # caps stale, came back, recovery completed
         if "Lustre" not in row:
             continue
-        again = re.search(r"Connection restored to (\S+?)(?= |,|;|$)", row)
+        again = re.search(r"Connection restored to (\S+?)(?= |,|;|$)", row) or re.search(
+            r"setting import (\S+?)_UUID INACTIVE by administrator", row
+        )
         if again:
             # Older ones name an address there, and the target at the line's start.
             target = re.search(r"(\S+)-(?:osc|mdc)-", row)
@@ -66,7 +68,8 @@ def _is_mounted(name: str, told: str, mounts: str | None) -> bool:
         return {"Lustre": " lustre ", "CephFS": " ceph "}[kind_of.group(1)] in mounts
     if mounts is None or not re.search(r"\((?:NFS|SMB)\)", told):
         return True
-    return name.strip("\\").split("\\")[0] in mounts
+    server = re.escape(name.strip("\\").split("\\")[0])
+    return re.search(rf"(?m)(?:^|[/,=]){server}(?:[:/,\s]|$)", mounts) is not None
 
 
 def is_late(machine: Machine, row: str, said: list[str]) -> bool:

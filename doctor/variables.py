@@ -193,13 +193,14 @@ def _other_order(machine: Machine) -> Finding | None:
     asked = machine.environ.get("CUDA_VISIBLE_DEVICES", "")
     gpus = nvidia.ask(machine)[1]
     unlike = len({gpu.name for gpu in gpus}) > 1
-    by_bus = machine.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    by_bus = machine.environ.get("CUDA_DEVICE_ORDER") in ("PCI_BUS_ID", "FASTEST_FIRST")
     few = len(asked.split(",")) < len(gpus)
     if not re.fullmatch(r"[0-9]+(,[0-9]+)*", asked) or by_bus or not unlike or not few:
         return None
     # The first on the bus may be the fastest as well.
-    ranks = [(gpu.capability or (0, 0), gpu.number("memory.total") or 0) for gpu in gpus]
-    if asked == "0" and all(a < ranks[0][0] and b < ranks[0][1] for a, b in ranks[1:]):
+    ranks = [gpu.capability or (0, 0) for gpu in gpus]
+    falling = all(a > b for a, b in zip(ranks, ranks[1:]))
+    if falling or (asked == "0" and all(other < ranks[0] for other in ranks[1:])):
         return None
     return warn(
         _NAME,

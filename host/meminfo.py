@@ -10,12 +10,12 @@ ROOT = Path("/")
 
 def total(root: Path = ROOT) -> int | None:
     """Bytes of the machine's memory."""
-    return _row(root, "MemTotal")
+    return row(root, "MemTotal")
 
 
 def free(root: Path = ROOT) -> int | None:
     """Bytes of the machine's memory that programs can still have without swapping."""
-    available = _row(root, "MemAvailable")
+    available = row(root, "MemAvailable")
     return None if available is None else available + cached_by_zfs(root)
 
 
@@ -30,7 +30,7 @@ def cached_by_zfs(root: Path = ROOT) -> int:
 
 def swapped(root: Path = ROOT) -> int:
     """Bytes that are swapped out."""
-    most, left = _row(root, "SwapTotal"), _row(root, "SwapFree")
+    most, left = row(root, "SwapTotal"), row(root, "SwapFree")
     return 0 if most is None or left is None else max(0, most - left)
 
 
@@ -47,13 +47,14 @@ def huge_free(root: Path = ROOT) -> int:
     if unused:
         return unused
     size, left, reserved = (
-        _row(root, name) for name in ("Hugepagesize", "HugePages_Free", "HugePages_Rsvd")
+        row(root, name) for name in ("Hugepagesize", "HugePages_Free", "HugePages_Rsvd")
     )
     # In kB, as all but the counts.
     return 0 if size is None or left is None else size * (max(0, left - (reserved or 0)) // 1024)
 
 
-def _row(root: Path, name: str) -> int | None:
+def row(root: Path, name: str) -> int | None:
+    """Bytes of one row, or a count of pages in KiB; None where there is none."""
     with suppress(OSError, StopIteration, ValueError, IndexError):
         rows = (root / "proc/meminfo").read_text().splitlines()
         return next(int(row.split()[1]) * 1024 for row in rows if row.startswith(f"{name}:"))
