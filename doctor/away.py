@@ -152,6 +152,14 @@ def gone(machine: Machine) -> Finding | None:
         laptop = kind.is_laptop(machine) or "surface_dtx" in (machine.read("/proc/modules") or "")
         if not switched and not (laptop and nvidia.on_disk(machine)):
             return None
+    if kind.is_guest(machine):
+        return unwell(
+            "driver",
+            "the driver is installed, and this virtual machine was given no NVIDIA GPU",
+            "it trains on the CPU",
+            "pass one through on the machine that runs it (KVM, ESXi, Hyper-V; VirtualBox and"
+            " VMware Workstation cannot), or train there; at a cloud, a size with a GPU",
+        )
     return unwell(
         "driver",
         "the driver is installed, and no NVIDIA GPU is on the bus",

@@ -52,7 +52,7 @@ def other_number(machine: Machine) -> tuple[str, str, str, str] | None:
     devices = machine.read("/proc/devices") or ""
     given = re.findall(r"^\s*(\d+) (nvidia-(?:uvm|caps))$", devices, re.MULTILINE)
     own = {name: number for number, name in given}
-    for file, text in described(machine):
+    for file, text in in_force(machine):
         for device, number in _NODE.findall(text):
             kind = "nvidia-uvm" if "uvm" in device else "nvidia-caps"
             if own.get(kind, number) != number:

@@ -144,6 +144,14 @@ def _here(machine: Machine, number: str) -> tuple[str, str] | None:
     """What an error with several causes means on this machine; None: what it mostly does."""
     by_hmm = (machine.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") or "").strip()
     nix = "/run/opengl-driver/lib"
+    if number in ("3", "999") and wsl.is_windows(machine):
+        return (
+            (
+                "Windows' driver and its kernel for Linux do not go together any more, as after an"
+                " upgrade of the one while the other ran"
+            ),
+            "in Windows: wsl --shutdown; else restart it, NVIDIA's newest driver, wsl --update",
+        )
     if number == "999":  # WSL and Jetsons have other devices
         other = wsl.is_windows(machine) or kind.is_jetson(machine)
         return None if other else _unknown(machine)

@@ -178,12 +178,15 @@ def owner(machine: Machine) -> Finding:
             continue
         name = path.rsplit("/", 1)[1]
         if "ro" in mounts.options(machine, path):
+            ntfs = mounts.kind_of(machine, path).startswith("ntfs")
             return fail(
                 "owner",
                 f"{name}/ is on a file system that is mounted read-only",
-                "nothing can be saved there",
-                f"in a container: docker run -v $PWD/{name}:{path}; on a host that was not meant"
-                " to be so: sudo dmesg | grep -i 'remounting filesystem read-only'",
+                "nothing can be saved there" + ": Windows sleeps, and did not shut down" * ntfs,
+                "in Windows: powercfg /h off, and shut it down; or sudo ntfsfix -d on it"
+                if ntfs
+                else f"in a container: docker run -v $PWD/{name}:{path}; on a host, not meant:"
+                " sudo dmesg | grep -i 'remounting filesystem read-only'",
             )
         user = machine.run("stat", "-c", "%u", path).out.strip() or "somebody else"
         return fail(

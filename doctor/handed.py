@@ -128,6 +128,16 @@ def _undriven(machine: Machine, said: str) -> tuple[str, str]:
     named = '"nvidia"' in (machine.read("/etc/docker/daemon.json") or "")
     if unready and named and machine.has("nvidia-container-runtime"):
         return _UNAWARE
+    # With the toolkit here, words that know no GPU are the engine's own trouble.
+    ready = machine.has("nvidia-ctk") and not re.search("nvidia|gpu|cuda|cdi", said, re.IGNORECASE)
+    if ready and said and not unready:
+        return (
+            "the engine starts no such container: its own words say why",
+            (
+                "sudo docker run --rm hello-world says whether it starts any; sudo journalctl -u"
+                " docker -u containerd -n 30"
+            ),
+        )
     return why, toolkit.configure(machine)
 
 

@@ -11,6 +11,11 @@ _TOOLKIT = (
 )
 CAUSES = (
     (
+        r"No module named '?encodings",
+        "PYTHONHOME or PYTHONPATH names another Python's library",
+        "unset PYTHONHOME PYTHONPATH; where a module sets them: module unload it",
+    ),
+    (
         (
             r"undefined symbol: (?:__)?(?:nvJitLink|cublas|cudnn|cufft|cupti|curand|cusolver"
             r"|cusparse|nccl|nvrtc|nvshmem|cuda)"

@@ -52,6 +52,11 @@ def held_back(machine: Machine) -> Finding | None:
             "powerprofilesctl set performance, or echo performance | sudo tee"
             f" {_PROFILE}; supergfxctl's and the maker's own tools set it as well",
         )
+    return _held_low(machine)
+
+
+def _held_low(machine: Machine) -> Finding | None:
+    """Its GPU is allowed less power than it is made for."""
     low = _kept_low(machine)
     kept = low or _halved(machine)
     watts = _charger(machine)
@@ -61,6 +66,14 @@ def held_back(machine: Machine) -> Finding | None:
             f"{kept}; its charger gives {watts:.0f} W, by USB",
             "the firmware holds the GPU to what the charger can give",
             "plug in the charger that came with the laptop",
+        )
+    if kept is not None and low is None and _starved(machine):
+        return warn(
+            "heat and power",
+            kept,
+            "the laptop's own controller holds it there, as after a charger that it did not know",
+            "shut it down, pull charger and (if it can be taken out) battery for a minute; the"
+            " maker's own charger; the newest BIOS",
         )
     if low is not None:
         return warn(
@@ -110,6 +123,16 @@ def _halved(machine: Machine) -> str | None:
         if is_mobile(machine, gpu) and limit and usual and limit <= 0.6 * usual:
             return f"{gpu.label} is allowed {limit:.0f} of its usual {usual:.0f} W"
     return None
+
+
+def _starved(machine: Machine) -> bool:
+    """Whether a busy GPU is allowed less than a third of what it is made for."""
+    busy = {g.index for g in nvidia.health(machine) if (g.number("utilization.gpu") or 0) >= _BUSY}
+    return any(
+        gpu.index in busy
+        and (gpu.number("power.limit") or 0) < (gpu.number("power.default_limit") or 0) / 3
+        for gpu in nvidia.ask(machine)[1]
+    )
 
 
 def _charger(machine: Machine) -> float | None:

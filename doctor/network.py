@@ -11,6 +11,7 @@ from host.machine import Machine
 from host.text import whole
 
 _NET = "/sys/class/net"
+_SLOW = 100  # Mbit/s
 _INNER = re.compile(r"lo$|docker\d|virbr\d")
 
 
@@ -35,6 +36,13 @@ def interfaces(machine: Machine) -> Finding:
         if real and machine.read(f"{_NET}/{name}/operstate") == "up":
             speed = whole(machine.read(f"{_NET}/{name}/speed")) or -1  # Mbit/s; -1: not known
             found.append(f"{name} {speed / 1000:g} Gbit/s" if speed > 0 else name)
+            if 0 < speed <= _SLOW and fleet.several(machine.environ):
+                return warn(
+                    "network",
+                    f"{name} has a link of {speed} Mbit/s",
+                    "a card of today has a tenfold of that at the least: each step waits for it",
+                    "another cable (all eight wires), another port of the switch",
+                )
     wall = walls.unread(machine)
     return (
         ok("network", ", ".join(found) + wall) if found else skip("network", "no interface is up")

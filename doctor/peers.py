@@ -30,6 +30,7 @@ def apart(machine: Machine) -> Finding | None:
     return (
         _on_a_bridge(machine, addresses)
         or _behind_windows(machine, addresses)
+        or _itself(machine)
         or _taken(machine)
         or _another_interface(machine, addresses)
         or walls.shut(machine)
@@ -104,6 +105,22 @@ def _behind_windows(machine: Machine, addresses: dict[str, str]) -> Finding | No
         "other machines do not reach it: processes wait for each other",
         "in Windows networkingMode=mirrored under [wsl2] in .wslconfig, wsl --shutdown, and"
         " Hyper-V's firewall open for WSL",
+    )
+
+
+def _itself(machine: Machine) -> Finding | None:
+    """A machine that is not the first is told that the first one is itself."""
+    master = machine.environ.get("MASTER_ADDR", "")
+    rank = next(
+        (machine.environ[n] for n in ("NODE_RANK", "GROUP_RANK") if n in machine.environ), "0"
+    )
+    if rank in ("", "0") or not re.match(r"127\.|localhost$|::1$", master):
+        return None
+    return warn(
+        "network",
+        f"MASTER_ADDR={master}, and this is machine {rank}",
+        "it waits for itself, and the first machine waits for it",
+        "MASTER_ADDR= the first machine's address, the same on all",
     )
 
 

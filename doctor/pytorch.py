@@ -91,12 +91,22 @@ def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str 
     wanted = f"cuda{of.partition('.')[0]}"
     needed = next((line.driver for line in table.lines() if line.name == wanted), 0)
     # Where the driver is too old for any, another row says so.
-    if major is not None and min(line.driver for line in table.lines()) <= major < needed:
+    old = major is not None and min(line.driver for line in table.lines()) <= major < needed
+    if old and not _by_compat(machine, needed):
         return f"is built for CUDA {of}, which needs driver {needed} or newer"
     known = [(g.name, own) for g in gpus if (own := g.capability) and own >= _OLDEST]
     without = sorted({name for name, capability in known if not _runs(built, capability)})
     kernels = any(word.startswith(("sm_", "compute_")) for word in built)
     return f"has no kernels for {', '.join(without)}" if kernels and without else None
+
+
+def _by_compat(machine: Machine, needed: int) -> bool:
+    """Whether CUDA's forward compatibility stands in for a newer driver."""
+    paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
+    folders = [path for path in (*paths, "/usr/local/cuda/compat/lib") if "compat" in path]
+    names = [name for folder in folders for name in machine.names(folder)]
+    found = (re.fullmatch(r"libcuda\.so\.(\d+)[\d.]+", name) for name in names)
+    return any(int(each.group(1)) >= needed for each in found if each)
 
 
 def _past(gpus: list[Gpu], built: list[str], version: str) -> Finding | None:

@@ -71,7 +71,7 @@ def poisoned(machine: Machine, seen: str) -> Finding | None:
     shared = any(re.search(r"\bG[BH]\d", gpu.name) for gpu in visible.seen(machine))
     if limits.in_container(machine.root) or not found or shared:
         return None
-    times = f", {len(found)} times" if len(found) > 1 else ""
+    times = f", {len(found)} times" * (len(found) > 1)
     return warn(
         "memory",
         f"{seen}; a page of it could not be read, and the kernel ended {found[-1].group(1)}{times}",
@@ -125,7 +125,7 @@ def bare(machine: Machine, seen: str) -> Finding | None:
     if cpus <= memory or not memory or len(visible.seen(machine)) < 2:
         return None
     beside = {whole(machine.read(f"{card.path}/numa_node")) for card in pci.cards(machine)}
-    if None not in beside and not beside & (cpus - memory):
+    if not beside & {None, *(cpus - memory)}:
         return None
     return warn(
         "memory",
@@ -206,9 +206,7 @@ def _joined(said: list[str]) -> list[str]:
 
 
 def _may_matter(machine: Machine, row: re.Match[str]) -> bool:
-    """Whether an end within a limit may be of this user's training: not of a small program, nor of
-    another job or user.
-    """
+    """Whether an end within a limit may be of this user's training, and of no small program."""
     if not row.group(1):
         return True
     owner = re.search(r"\bUID:(\d+)", row.string)

@@ -57,6 +57,21 @@ _AROUND = (
         ),
     ),
     (
+        re.compile(r"nf_conntrack: (?:nf_conntrack: )?table full, dropping packet"),
+        "the kernel's table of connections is full: it drops packets",
+        "downloads, and machines that train together, hang or lose each other",
+        "sudo sysctl net.netfilter.nf_conntrack_max=1048576, and the same in /etc/sysctl.d",
+    ),
+    (
+        re.compile(r"neighbou?r(?:ing)?: ?\w*:? neighbou?r table overflow"),
+        "the kernel's table of neighbours is full (arp_cache)",
+        "machines of this network are not found: No route to host, or they hang",
+        (
+            "sudo sysctl net.ipv4.neigh.default.gc_thresh3=16384, gc_thresh2 to 8192 and gc_thresh1"
+            " to 4096 likewise, and the same in /etc/sysctl.d"
+        ),
+    ),
+    (
         re.compile(r"RC watchdog: GPU is probably locked"),
         "the driver's watchdog found a GPU locked",
         "programs on it hang, or the machine does",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import building, distribution, headers, log, unsigned
+from doctor import building, distribution, halfway, headers, log, unsigned
 from doctor.finding import Finding, fail
 from host import nvidia
 from host.machine import Machine
@@ -73,11 +73,13 @@ def missing(machine: Machine) -> tuple[str, str, str] | None:
         )
     return (
         building.broken(machine)
+        or halfway.unlisted(machine)
         or _for_another(machine)
         or building.without_others(machine)
         or _never_built(machine)
         or _linked_elsewhere(machine)
         or _not_at_boot(machine)
+        or halfway.half_installed(machine)
     )
 
 

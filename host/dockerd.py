@@ -103,13 +103,17 @@ def _stopped(machine: Machine) -> HostError:
                 "`sudo update-alternatives --set iptables /usr/sbin/iptables-nft`, or boot a kernel"
                 f" that has it, then `sudo systemctl restart docker`; {LOCAL}",
             )
-        last = re.findall(r"failed to start daemon: (.+)", said)
+        last = re.findall(r"(?:failed to start daemon|Error starting daemon)[:,] (.+)", said)
         why = f": {last[-1][:160]}" if last else ""
         return HostError(
             f"no Docker engine answers: its service has failed{why}",
             f"`sudo journalctl -u docker -n 20` says why{legacy}; {LOCAL}",
         )
     start = "`sudo systemctl start docker`"
+    if machine.run("systemctl", "is-enabled", "docker").out.strip() == "masked":
+        start = (
+            "`sudo systemctl unmask docker.service docker.socket`, `sudo systemctl start docker`"
+        )
     if "not been booted with systemd" in machine.run("systemctl", "is-active", "docker").said:
         start = (
             "`sudo service docker start`; under WSL for good [boot] systemd=true in /etc/wsl.conf,"

@@ -10,7 +10,7 @@ from host.errors import UsageError
 
 _COUNTS = (
     *("NODES", "PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES"),
-    "SLURM_NNODES",  # older than that
+    *("SLURM_NNODES", "NNODES"),  # older than that; many a script's own
 )
 
 
