@@ -8,10 +8,7 @@ from host.machine import Machine
 
 
 def half_installed(machine: Machine) -> tuple[str, str, str] | None:
-    """Apt has stopped on the way, and left the driver's packages as they were: seen, why, fix.
-
-    https://askubuntu.com/questions/1252649
-    """
+    """Apt has stopped on the way, and left the driver's packages as they were: seen, why, fix."""
     said = machine.run("dpkg", "--audit").out
     if not re.search(r"(?m)^\s+\S*nvidia", said):
         return None
