@@ -14,7 +14,8 @@ _BUSY = 50  # per cent
 _DEEP = 16  # devices that one is made of
 _RAID = re.compile(
     r"\b(PERC|MegaRAID|LOGICAL VOLUME|RAID|AVAGO|LSI|MR\d{3}|Smart Array|ServeRAID"
-    r"|LogicalDrv|NETAPP|PURE|NVME|EMC|PowerStore|2145|LIO-ORG|3PARdata|P?SSD|Extreme|SMC\d{4}|PRAID|ARC-\d|RTL9210|ASMT)",
+    r"|LogicalDrv|NETAPP|PURE|NVME|EMC|PowerStore|2145|LIO-ORG|3PARdata|P?SSD|Extreme"
+    r"|SMC\d{4}|PRAID|ARC-\d|RTL9210|ASMT)",
     re.IGNORECASE,
 )
 

@@ -92,7 +92,9 @@ def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str 
     needed = next((line.driver for line in table.lines() if line.name == wanted), 0)
     # Where the driver is too old for any, another row says so.
     old = major is not None and min(line.driver for line in table.lines()) <= major < needed
-    if old and not _by_compat(machine, needed):
+    # Which a consumer's card does not have.
+    consumers = any(nvidia.CONSUMER.search(gpu.name) for gpu in gpus)
+    if old and (consumers or not _by_compat(machine, needed)):
         return f"is built for CUDA {of}, which needs driver {needed} or newer"
     known = [(g.name, own) for g in gpus if (own := g.capability) and own >= _OLDEST]
     without = sorted({name for name, capability in known if not _runs(built, capability)})
