@@ -183,6 +183,14 @@ def nowhere(machine: Machine) -> bool:
     return not _kernels(machine)
 
 
+def is_built_here(machine: Machine) -> str | None:
+    """The release of the driver that DKMS has built for the kernel that runs."""
+    running = re.escape(_running(machine) or "-")
+    said = machine.run("dkms", "status").out
+    found = re.search(rf"(?m)^nvidia[\w-]*[/, ]+([\d.]+), {running}, \w+: installed", said)
+    return found.group(1) if found else None
+
+
 def is_by_dkms(machine: Machine) -> bool:
     """Whether DKMS builds NVIDIA's module, and not others' alone."""
     names = (*machine.names("/var/lib/dkms"), machine.run("dkms", "status").out.strip())

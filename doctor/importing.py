@@ -171,8 +171,8 @@ CAUSES = (
         r"(?:from|module) '(typing_extensions|sympy|mpmath)'(?: \(| has no attribute)",
         "a package that it imports is of a release that does not fit it: {0}",
         (
-            "pip install --upgrade typing_extensions sympy 'mpmath<1.4'; apt's packages may be in"
-            " the way: an environment of its own"
+            "unset PYTHONPATH, which may put another Python's first; pip install --upgrade"
+            " typing_extensions sympy 'mpmath<1.4'; or an environment of its own"
         ),
     ),
     (

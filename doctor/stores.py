@@ -25,6 +25,7 @@ _MENDED = re.compile(
     r"|device-mapper: (thin: \S+): (?:switching pool to write|growing the data device)"
 )
 _VOLUME = re.compile(r"(x?vd[a-z]+)\d*$")
+_BACK = re.compile(r"(nvme\d+): Successfully reconnected")
 _MULTIPATH = "device handler registered"
 _ASLEEP = re.compile(r"(nvme\d+): Does your device have a faulty power saving mode enabled")
 # Sign; what is seen, with its groups; why; what helps.
@@ -108,6 +109,7 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
         said: the lines of the log, in order.
     """
     rows = _since_mended(machine, said)
+    rows = [row for row in rows if not _is_online(machine, row)]
     return servers.silent(machine, said) or _disk(machine, said) or faults.matching(rows, _SYSTEMS)
 
 
@@ -129,6 +131,27 @@ def _since_mended(machine: Machine, said: list[str]) -> list[str]:
     return [row for row in rows if not any(re.search(rf"[( ]{disk}\d*\b", row) for disk in gone)]
 
 
+def _is_online(machine: Machine, row: str) -> bool:
+    """Whether a pool of ZFS's that was suspended works again, or is not here any more."""
+    pool = re.search(r"Pool '(\S+)' has encountered", row)
+    pools = "/proc/spl/kstat/zfs"
+    if pool is None or not machine.names(pools):
+        return False
+    return "SUSPENDED" not in (machine.read(f"{pools}/{pool.group(1)}/state") or "")
+
+
+def _since_back(said: list[str]) -> list[str]:
+    """The lines without those of a disk over the network that was connected anew since."""
+    rows: list[str] = []
+    for row in said:
+        back = _BACK.search(row)
+        if back:
+            disk = re.compile(rf"\b{back.group(1)}(?:n\d+)?\b")
+            rows = [each for each in rows if not disk.search(each)]
+        rows.append(row)
+    return rows
+
+
 def _is_passive(row: str) -> bool:
     """Whether it asks a disk's first sector by a path that stands by."""
     return re.search(r"I/O error, dev sd[a-z]+, sector 0\b", row) is not None
@@ -137,6 +160,7 @@ def _is_passive(row: str) -> bool:
 def _disk(machine: Machine, said: list[str]) -> Finding | None:
     """One with errors, or that does not answer in time."""
     rows = [row for row in said if not _is_passive(row)] if _MULTIPATH in "\n".join(said) else said
+    rows = _since_back(rows)
     failing = [each[each.lastindex or 0] for each in map(_DISK.search, rows) if each]
     here = machine.names("/sys/block")
     # A volume that was taken from a guest is no disk any more.

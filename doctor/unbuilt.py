@@ -27,6 +27,15 @@ def examine(machine: Machine, on_bus: str) -> Finding:
     if lacking is not None:
         seen, why, build = lacking
         return fail("driver", f"{on_bus}; {seen}", why, f"{build}; {unsigned.CPU}")
+    built = building.is_built_here(machine)
+    if other and built is not None:
+        return fail(
+            "driver",
+            f"{on_bus}; its module was built for another build of this kernel",
+            "DKMS has one for it, and the kernel does not take it: headers of another build",
+            "sudo apt-get install --reinstall linux-headers-$(uname -r) (or that distribution's);"
+            f" sudo dkms install --force nvidia/{built} && sudo modprobe nvidia   # {unsigned.CPU}",
+        )
     if other:
         seen = "its module is for another kernel"
         why = "the module was not upgraded with the kernel"
