@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import re
 
-from doctor import kind
+from doctor import kind, over
 from doctor.finding import Finding, warn
 from host import kernel, limits, nvidia, pci
 from host.machine import Machine
@@ -19,7 +19,6 @@ _REFUSED = re.compile(
     r"|DMAR: \[DMA (?:Read|Write)[^]]*\] Request device \[(?:0x)?([0-9a-f]+:)(?:0x)?([0-9a-f.]+)\]"
     r"(?: PASID \w+)? fault addr"
 )
-_TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 _SOON = 10.0  # seconds
 _AWAKE = re.compile("PM: (?:suspend|hibernation: hibernation) exit")
 _BEGINS = re.compile(
@@ -115,14 +114,13 @@ def _woken(machine: Machine, said: list[str]) -> Finding | None:
         return None
     awake, failed = -2 * _SOON, None
     for row in said:
-        time, fault = _TIME.match(row), kernel.XID.search(row)
+        time, fault = kernel.TIME.match(row), kernel.XID.search(row)
         when = float(time.group(1)) if time else math.inf
         if _AWAKE.search(row):
             awake = when
         elif fault and 0 <= when - awake <= _SOON:
             # A desktop's own programs lose their windows, and start again.
-            desktop = re.search(r"name=(?!python|pt_|torchrun)\S", fault.group(3))
-            failed = failed if desktop else fault
+            failed = failed if over.is_of_a_game(fault) else fault
         elif _LOADED in row:
             failed = None
     if failed is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from doctor.finding import Finding, warn
+from host import kernel
 from host.machine import Machine
 
-_TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 _LATE, _QUIET = 900.0, 2 * 86400.0  # seconds
 _LUSTRE = re.compile(
     r"(?:client was (evicted) by|Connection to) (\S+?-\w+)(?:;| \(at \S+\) was (lost)\b)"
@@ -74,7 +74,7 @@ def _is_mounted(name: str, told: str, mounts: str | None) -> bool:
 
 def is_late(machine: Machine, row: str, said: list[str]) -> bool:
     """Whether a row is of the log's last minutes, and not of days ago."""
-    first, last = (_TIME.search(each) for each in (row, said[-1]))
+    first, last = (kernel.TIME.search(each) for each in (row, said[-1]))
     if first is None or last is None:
         return True
     since = float(last.group(1)) - float(first.group(1))

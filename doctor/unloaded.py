@@ -67,7 +67,8 @@ def _opened(
     machine: Machine, open_one: str, on_bus: str, unwell: Callable[..., Finding]
 ) -> Finding:
     """An open driver has the card, which cannot compute."""
-    if not machine.environ.get("GPUS") and not any(c.is_maxwell for c in pci.cards(machine)):
+    older = all(c.device and not c.is_maxwell for c in pci.cards(machine))
+    if older and not machine.environ.get("GPUS"):
         return skip("driver", f"{on_bus}, held by {open_one}: no PyTorch of today computes on it")
     # A fallback loads it where the kernel has refused NVIDIA's.
     if (

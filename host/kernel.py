@@ -16,6 +16,7 @@ from host.text import whole
 
 LOG = Path("/dev/kmsg")
 _RECORD = 1 << 13  # bytes; the kernel's own are shorter
+TIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})\]")  # seconds since the start
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)(?: GPU-[^)]*)?\): (\d+),?\s*(.*)")
 # Newer drivers say it on three lines, and without a number.
 OFF = re.compile(

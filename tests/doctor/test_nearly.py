@@ -49,6 +49,13 @@ def test_it_is_sound(tmp_path, stem, change, row) -> None:
     assert status in ("ok", "skip"), seen
 
 
+def test_a_card_that_is_not_known_is_not_taken_for_an_old_one(tmp_path) -> None:
+    machine = load(PATHS["sound-srv-gt710-console"])
+    assert found(tmp_path / "old", machine, "driver")[0] == "skip"
+    machine["cards"] = [{**card, "device": "0x0000"} for card in machine["cards"]]
+    assert found(tmp_path / "unknown", machine, "driver")[0] == "warn"
+
+
 def test_ubuntu_is_told_of_its_own_packages(tmp_path) -> None:
     machine = load(PATHS["field-debian-without-libnvidia-ml"])
     release = "ID=ubuntu\nID_LIKE=debian\nVERSION_ID=24.04\n"
