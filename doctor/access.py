@@ -196,7 +196,8 @@ def _numbers(version: str) -> list[int]:
 
 
 _CLASHES = re.compile(
-    r"lib(?:nvJitLink\.so|(?:cublas|cusparse)\.so\.1[23]\b|cudnn\w*\.so\.9\b|cu(?:blas|sparse|dnn)\.so$)"
+    r"lib(?:nvJitLink\.so|(?:cublas|cusparse)\.so\.1[23]\b|cudnn\w*\.so\.9\b"
+    r"|cu(?:blas|sparse|dnn)\.so$)"
 )
 
 
@@ -206,8 +207,11 @@ def _shadowing(machine: Machine) -> str | None:
         # What a torch here brings lies there for others, such as CTranslate2.
         own = folder.startswith(f"{machine.home}/.venv/")
         names = machine.names(folder) if folder and not own else []
-        # PyTorch of today asks for those of CUDA 12 or 13, by number.
-        if any(_CLASHES.match(name) for name in names):
+        # PyTorch of today asks for those of CUDA 12 or 13, by number; a name without one says
+        # nothing where an older one lies beside it.
+        older = any(re.match(r"lib(?:cublas|cusparse)\.so\.(?:[89]|1[01])\b", n) for n in names)
+        met = [name for name in names if _CLASHES.match(name)]
+        if [name for name in met if not (older and name.endswith(".so"))]:
             return folder
     return None
 

@@ -132,7 +132,7 @@ def gone(machine: Machine) -> Finding | None:
     """The driver is here, and no GPU is on the bus; None where none is to be expected."""
     if limits.in_container(machine.root) or not machine.has("nvidia-smi"):
         return None
-    if machine.exists("/dev/kfd") and not kind.is_laptop(machine):
+    if machine.exists("/dev/kfd") and machine.exists("/run/ostree-booted"):
         return None  # an image with NVIDIA's driver, on a machine of AMD's
     unwell = fail if machine.environ.get("GPUS") else warn
     rule = _removing(machine)
@@ -155,10 +155,12 @@ def gone(machine: Machine) -> Finding | None:
     if kind.is_guest(machine):
         return unwell(
             "driver",
-            "the driver is installed, and this virtual machine was given no NVIDIA GPU",
+            "the driver is installed, and this virtual machine was given no NVIDIA GPU, or lost it",
             "it trains on the CPU",
-            "pass one through on the machine that runs it (KVM, ESXi, Hyper-V; VirtualBox and"
-            " VMware Workstation cannot), or train there; at a cloud, a size with a GPU",
+            "at a cloud: stop and start it, which moves it to another host; or a size with a GPU"
+            if _is_rented(machine)
+            else "pass one through on the machine that runs it (KVM, ESXi, Hyper-V; VirtualBox and"
+            " VMware Workstation cannot), or train there",
         )
     return unwell(
         "driver",
@@ -167,6 +169,18 @@ def gone(machine: Machine) -> Finding | None:
         "a laptop: switch it to Hybrid, echo 1 | sudo tee /sys/bus/pci/rescan, or switch it on in"
         " the BIOS; a riser: set the slot's PCIe generation lower in the BIOS; else seat the card"
         " and its power plugs again",
+    )
+
+
+def _is_rented(machine: Machine) -> bool:
+    """Whether a cloud runs this virtual machine."""
+    said = [
+        machine.read(f"/sys/class/dmi/id/{name}") or ""
+        for name in ("sys_vendor", "chassis_asset_tag")
+    ]
+    return (
+        re.search(r"Amazon|Google|7783-7084|OracleCloud|Alibaba|Tencent", " ".join(said))
+        is not None
     )
 
 

@@ -40,6 +40,13 @@ _BLACKWELL = 0x2900  # its first device
 _WHOLE_CARDS = ("Amazon EC2", "Google")  # as the firmware names clouds that give no parts of one
 
 
+def passed_over(cards: list[pci.Card], branch: str) -> list[pci.Card]:
+    """Cards that a driver knows no more which names this branch, in the kernel's log, for them."""
+    # 580 is the last for Maxwell to Volta; 470 and older ones are for what was before.
+    last = branch == _LAST
+    return [card for card in cards if not (card.has_gsp if last else card.is_maxwell)]
+
+
 def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, str, str]:
     """The driver is too new for the card."""
     seen = f"the installed driver no longer knows this card, branch {branch} does (see dmesg)"

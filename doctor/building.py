@@ -100,6 +100,9 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
     release = re.search(r"(?:installer version: |NVIDIA-Linux-\w+-)(\d[\d.]*\d)", said)
     # What it says of an older kernel says nothing of the one that runs.
     here = any(f"/{place}{running}/" in said for place in ("lib/modules/", "linux-headers-"))
+    # Debian's kernels of one release have most of their headers in common.
+    common = re.match(r"\d+\.\d+\.\d+-\d+", running)
+    here = here or (common is not None and f"linux-headers-{common.group()}-common/" in said)
     alone = here and re.search(_FAILED, said) and "is now complete" not in said
     if not running or not (alone or re.search(rf"Failed to run .*-k {re.escape(running)}\b", said)):
         return None
@@ -184,11 +187,11 @@ def nowhere(machine: Machine) -> bool:
 
 
 def is_built_here(machine: Machine) -> str | None:
-    """The release of the driver that DKMS has built for the kernel that runs."""
+    """The driver that DKMS has built for the kernel that runs, by its name: nvidia/550.144.03."""
     running = re.escape(_running(machine) or "-")
     said = machine.run("dkms", "status").out
-    found = re.search(rf"(?m)^nvidia[\w-]*[/, ]+([\d.]+), {running}, \w+: installed", said)
-    return found.group(1) if found else None
+    found = re.search(rf"(?m)^(nvidia[\w-]*)[/, ]+([\d.]+), {running}, \w+: installed", said)
+    return "/".join(found.groups()) if found else None
 
 
 def is_by_dkms(machine: Machine) -> bool:

@@ -71,7 +71,10 @@ def synchronised(machine: Machine) -> Finding:
     if "Enabled" in machine.run("vmware-toolbox-cmd", "timesync", "status").out:
         return ok("clock's server", "followed, by VMware's tools")
     other = None
-    if log.last(machine, "hv_utils: TimeSync IC"):
+    # From kernel 6.14 on, or so, chrony reads Hyper-V's clock; else the kernel follows it itself.
+    states = (machine.run("systemctl", "is-active", name).out for name in ("chrony", "chronyd"))
+    failed = any(state.strip() == "failed" for state in states)
+    if log.last(machine, "hv_utils: TimeSync IC") and not failed:
         other = "Hyper-V"
     elif machine.run("systemctl", "is-active", "openntpd").out.strip() == "active":
         other = "OpenNTPD"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from doctor import distribution, kind, pytorch, wsl
+from doctor import distribution, kind, log, pytorch, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, visible
 from host.machine import NO_ANSWER, Machine
@@ -184,6 +184,12 @@ def _unknown(machine: Machine) -> tuple[str, str] | None:
         return (
             "/dev/nvidia-uvm is not in this container, and CUDA does not start without",
             "hand it over, as the row `driver` says",
+        )
+    symbol = log.last(machine, r"nvidia_uvm: (?:Unknown symbol|module using GPL-only symbols)")
+    if names and "nvidia-uvm" not in names and symbol:
+        return (
+            "this kernel refuses the module nvidia_uvm (a symbol that it does not give away)",
+            "a newer driver, which knows this kernel; or boot the kernel that was there before",
         )
     if names and "nvidia-uvm" not in names:
         return (

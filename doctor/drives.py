@@ -10,6 +10,8 @@ from host import limits, nvidia
 from host.machine import Machine
 from host.text import number, whole
 
+_USB2, _SLOW = 480, 5.0  # Mb/s; GT/s
+_PART = r"(?<=\d)p\d+$|(?<=sd[a-z])\d+$"  # of a disk
 _BUSY = 50  # per cent
 _DEEP = 16  # devices that one is made of
 _RAID = re.compile(
@@ -45,6 +47,16 @@ def slow(machine: Machine, seen: str, places: list[str]) -> Finding | None:
             "pictures are read in a new order each epoch, a hundred or two a second: GPUs wait",
             "put the data on an SSD; what fits into memory is read slowly once",
         )
+    narrow = _narrow(machine, places)
+    if narrow is not None:
+        return warn(
+            "disk",
+            f"{seen}; {narrow}",
+            "loaders that read there are slow, and the GPUs wait",
+            "another port and the cable that came with it (blue, SS, USB-C)"
+            if "USB" in narrow
+            else "seat the disk again, or in another slot; the BIOS may share its lanes out",
+        )
     busy = _waited_for(machine)
     if busy is not None:
         return warn(
@@ -70,6 +82,27 @@ def _degraded(machine: Machine, places: list[str]) -> str | None:
             lacks = whole(machine.read(f"/sys/block/{name}/md/degraded")) if name[:2] == "md" else 0
             if lacks:
                 return f"{name} lacks {lacks} of its disks (RAID)"
+    return None
+
+
+def _narrow(machine: Machine, places: list[str]) -> str | None:
+    """A disk that the training's folders are on, whose link is far slower than itself."""
+    if kind.is_guest(machine) or not nvidia.ask(machine)[1]:
+        return None
+    disks = [name for path in places for name in _below(machine, mounts.of(machine, path)[0])]
+    for name in (re.sub(_PART, "", disk) for disk in disks):
+        where = machine.real(f"/sys/block/{name}")
+        port = re.search(r"^.*/usb\d+/(?:[\d.-]+/)*?(?=[\d.-]+:)", where)
+        rate = whole(machine.read(f"{port.group()}speed")) if port else None
+        if rate is not None and rate <= _USB2:
+            return f"{name} runs as USB 2 ({rate} Mb/s)"
+        control = re.match(r"nvme\d+", name)
+        card = f"/sys/class/nvme/{control.group()}/device" if control else ""
+        told = ("current_link_width", "max_link_width", "current_link_speed")
+        said = [(machine.read(f"{card}/{each}") or "") if card else "" for each in told]
+        lanes, most, speed = (number(each.split(" ")[0].strip()) for each in said)
+        if lanes and most and speed and lanes == 1 < most and speed <= _SLOW:
+            return f"{name} has 1 of its {most:.0f} lanes, at {speed:g} GT/s"
     return None
 
 

@@ -19,10 +19,11 @@ def raised(machine: Machine) -> str | None:
             "switch the box off and on with the cable in it, and reboot; then look at the card's"
             " power plugs, the box's supply, another cable and port"
         )
-    if kind.is_laptop(machine):
-        return OF_A_LAPTOP
     native = "pcie_ports=native" in (machine.read("/proc/cmdline") or "")
-    if not native and log.last(machine, _KEPT):
+    kept = not native and log.last(machine, _KEPT)
+    if kind.is_laptop(machine):
+        return OF_A_LAPTOP + "; a card by OCuLink: boot with pcie_ports=native" * bool(kept)
+    if kept:
         # https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1247
         return (
             "power the machine off and on; then look at plugs, riser and cooling; a card outside,"

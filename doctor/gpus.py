@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import away, kind, log, reasons
+from doctor import away, branches, kind, log, reasons
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, pci, visible
 from host.machine import Machine
@@ -71,6 +71,8 @@ def counted(machine: Machine) -> Finding:
         )
     known = {gpu.place for gpu in gpus}
     lost = [card for card in there if card.address not in known]
+    legacy = [] if machine.environ.get("GPUS") else _legacy(machine, lost)
+    lost = [card for card in lost if card not in legacy] or lost
     missing = ", ".join(card.address for card in lost)
     seen = f"{len(there)} on the bus, and the driver lists {len(gpus)}: {missing}"
     seen += " is missing" if len(lost) == 1 else " are missing"
@@ -88,7 +90,7 @@ def counted(machine: Machine) -> Finding:
     cause = None if shut else reasons.logged(machine, lost)
     if not (shut or cause or drained) and inside:
         return ok("all GPUs", f"{len(gpus)} listed; the files of {files} are here")
-    old = not machine.environ.get("GPUS") and _has_legacy(machine, len(lost))
+    old = all(card in legacy for card in lost)
     if shut or old:
         return _passed_over(seen) if shut else ok("all GPUs", f"{seen}: too old for this driver")
     if cause is not None:
@@ -97,10 +99,11 @@ def counted(machine: Machine) -> Finding:
     return fail("all GPUs", seen, why, f"{fix}; until then name the others: GPUS={others},")
 
 
-def _has_legacy(machine: Machine, count: int) -> bool:
-    """Whether the driver passes so many cards over, as ones that only an older branch knows."""
-    known = r"supported through the NVIDIA \d+\S* Legacy"
-    return sum(re.search(known, row) is not None for row in log.lines(machine) or []) >= count
+def _legacy(machine: Machine, lost: list[pci.Card]) -> list[pci.Card]:
+    """Those that the driver passes over, as ones that only an older branch knows."""
+    told = log.last(machine, r"supported through the NVIDIA (\d+)\S* Legacy") or ""
+    branch = re.search(r"NVIDIA (\d{1,4})", told)
+    return branches.passed_over(lost, branch.group(1)) if branch else []
 
 
 def _passed_over(seen: str) -> Finding:

@@ -10,7 +10,11 @@ from host.machine import Machine
 def half_installed(machine: Machine) -> tuple[str, str, str] | None:
     """Apt has stopped on the way, and left the driver's packages as they were: seen, why, fix."""
     said = machine.run("dpkg", "--audit").out
-    if not re.search(r"(?m)^\s+\S*nvidia", said):
+    # Of what it lists under other headings, files of dpkg's own are missing.
+    parts = re.findall(r"(?ms)^The following packages (.*?)(?=^The following|\Z)", said)
+    broken = [part for part in parts if re.search(r"unpacked|half|mess", part.split("\n")[0])]
+    driver = r"(?m)^\s+(?:lib|xserver-xorg-video-)?nvidia-(?!container|ctk)"
+    if not any(re.search(driver, part) for part in broken or parts[:0]):
         return None
     return (
         "its packages are only half installed (dpkg --audit)",

@@ -8,6 +8,7 @@ from doctor import details, fabric, kind, shared
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, visible
 from host.machine import Machine
+from host.text import whole
 
 # Without these nothing can be said of a GPU; others some drivers do not tell of sound ones.
 _VITAL = ("temperature.gpu", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total")
@@ -161,6 +162,20 @@ def memory_errors(machine: Machine) -> Finding:
     )
 
 
+def _spared(machine: Machine, gpu: nvidia.Gpu) -> bool:
+    """Whether a GPU that is kept from computing drives the screen, or is of another kind, and
+    others train.
+    """
+    listed = nvidia.ask(machine)[1]
+    asked = whole(machine.environ.get("GPUS")) or 0
+    own = next((each for each in listed if each.index == gpu.index), None)
+    others = [each for each in listed if each.index != gpu.index]
+    if own is None or not others or asked > len(others):
+        return False
+    shown = own.text("display_active") == "Enabled"
+    return shown or all(each.name != own.name for each in others)
+
+
 def health(machine: Machine) -> Finding:
     """What the driver wants done about a GPU: a reset, a replacement."""
     rows = {gpu.index: gpu for gpu in nvidia.health(machine)}
@@ -170,10 +185,7 @@ def health(machine: Machine) -> Finding:
     for status, field, sign, seen, why, fix in _HEALTH:
         for gpu in gpus:
             value = gpu.text(field) or ""
-            # One may be kept from computing, for the screen: another one trains.
-            meant = field == "compute_mode" and any(
-                "prohibited" not in (other.text(field) or "").lower() for other in gpus
-            )
+            meant = field == "compute_mode" and _spared(machine, gpu)
             if value and not meant and re.fullmatch(sign, value, re.IGNORECASE):
                 said = f"{gpu.label}: {seen.format(value=value)}"
                 unwell = fail if status == "fail" else warn

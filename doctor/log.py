@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from doctor import faults, over, surroundings
 from doctor.finding import Finding, fail, ok, skip, warn
-from doctor.xids import MEANING
+from doctor.xids import MEANING, REPLACE
 from host import apps, kernel, nvidia
 from host.machine import Machine
 
@@ -109,12 +109,17 @@ def errors(machine: Machine) -> Finding:
         count = len(found)
         seen = f"{count} Xids, all of programs" if count else "no GPU has failed"
         seen += faults.slept(machine, said)
-        other = _paged(machine, found) or _of_one(found) or _of_one_sm(machine, found)
+        other = (
+            _falling(machine, said)
+            or _paged(machine, found)
+            or _of_one(found)
+            or _of_one_sm(machine, found)
+        )
         other = other or _timed_out(machine, found)
         other = other or surroundings.found(machine, said)
         return other or ok("kernel log", seen)
     # The cause comes before what the driver then asks for.
-    worst = max(failures, key=lambda x: (int(x.group(2)) == _LOST, int(x.group(2)) != _ASKED))
+    worst = max(failures, key=lambda x: _weight(int(x.group(2))))
     number, place = int(worst.group(2)), worst.group(1)
     meaning, fix = MEANING[number]
     fix += _IN_USE * ("--gpu-reset" in fix)
@@ -135,6 +140,24 @@ def errors(machine: Machine) -> Finding:
         meaning = "on so many GPUs it is hardly theirs, but of what they share"
         fix = "in the BIOS: IOMMU Disabled (AMD's boards), or boot with iommu=pt; a newer BIOS"
     return unwell("kernel log", seen, meaning, fix.format(gpu=whole_place))
+
+
+def _falling(machine: Machine, said: list[str]) -> Finding | None:
+    """A GPU falls off the bus again and again, and the driver is loaded anew each time."""
+    place, times = over.falls_again(said) or ("", 0)
+    if not times or not faults.is_ours(machine, place):
+        return None
+    return warn(
+        "kernel log",
+        f"GPU {place} has fallen off the bus {times} times, and came back with the driver",
+        "loading it anew mends neither power nor riser nor heat: it falls off again",
+        MEANING[_LOST][1],
+    )
+
+
+def _weight(number: int) -> tuple[bool, bool, bool]:
+    """How much a fault says: that the GPU is lost, that it is to be replaced, or more than that."""
+    return number == _LOST, MEANING[number][1] == REPLACE, number != _ASKED
 
 
 def _paged(machine: Machine, found: list[re.Match[str]]) -> Finding | None:

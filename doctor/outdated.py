@@ -104,8 +104,8 @@ def _of_windows(machine: Machine) -> Finding | None:
     for file, text in cdi.described(machine):
         named = [name for name in drivers if f"{store}/{name}/" in text]
         gone = {*re.findall(rf"{store}/(nv[^/]+)/", text)} - {*machine.names(store)}
-        if used and gone and not named:
-            named = sorted(gone)
+        if gone and drivers and not named:
+            named, used = sorted(gone), used or drivers
         if named and used and not set(used) & set(named):
             return warn(
                 "toolkit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from doctor.xids import MEANING
-from host import kernel, nvidia
+from host import apps, kernel, nvidia
 from host.machine import Machine
 
 _STAY = ("64", "157")
@@ -14,8 +14,9 @@ _OF_LINKS = (144, 146, 147, 148, 150)
 
 
 def is_of_a_game(xid: re.Match[str]) -> bool:
-    """Whether the program that it names is no training: a game, a renderer, a browser."""
-    return re.search(r"name=(?!python|pt_|ray::|torchrun)\S", xid.group(3)) is not None
+    """Whether the program that it names draws: a game, a browser, a desktop."""
+    told = re.search(r"name=([^,\s<][^,]*)", xid.group(3))
+    return told is not None and apps.draws(told.group(1))
 
 
 def since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> list[re.Match[str]]:
@@ -39,6 +40,16 @@ def since_loaded(machine: Machine, said: list[str]) -> list[str]:
         return said
     stay = [row for row in said[: gone[-1]] if (x := kernel.XID.search(row)) and x[2] in _STAY]
     return [*stay, *after]
+
+
+def falls_again(said: list[str]) -> tuple[str, int] | None:
+    """A GPU that fell off the bus more than once, each time until the driver was loaded anew, and
+    how often.
+    """
+    lost = [x.group(1) for x in map(kernel.XID.search, said) if x and x.group(2) == "79"]
+    often = [place for place in lost if lost.count(place) > 1]
+    loads = sum("NVRM: loading NVIDIA UNIX" in row for row in said)
+    return (often[-1], lost.count(often[-1])) if often and loads > lost.count(often[-1]) else None
 
 
 def _is_noise(xid: re.Match[str]) -> bool:

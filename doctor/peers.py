@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from doctor import nccl, walls, wsl
 from doctor.finding import Finding, warn
-from host import fleet, limits, nodes, visible
+from host import fleet, limits, nodes, nvidia, visible
 from host.errors import UsageError
 from host.machine import Machine
 from host.text import whole
@@ -19,22 +19,41 @@ _OF_A_LAUNCHER = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 ASK_ADDRESSES = ("ip", "-o", "-4", "addr")
 _UNKNOWN = 2  # what getent ends with
 _LISTENS = "0A"
+_RANKS = ("NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", "SLURM_NODEID")
 _CHOOSE = "name the one that reaches the others: NCCL_SOCKET_IFNAME={0} GLOO_SOCKET_IFNAME={0}"
 
 
 def apart(machine: Machine) -> Finding | None:
     """What is wrong where several machines train together; None elsewhere."""
     if not fleet.several(machine.environ):
-        return walls.shut(machine) if _meets_others(machine) else None
+        shut = walls.shut(machine) if _meets_others(machine) else None
+        return shut or _without_localhost(machine)
     addresses = _addresses(machine)
     return (
         _on_a_bridge(machine, addresses)
         or _behind_windows(machine, addresses)
-        or _itself(machine)
+        or _itself(machine, addresses)
         or _taken(machine)
         or _another_interface(machine, addresses)
         or walls.shut(machine)
         or _misnamed(machine, addresses)
+    )
+
+
+def _without_localhost(machine: Machine) -> Finding | None:
+    """The name by which the processes of one machine meet means nothing."""
+    contained = machine.has("docker") and machine.environ.get("ENGINE") != "local"
+    said = machine.read("/etc/hosts")
+    named = re.search(r"(?m)^[^#\n]*\slocalhost(?=\s|$)", said or "")
+    if not said or named or contained or len(visible.seen(machine)) < 2:
+        return None
+    if machine.run("getent", "hosts", "localhost").code != _UNKNOWN:
+        return None
+    return warn(
+        "network",
+        "localhost means nothing on this machine (/etc/hosts)",
+        "processes of one machine meet there: torchrun --standalone ends with gai error -2 or -3",
+        "echo '127.0.0.1 localhost' | sudo tee -a /etc/hosts",
     )
 
 
@@ -108,17 +127,20 @@ def _behind_windows(machine: Machine, addresses: dict[str, str]) -> Finding | No
     )
 
 
-def _itself(machine: Machine) -> Finding | None:
+def _itself(machine: Machine, addresses: dict[str, str]) -> Finding | None:
     """A machine that is not the first is told that the first one is itself."""
-    master = machine.environ.get("MASTER_ADDR", "")
-    rank = next(
-        (machine.environ[n] for n in ("NODE_RANK", "GROUP_RANK") if n in machine.environ), "0"
-    )
-    if rank in ("", "0") or not re.match(r"127\.|localhost$|::1$", master):
+    environ = machine.environ
+    master = environ.get("MASTER_ADDR") or environ.get("PET_MASTER_ADDR") or ""
+    rank = next((environ[name] for name in _RANKS if name in environ), "0")
+    own = {(machine.read("/proc/sys/kernel/hostname") or "-").strip(), *addresses.values()}
+    itself = re.match(r"127\.|localhost$|::1$|0\.0\.0\.0$", master) or master in own
+    # Two of them may be tried on one machine, with a part of its GPUs each.
+    part = len(visible.seen(machine)) < len(nvidia.ask(machine)[1])
+    if rank in ("", "0") or not itself or part:
         return None
     return warn(
         "network",
-        f"MASTER_ADDR={master}, and this is machine {rank}",
+        f"MASTER_ADDR={master} is this machine, which is number {rank}",
         "it waits for itself, and the first machine waits for it",
         "MASTER_ADDR= the first machine's address, the same on all",
     )

@@ -105,10 +105,12 @@ def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str 
 def _by_compat(machine: Machine, needed: int) -> bool:
     """Whether CUDA's forward compatibility stands in for a newer driver."""
     paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
-    folders = [path for path in (*paths, "/usr/local/cuda/compat/lib") if "compat" in path]
+    found = re.search(r"libcuda\.so\.1 .*=> (/\S+)/libcuda", machine.run("ldconfig", "-p").out)
+    paths += ["/usr/local/cuda/compat/lib", found.group(1) if found else ""]
+    folders = [path for path in paths if "compat" in path]
     names = [name for folder in folders for name in machine.names(folder)]
-    found = (re.fullmatch(r"libcuda\.so\.(\d+)[\d.]+", name) for name in names)
-    return any(int(each.group(1)) >= needed for each in found if each)
+    versions = (re.fullmatch(r"libcuda\.so\.(\d+)[\d.]+", name) for name in names)
+    return any(int(each.group(1)) >= needed for each in versions if each)
 
 
 def _past(gpus: list[Gpu], built: list[str], version: str) -> Finding | None:

@@ -206,7 +206,7 @@ def _driver(machine: Machine, cards: list[pci.Card], text: str) -> tuple[str, st
     if re.search(_UNKNOWN, text):
         return branches.unknown(machine, cards)
     branch = re.search(_LEGACY, text)
-    if branch:
+    if branch and (not cards or branches.passed_over(cards, branch.group(1))):
         return branches.legacy(machine, cards, branch.group(1))
     told = re.search(r"requires use of the NVIDIA open kernel modules", text)
     if told or (re.search(_STARTS_NOT, text) and branches.wants_open(machine, cards)):

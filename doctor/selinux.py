@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 from doctor import log
+from host import apps
 from host.machine import Machine
 
 _DENIED = re.compile(
     r'avc:\s+denied\s+\{ ([a-z_ ]+) \}.*(?:path|name)="(?:/dev/)?(nvidia[\w-]*)".*:container\w*_t:'
 )
-_OURS = re.compile(r'comm="(?:python|pt_|torchrun|accelerate)')
+_OURS = re.compile(rf'comm="(?:{apps.TRAINER})')
 _UNSHARED = re.compile(r"tcontext=\S{1,99}:(user_home|home_root|default)\w{0,20}_t")
 _SWITCHES = ("container_use_devices", "container_use_xserver_devices")
 
@@ -38,8 +39,8 @@ def denied(machine: Machine) -> tuple[str, str] | None:
     # The second lets them be mapped as well, where their type is the X server's.
     known = machine.run("getsebool", _SWITCHES[1])
     xserver = "xserver_misc_device_t" in found[-1].string and known.code == 0 and known.out
-    needed = _SWITCHES[1 if xserver or "map" in found[-1].group(1).split() else 0]
     mapped = "map" in found[-1].group(1).split()
+    needed = _SWITCHES[1 if xserver or mapped else 0]
     if _is_on(machine, needed) or (not mapped and any(_is_on(machine, n) for n in _SWITCHES)):
         return None
     return (

@@ -137,7 +137,10 @@ def _is_online(machine: Machine, row: str) -> bool:
     pools = "/proc/spl/kstat/zfs"
     if pool is None or not machine.names(pools):
         return False
-    return "SUSPENDED" not in (machine.read(f"{pools}/{pool.group(1)}/state") or "")
+    state = machine.read(f"{pools}/{pool.group(1)}/state")
+    if state is None:  # ZFS before 0.8 has no such file
+        return pool.group(1) not in machine.names(pools)
+    return "SUSPENDED" not in state
 
 
 def _since_back(said: list[str]) -> list[str]:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 
-from doctor import faults, kind, servers, stores
+from doctor import faults, kind, servers, stores, tables
 from doctor.finding import Finding, warn
-from host import limits, nvidia
+from host import apps, limits, nvidia
 from host.machine import Machine
 
 _NO_SLEEP = re.compile(
@@ -16,7 +16,7 @@ _NO_SLEEP = re.compile(
     r" without"
 )
 _STUCK = re.compile(r"INFO: task (\S[^:]*(?::[^:]*)?):(\d+) blocked for more than (\d+) s")
-_TRAINER = re.compile(r"python|pt_|torchrun")
+_TRAINER = re.compile(apps.TRAINER)
 _AGAIN = re.compile(r"nfs: server \S+ OK|Connection restored to")
 _ENCRYPTED = re.compile(
     r"Memory Encryption Features active:.*\bSME\b|AMD Secure Memory Encryption \(SME\) active"
@@ -57,21 +57,6 @@ _AROUND = (
         ),
     ),
     (
-        re.compile(r"nf_conntrack: (?:nf_conntrack: )?table full, dropping packet"),
-        "the kernel's table of connections is full: it drops packets",
-        "downloads, and machines that train together, hang or lose each other",
-        "sudo sysctl net.netfilter.nf_conntrack_max=1048576, and the same in /etc/sysctl.d",
-    ),
-    (
-        re.compile(r"neighbou?r(?:ing)?: ?\w*:? neighbou?r table overflow"),
-        "the kernel's table of neighbours is full (arp_cache)",
-        "machines of this network are not found: No route to host, or they hang",
-        (
-            "sudo sysctl net.ipv4.neigh.default.gc_thresh3=16384, gc_thresh2 to 8192 and gc_thresh1"
-            " to 4096 likewise, and the same in /etc/sysctl.d"
-        ),
-    ),
-    (
         re.compile(r"RC watchdog: GPU is probably locked"),
         "the driver's watchdog found a GPU locked",
         "programs on it hang, or the machine does",
@@ -81,7 +66,9 @@ _AROUND = (
         ),
     ),
     (
-        re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:cuda|nvidia|nv_|nvc_)[^:\]]*)"),
+        re.compile(
+            r"soft lockup - CPU#\d+ stuck for (\d+)s! \[((?:cuda|nvidia|nv[_-]|nvc_)[^:\]]*)"
+        ),
         "a processor hung for {0} s in {1} (soft lockup)",
         "the kernel did not come back from the driver in time: programs hang, or the machine",
         "reboot; if it comes back, another version of the driver or the kernel",
@@ -129,6 +116,7 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
         return None
     return (
         faults.matching(said, _AROUND)
+        or tables.full(machine, said)
         or _unslept(machine, said)
         or _encrypted(machine, said)
         or stores.found(machine, said)
@@ -236,7 +224,10 @@ def _sleeps(machine: Machine, said: list[str]) -> Finding | None:
 def _unslept(machine: Machine, said: list[str]) -> Finding | None:
     """The driver did not let the machine sleep."""
     refused = [n for n, row in enumerate(said) if _NO_SLEEP.search(row)]
-    if not refused or any("PM: suspend exit" in row for row in said[refused[-1] + 1 :]):
+    # The kernel says that it is back from an attempt that failed as well.
+    after = said[refused[-1] + 1 :] if refused else []
+    again = next((n for n, row in enumerate(after) if _SLEEP in row), len(after))
+    if not refused or any("PM: suspend exit" in row for row in after[again:]):
         return None
     enabled = machine.run("systemctl", "is-enabled", "nvidia-suspend").out.strip() == "enabled"
     return warn(

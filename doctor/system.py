@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, offline, ram, wsl
+from doctor import cmdline, ended, kind, offline, ram, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, meminfo, visible
 from host.machine import Machine
@@ -51,7 +51,8 @@ def processors(machine: Machine) -> Finding:
         )
     if quota is None or quota >= there:
         slow = offline.some(machine) or offline.held(machine) or offline.heated(machine)
-        return _of_step(machine, there) or _few(machine, there) or slow or ok("CPUs", f"{there}")
+        few = _of_step(machine, there) or cmdline.processors(machine) or _few(machine, there)
+        return few or slow or ok("CPUs", f"{there}")
     seen = f"{quota:g} of {there}, by cgroup quota"
     # A quota stops all threads at once, the trainer's as well: it needs room.
     if quota >= 2 * _EACH * max(1, len(visible.seen(machine))):
@@ -184,15 +185,16 @@ def memory(machine: Machine) -> Finding:
             "other programs have the rest: a training would wait for the disk, or be killed",
             "ps aux --sort=-rss | head   # who has it",
         )
-    known = ram.failing(machine)
+    known = ram.failing(machine) or cmdline.memory(machine, seen)
     for look in (
         ram.poisoned,
         ram.corrected,
-        ram.ended_within,
+        ended.slowed,
+        ended.within,
         ram.set_aside,
         ram.bare,
         ram.strict,
-        ram.ended,
+        ended.at_all,
     ):
         known = known or look(machine, seen)
     half = "; WSL takes half of Windows' unless .wslconfig says memory=" * wsl.is_windows(machine)

@@ -11,6 +11,7 @@ from doctor import (
     configured,
     desktop,
     distribution,
+    kubelet,
     outdated,
     podman,
     rootless,
@@ -63,7 +64,12 @@ def _toolkit(machine: Machine) -> Finding:
         )
         wrong = next((found for look in looks if with_podman and (found := look(machine))), None)
         unknown = cdi.unlisted(machine)
-        pods = clusters.pods(machine) or batch.enroot(machine) or batch.apptainer(machine)
+        pods = (
+            kubelet.fallen(machine)
+            or clusters.pods(machine)
+            or batch.enroot(machine)
+            or batch.apptainer(machine)
+        )
         return _uninstalled(machine) or wrong or unknown or pods or skip("toolkit", "no engine")
     way = docker.handover(machine)
     confined = "selinux" in told(machine, "SecurityOptions")  # what it starts
@@ -76,6 +82,7 @@ def _toolkit(machine: Machine) -> Finding:
         or cdi.wrong(machine, way)
         or configured.wrong(machine, way)
         or (_denied(machine) if confined and image_here(machine) is None else None)  # else: tried
+        or kubelet.fallen(machine)
         or _version(machine, way)
     )
 

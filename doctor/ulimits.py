@@ -12,6 +12,7 @@ from host.machine import Machine
 from host.text import whole
 
 _MANY = 4  # machines: https://github.com/goodfire-ai/spd/pull/957
+_LARGE = 64 << 30  # bytes
 _THREADS = 64  # that a training may well start for each CPU
 _PIDS = (
     "podman run --pids-limit -1 (or pids_limit = 0 in containers.conf); docker run --pids-limit -1;"
@@ -56,6 +57,7 @@ def examine(machine: Machine) -> Finding:
             " LimitNOFILE= of containerd, slurmd or whatever starts it",
         )
     few = _little_space(machine, text) or _few_threads(machine, text) or _no_files(machine)
+    few = few or _short_files(text)
     few = few or (None if machine.has("docker") else _ended_at_logout(machine))
     if few is not None:
         return few
@@ -114,6 +116,20 @@ def _little_space(machine: Machine, text: str) -> Finding | None:
         f"{space / 2**30:.0f} GiB of addresses",
         "CUDA reserves far more than it uses: it starts with an out of memory, or not at all",
         "ulimit -v unlimited; in a job ask for real memory (h_rss, --mem) in place of h_vmem",
+    )
+
+
+def _short_files(text: str) -> Finding | None:
+    """Files may not grow over a size: a checkpoint, a cache of data, a download ends there."""
+    most = _limit(text, "file size")
+    if most is None or most >= _LARGE:
+        return None
+    return warn(
+        "limits",
+        f"files of {most / 2**30:.1f} GiB at most (ulimit -f)",
+        "what writes a larger one ends: File too large, or File size limit exceeded",
+        "ulimit -f unlimited; for good take fsize out of /etc/security/limits.conf and limits.d, or"
+        " LimitFSIZE= out of the service, and log in again",
     )
 
 

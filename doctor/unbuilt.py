@@ -33,8 +33,9 @@ def examine(machine: Machine, on_bus: str) -> Finding:
             "driver",
             f"{on_bus}; its module was built for another build of this kernel",
             "DKMS has one for it, and the kernel does not take it: headers of another build",
-            "sudo apt-get install --reinstall linux-headers-$(uname -r) (or that distribution's);"
-            f" sudo dkms install --force nvidia/{built} && sudo modprobe nvidia   # {unsigned.CPU}",
+            "take the headers of the very build that runs, and build it again: "
+            + headers.then(machine, f"sudo dkms install --force {built} && sudo modprobe nvidia")
+            + f"; {unsigned.CPU}",
         )
     if other:
         seen = "its module is for another kernel"

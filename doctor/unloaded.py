@@ -213,6 +213,15 @@ def _not_held(
 
 
 def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
+    if log.last(machine, unsigned.REFUSED) and unsigned.secure_boot(machine):
+        return (
+            f"{on_bus}, no driver here, and Secure Boot refuses modules that are not signed",
+            "a driver that a container builds (the GPU operator's) is not signed",
+            (
+                "take your distribution's or your cloud's own driver, which is; or switch Secure"
+                " Boot off (GKE: a node pool made with --no-shielded-secure-boot)"
+            ),
+        )
     if any("nvidia-driver" in name for name in machine.names("/var/log/pods")):
         return (
             f"{on_bus}, and the pod that is to install its driver has not done so",
@@ -223,15 +232,6 @@ def _without_driver(machine: Machine, on_bus: str) -> tuple[str, str, str]:
                 " kernel's headers are not to be had (another node image, a newer operator, or"
                 " precompiled drivers); then delete the pod. Google's and Amazon's images of"
                 " nodes bring the driver: driver.enabled=false"
-            ),
-        )
-    if log.last(machine, unsigned.REFUSED) and unsigned.secure_boot(machine):
-        return (
-            f"{on_bus}, no driver here, and Secure Boot refuses modules that are not signed",
-            "a driver that a container builds (the GPU operator's) is not signed",
-            (
-                "take your distribution's or your cloud's own driver, which is; or switch Secure"
-                " Boot off (GKE: a node pool made with --no-shielded-secure-boot)"
             ),
         )
     note = "" if "ubuntu" in distribution.names(machine) else "   # or your distribution's package"

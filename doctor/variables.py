@@ -25,6 +25,8 @@ _LEFT = (
         "kernels wait in one queue: FSDP does not talk while it computes (Megatron wants it so)",
     ),
     ("NVIDIA_TF32_OVERRIDE", "0", "TF32 is off, whatever precision is asked for"),
+    ("TORCH_COMPILE_DISABLE", "1", "torch.compile does nothing, whatever is asked for"),
+    ("TORCHDYNAMO_DISABLE", "1", "torch.compile does nothing, whatever is asked for"),
     (
         "TORCH_DISTRIBUTED_DEBUG",
         "DETAIL",

@@ -140,12 +140,14 @@ def _is_narrow(row: str) -> bool:
 
 def _is_of_others(row: str) -> bool:
     """Whether a rule of nftables lets in what comes from other machines."""
-    face = re.search(r"\biif(?:name)? (\{[^}]*\}|\S+)", row)
-    faces = re.findall(r"[\w.@-]+", face.group(1)) if face else []
-    named = re.search(r"\b(?:ip6? saddr|dport) ", row) is not None
-    return (named or any(name != "lo" for name in faces)) and re.search(
-        r"\baccept\b", row
-    ) is not None
+    face = re.search(r"\biif(?:name)? (!= )?(\{[^}]*\}|\S+)", row)
+    faces = re.findall(r"[\w.@-]+", face.group(2)) if face else []
+    # All but one, whichever: another one is left.
+    other = face is not None and (face.group(1) or any(name != "lo" for name in faces))
+    new = re.search(r"\bct state (?!\S*new)", row) is None
+    every = new and re.search(r"\b(?:l4proto|ip protocol) (?:\{[^}]*)?\btcp\b", row)
+    named = re.search(r"\b(?:ip6? saddr|dport) ", row)
+    return bool(named or other or every) and re.search(r"\baccept\b", row) is not None
 
 
 def _by_chains(rules: str) -> bool:
@@ -154,9 +156,11 @@ def _by_chains(rules: str) -> bool:
     # What a set has may stand on lines of its own.
     sets = r"(?:saddr|dport|iif(?:name)?|vmap|type|state|protocol) \{[^{}]*\}"
     rules = re.sub(sets, lambda found: found.group().replace("\n", " "), rules)
+    rules = re.sub(r"(?m)^(.*?)\bvmap \{([^{}]*)\}.*$", _apart, rules)
     named = re.findall(r"(?ms)^\s*chain ([\w-]+) \{(.*?)^\s*\}", rules)
     chains = [text for _, text in named if "hook input" in text]
     rows = [row for chain in chains for row in chain.splitlines() if not _is_narrow(row)]
+    rows = [row for row in rows if not re.search(r"\biif(?:name)? \"?lo\b", row)]
     led = re.findall(r"\b(?:jump|goto) ([\w-]+)", "\n".join(rows))
     open_in = [*chains, *(text for name, text in named if name in led)]
     refuses = r"(?m)hook input [^}]*policy drop|^\s*(?:counter )?(?:drop|reject)\b"
@@ -172,11 +176,22 @@ def _by_chains(rules: str) -> bool:
     )
 
 
+def _apart(table: re.Match[str]) -> str:
+    """The entries of a verdict map, each as a rule of its own."""
+    entries = (entry.partition(":") for entry in table.group(2).split(","))
+    rows = (f"{table.group(1)}{key.strip()} {verdict.strip()}" for key, _, verdict in entries)
+    return "\n".join(rows)
+
+
 def _by_hand(machine: Machine) -> bool:
     """Whether a rule of iptables that firewalld was given lets some network in."""
     told = machine.read("/etc/firewalld/direct.xml") or ""
-    rows = re.findall(r'<rule[^>]*chain="INPUT"[^>]*>([^<]*-j ACCEPT)', told)
-    return any(not _is_narrow(row) for row in rows)
+    rows = re.findall(
+        r'<rule[^>]*chain="INPUT(?:_direct)?"[^>]*>([^<]*-j ACCEPT)'
+        r"|<passthrough[^>]*>([^<]*\bINPUT(?:_direct)?\b[^<]*-j ACCEPT)",
+        told,
+    )
+    return any(not _is_narrow(row) and "-i lo " not in row for row in map("".join, rows))
 
 
 def _of_networks(zones: list[str]) -> str:

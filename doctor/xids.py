@@ -10,7 +10,7 @@ _FABRIC = (
     "reboot, since a reset of one GPU does not mend a fabric of several; if it comes back, have the"
     " machine serviced: nvidia-bug-report.sh"
 )
-_REPLACE = "have the card replaced; until then hide it with CUDA_VISIBLE_DEVICES"
+REPLACE = "have the card replaced; until then hide it with CUDA_VISIBLE_DEVICES"
 _POWER = "power the machine off and on; then look at plugs, riser and cooling"
 # Number: what it means, what helps. Those that are missing are mostly faults of a program.
 MEANING = {
@@ -20,7 +20,7 @@ MEANING = {
     61: ("its own controller stopped", _RESET),
     62: ("its own controller stopped", _RESET),
     63: ("a row of its memory is to be replaced by a spare one, at the next reset", _RESET),
-    64: ("a row of its memory could not be replaced", _REPLACE),
+    64: ("a row of its memory could not be replaced", REPLACE),
     74: ("an error on NVLink: a bridge, a cable, or the switch", _RESET),
     79: ("the GPU has fallen off the bus: power, heat, riser or the card itself", _POWER),
     92: (
@@ -50,7 +50,7 @@ MEANING = {
     149: ("its NVLink has failed", _RESET),
     150: ("its NVLink has failed: what steers it has stopped", _RESET),
     156: ("a part of it is to be given up, at the next reset", _RESET),
-    157: ("a part of it could not be given up", _REPLACE),
+    157: ("a part of it could not be given up", REPLACE),
     158: ("it did not answer in time", _RESET),
     167: ("its PCIe link has failed", "sudo reboot; if it comes back, seat the card again"),
     168: ("errors in a part of its memory that it keeps for itself", f"{_RESET}; then replace it"),

@@ -20,6 +20,17 @@ _WINDOWS = re.compile(
     r"|code|electron|discord|slack|spotify|steam|steamwebhelper|kitty|alacritty|ghostty|konsole)\b",
     re.IGNORECASE,
 )
+# What the kernel's log names that draws: the first fifteen letters of a program, or of a thread.
+_GAME = re.compile(
+    r"(.*\.(e|ex|exe|x86_64|bin)|.*-Win64-.*|(wine|proton|gamescope|steam|vk|dxvk|UnityPlayer|Unity"
+    r"|UE[45]|RenderThread|Renderer|GameThread|blender|obs|mpv|vlc|glx\w+"
+    r"|(GPU|RDD|Web|Socket|Utility) Process|GPU-Watchdog"
+    r"|WebRender|Isolated Web|Web Content|Compositor|Main Thread|cs2|dota2|hl2_linux)\S*"
+    r"|.*(Shipping|Game|chrome|firefox).*)( |$)",
+    re.IGNORECASE,
+)
+TRAINER = "python|pt_|torchrun|accelerate|ray::"
+"""How the kernel calls programs that train, and their threads: beginnings of names."""
 _A_WINDOW = 1024  # MiB
 
 
@@ -40,6 +51,11 @@ def computing(machine: Machine) -> list[App]:
     rows = [re.split(", *", line.strip()) for line in answer.out.splitlines() if answer.code == 0]
     found = [App(*row) for row in rows if len(row) == len(_APPS)]
     return [app for app in found if not (_DESKTOP.match(name := _stem(app)) or _draws(app, name))]
+
+
+def draws(name: str) -> bool:
+    """Whether a program that the kernel's log names draws: a desktop's, a browser, a game."""
+    return any(sign.match(name) for sign in (_DESKTOP, _WINDOWS, _GAME))
 
 
 def _stem(app: App) -> str:

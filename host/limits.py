@@ -19,6 +19,7 @@ _ONLINE = "sys/devices/system/cpu/online"
 _PRESENT = "sys/devices/system/cpu/present"
 # Version 1 says "no limit" with the largest number of whole pages.
 _UNLIMITED = 1 << 60
+_NEARLY = 0.95
 # Of a container: Docker's, Podman's, and what Kubernetes mounts into a pod.
 _SIGNS = (
     ".dockerenv",
@@ -28,7 +29,7 @@ _SIGNS = (
 )
 _FILES = {
     "cpu": ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
-    "memory": ("memory.max", "memory.limit_in_bytes"),
+    "memory": ("memory.max", "memory.high", "memory.limit_in_bytes"),
 }
 
 
@@ -103,17 +104,22 @@ def memory(root: Path = ROOT) -> int | None:
     return None if limit is None or (total is not None and limit >= total) else limit
 
 
+def memory_slowed(root: Path = ROOT) -> int | None:
+    """Bytes of a cgroup's memory.high that is reached: above it programs are slowed down."""
+    for folder in _folders(root, "memory"):
+        for most in _number(folder / "memory.high"):
+            for used in _number(folder / "memory.current"):
+                if _kept(folder, used) >= _NEARLY * most:
+                    return most
+    return None
+
+
 def memory_used(root: Path = ROOT) -> int | None:
     """Bytes that count against the innermost cgroup's limit and cannot be dropped at need."""
     for folder in _folders(root, "memory"):
         for name in ("memory.current", "memory.usage_in_bytes"):
             for used in _number(folder / name):
-                stat = _fields(folder / "memory.stat")
-                cache = (
-                    stat.get(f"total_{kind}_file", stat.get(f"{kind}_file", 0))
-                    for kind in ("inactive", "active")
-                )
-                return used - sum(cache)
+                return _kept(folder, used)
     return None
 
 
@@ -196,6 +202,13 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
         if place == base:
             return
         place = place.parent
+
+
+def _kept(folder: Path, used: int) -> int:
+    """Bytes of those that a cgroup uses, without files that are cached and can be dropped."""
+    stat = _fields(folder / "memory.stat")
+    kinds = ("inactive", "active")
+    return used - sum(stat.get(f"total_{k}_file", stat.get(f"{k}_file", 0)) for k in kinds)
 
 
 def _number(path: Path) -> list[int]:

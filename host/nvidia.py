@@ -74,8 +74,10 @@ _KEPLER = re.compile(
 )
 
 
-# Maxwell and Pascal, whose drivers may be as old.
+# Maxwell and Pascal, whose drivers may be as old, and the later chips of Kepler.
 _BEFORE_VOLTA = (
+    (r"Tesla K80", (3, 7)),
+    (r"Tesla K[24]0|GTX 780|TITAN( Black| Z)?$|Quadro K(5200|6000)", (3, 5)),
     (r"GTX (745|750)\b|Tesla M10\b|NVS 810", (5, 0)),
     (r"GTX 9[5-8]0\b|TITAN X\b|Quadro M\d|Tesla M(4|6|40|60)\b", (5, 2)),
     (r"Tesla P100|GP100", (6, 0)),
@@ -135,7 +137,7 @@ class Gpu:
         found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})", self.text("compute_cap") or "")
         if found is None:
             older = (c for sign, c in _BEFORE_VOLTA if re.search(sign, self.name))
-            return (3, 0) if _KEPLER.search(self.name) else next(older, None)
+            return next(older, (3, 0) if _KEPLER.search(self.name) else None)
         return int(found.group(1)), int(found.group(2))
 
     @property

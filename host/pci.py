@@ -19,7 +19,8 @@ THUNDERBOLT = "/sys/bus/thunderbolt/devices"
 _BRIDGES = 4  # on the way to a card outside: a port, and two switches of two
 _TUNNELLED = 4  # lanes at most
 GPU_BOX = re.compile(
-    r"gpu|core x|core v|breakaway|node (titan|pro|lite)|akitio node|aorus|ai box|gv-n|mantiz|egfx",
+    r"gpu|core x|core v|breakaway|node (titan|pro|lite)|akitio node|aorus|ai box|gv-n|mantiz|egfx"
+    r"|\but\dg\b|\bth\dp\d|\bgpd.*\bg1\b|xg mobile|wikingoo",
     re.IGNORECASE,
 )
 """Names of boxes that are made for GPUs."""
