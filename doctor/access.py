@@ -7,6 +7,7 @@ import re
 from doctor import distribution, kind
 from doctor.finding import Finding, fail, ok, warn
 from host import limits, nvidia
+from host import lines as table
 from host.machine import Machine
 
 # Where the driver's libraries lie: of each system, of WSL, of clouds, of NixOS.
@@ -157,8 +158,9 @@ def _hidden(machine: Machine) -> str | None:
         version, own = _version(names), nvidia.loaded(machine)
         if version is not None and version == own:
             continue
-        consumers = [gpu for gpu in nvidia.ask(machine)[1] if nvidia.CONSUMER.search(gpu.name)]
-        # Made for that: a newer CUDA on a data centre's card under an older driver.
+        consumers = [gpu for gpu in nvidia.ask(machine)[1] if _GAMING.search(gpu.name)]
+        # Made for that: a newer CUDA on a data centre's card, or some workstations', under an older
+        # driver.
         meant = version and own and _numbers(version) > _numbers(own) and not consumers
         if not meant or not re.search("/compat(/lib)?/?$", folder):
             return folder
@@ -187,7 +189,7 @@ def _misfit(machine: Machine) -> tuple[str, str] | None:
     if version is None or not own or version == own:
         return None
     newer = _numbers(version) > _numbers(own)
-    consumers = [gpu for gpu in nvidia.ask(machine)[1] if nvidia.CONSUMER.search(gpu.name)]
+    consumers = [gpu for gpu in nvidia.ask(machine)[1] if _GAMING.search(gpu.name)]
     return None if newer and (folder in told or not consumers) else (folder, version)
 
 
@@ -195,10 +197,9 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
-_CLASHES = re.compile(
-    r"lib(?:nvJitLink\.so|(?:cublas|cusparse)\.so\.1[23]\b|cudnn\w*\.so\.9\b"
-    r"|cu(?:blas|sparse|dnn)\.so$)"
-)
+_OF_HOST = "ipc:[4026531839]"  # the machine's first space of names
+_GAMING = re.compile("GeForce|TITAN")
+_CLASHES = re.compile(r"lib(?:(?:nvJitLink|cublas|cusparse)\.so\.1[23]\b|cudnn\w*\.so\.9\b)")
 
 
 def _shadowing(machine: Machine) -> str | None:
@@ -207,13 +208,20 @@ def _shadowing(machine: Machine) -> str | None:
         # What a torch here brings lies there for others, such as CTranslate2.
         own = folder.startswith(f"{machine.home}/.venv/")
         names = machine.names(folder) if folder and not own else []
-        # PyTorch of today asks for those of CUDA 12 or 13, by number; a name without one says
-        # nothing where an older one lies beside it.
-        older = any(re.match(r"lib(?:cublas|cusparse)\.so\.(?:[89]|1[01])\b", n) for n in names)
-        met = [name for name in names if _CLASHES.match(name)]
-        if [name for name in met if not (older and name.endswith(".so"))]:
+        # PyTorch of today asks for those of CUDA 12 or 13, by number; newer ones serve it as well.
+        if any(_CLASHES.match(name) for name in names) and not _is_as_new(machine, folder, names):
             return folder
     return None
+
+
+def _is_as_new(machine: Machine, folder: str, names: list[str]) -> bool:
+    """Whether a toolkit is as new as what a line of ours has of its CUDA, or newer."""
+    folder = machine.real(folder)
+    libraries = (re.match(r"lib(?:nvJitLink|cublas)\.so\.(\d+\.\d+)\.", name) for name in names)
+    told = [each.group(1) for each in libraries if each] or re.findall(r"cuda-(\d+\.\d+)", folder)
+    own = [_numbers(line.image)[:2] for line in table.lines()]
+    release = _numbers(told[0]) if told else []
+    return any(release >= each for each in own if release[:1] == each[:1])
 
 
 def _met(machine: Machine) -> str | None:
@@ -224,5 +232,7 @@ def _met(machine: Machine) -> str | None:
         return None
     if not limits.in_container(machine.root):
         return None
+    if machine.real("/proc/self/ns/ipc").endswith(_OF_HOST):
+        return None  # --ipc=host: it reaches it
     number = (machine.read(f"{folder}/nvidia-cuda-mps-control.pid") or "").strip()
     return None if number.isdecimal() and machine.exists(f"/proc/{number}") else folder

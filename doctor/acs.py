@@ -33,6 +33,8 @@ def redirected(machine: Machine) -> Finding:
     if "ACSCtl" not in said:
         return translated or skip(_NAME, "not known: this user may not read it (sudo lspci -vvv)")
     above = {_short(part) for card in cards for part in card.path.split("/")[:-1] if ":" in part}
+    if _is_let_through(machine):
+        above = _switches(cards)
     places = []
     for block in re.split(r"\n(?=\S)", said):
         place = _short(block.split(" ", 1)[0])
@@ -48,6 +50,22 @@ def redirected(machine: Machine) -> Finding:
         "BIOS: ACS off (and IOMMU off, or iommu=pt); or, after each boot, for each of them:"
         f" sudo setpci -s {places[0]} ECAP_ACS+6.w=0000; until then NCCL_P2P_DISABLE=1",
     )
+
+
+def _switches(cards: list[pci.Card]) -> set[str]:
+    """Bridges above GPUs that meet at a switch. Between ports of the processor's own all goes by
+    the processor anyway, where the IOMMU lets it through.
+    """
+    ways = [[part for part in card.path.split("/")[:-1] if ":" in part] for card in cards]
+    roots = [way[1] if len(way) > 1 else "" for way in ways]  # the first is the bus itself
+    shared = [way for way, root in zip(ways, roots) if roots.count(root) > 1]
+    return {_short(part) for way in shared for part in way}
+
+
+def _is_let_through(machine: Machine) -> bool:
+    """Whether the IOMMU is told to let through what drivers have mapped themselves."""
+    line = (machine.read("/proc/cmdline") or "").split()
+    return bool({"iommu=pt", "iommu.passthrough=1"} & {*line})
 
 
 def _forced(machine: Machine, cards: list[pci.Card]) -> Finding | None:
@@ -123,7 +141,7 @@ def _translated(machine: Machine, cards: list[pci.Card]) -> Finding | None:
     grouped = bool(machine.names("/sys/kernel/iommu_groups"))
     if not kinds and grouped and log.last(machine, "iommu: Default domain type: Translated"):
         through = ["DMA"]
-    if {"iommu=pt", "iommu.passthrough=1"} & {*line} or (kinds and not through):
+    if _is_let_through(machine) or (kinds and not through):
         return None
     # AMD's processors do not know that word.
     if "AuthenticAMD" in (machine.read("/proc/cpuinfo") or ""):

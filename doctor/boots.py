@@ -27,8 +27,8 @@ def last(machine: Machine) -> Finding:
     name = "last boots"
     if limits.in_container(machine.root) or not pci.cards(machine):
         return skip(name, "no GPU of this machine's own")
-    if kind.is_guest(machine):
-        return skip(name, "a virtual machine, which its host switches off")
+    if kind.is_guest(machine) or kind.is_lxc(machine):
+        return skip(name, "a virtual machine or LXC, which its host switches off")
     said = machine.run("last", "-x", seconds=5).out
     rows = _ROW.findall(_as_before(said))
     # Kernels before 6.18 do not clear the register: it may be of a boot before that.

@@ -9,6 +9,9 @@ from host import nvidia, pci
 from host.machine import Machine
 
 _VOLTA = range(0x1D81, 0x1DF7)
+_LAST_FOR_KEPLER = 470
+# Small chips of Maxwell and Pascal: GM108, GP108 (GT 1030), Quadro P400 to P620.
+_FOR_SCREENS = (range(0x1340, 0x1380), range(0x1D00, 0x1E00), range(0x1CB0, 0x1CC0))
 _LAST = "580"  # the branch that is the last for Maxwell, Pascal and Volta
 _OF_BRANCH = {
     "nixos": "hardware.nvidia.package = config.boot.kernelPackages.nvidiaPackages.legacy_{0}",
@@ -45,6 +48,20 @@ def passed_over(cards: list[pci.Card], branch: str) -> list[pci.Card]:
     # 580 is the last for Maxwell to Volta; 470 and older ones are for what was before.
     last = branch == _LAST
     return [card for card in cards if not (card.has_gsp if last else card.is_maxwell)]
+
+
+def unknown_to(machine: Machine, cards: list[pci.Card]) -> list[pci.Card]:
+    """Cards that are too old for the driver that is loaded, by its number and kind, and that are
+    there for a screen: others were to train.
+    """
+    major = (nvidia.loaded(machine) or "").partition(".")[0]
+    open_ = "Open Kernel Module" in (machine.read("/proc/driver/nvidia/version") or "")
+    if not major.isdecimal() or int(major) <= _LAST_FOR_KEPLER:
+        return []
+    kepler = passed_over(cards, str(_LAST_FOR_KEPLER))
+    later = passed_over(cards, _LAST) if open_ or int(major) > int(_LAST) else []
+    small = [card for card in later if any(card.device in each for each in _FOR_SCREENS)]
+    return kepler + [card for card in small if card not in kepler]
 
 
 def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import apps, exclusive, limits, nvidia, visible
 from host.machine import Machine
@@ -19,6 +20,7 @@ def _called(app: apps.App) -> str:
 
 
 _STOP = "stop them: sudo fuser -v /dev/nvidia*"
+_OF_WINDOWS = "Windows' Task Manager says who (Details, the column Dedicated GPU memory)"
 _OF_OTHERS = (
     "on the host, sudo fuser -v /dev/nvidia* says who. In Kubernetes other pods may share this GPU"
     " and its memory (time slicing): ask for one of your own"
@@ -42,6 +44,7 @@ def neighbours(machine: Machine) -> Finding:
         if app.uuid in by_uuid and (app.name, app.memory) != ("[Not Found]", "[N/A]")
     ]
     inside = limits.in_container(machine.root)
+    windows = wsl.is_windows(machine)
     health = nvidia.health(machine) if inside else []
     still = {gpu.index for gpu in health if gpu.number("utilization.gpu") == 0}
     for gpu in gpus:  # another container's or user's may not be listed
@@ -54,6 +57,7 @@ def neighbours(machine: Machine) -> Finding:
         # A desktop's programs are not listed, and take up to a half of a small card; nor is what
         # a container's own notebook holds.
         own = gpu.text("display_active") == "Enabled" or gpu.index in still
+        own = own or windows  # whose desktop is on it
         most = 0.5 if own else 0.1
         if memory and total and memory > most * total and memory > 2048 and not listed:
             used.append(f"{gpu.label}: {memory / 1024:.0f} GiB by programs that are not shown")
@@ -75,7 +79,7 @@ def neighbours(machine: Machine) -> Finding:
         "; ".join(used[:_MOST]) + (f"; and {len(used) - _MOST} more" if used[_MOST:] else ""),
         "they share memory and time with this training",
         ("train on the others: GPUS=free; or " if len(gpus) > 1 else "")
-        + (_OF_OTHERS if hidden and inside else _STOP),
+        + (_OF_OTHERS if hidden and inside else _OF_WINDOWS if windows else _STOP),
     )
 
 

@@ -58,7 +58,9 @@ def wrong(machine: Machine, way: str) -> Finding | None:
     if way != "nvidia" or image_here(machine) is not None:
         return None
     for sign, seen, fix in _SETTINGS:
-        if re.search(sign, config, re.MULTILINE) and not _by_description(machine):
+        # The runtime itself takes the hook of --gpus out then.
+        ours = "mode" in seen and _is_default(machine)
+        if re.search(sign, config, re.MULTILINE) and not (ours or _by_description(machine)):
             return fail(
                 "toolkit",
                 f"{seen} in {CONFIG}",
@@ -66,6 +68,12 @@ def wrong(machine: Machine, way: str) -> Finding | None:
                 fix,
             )
     return _elsewhere(machine, config) or _cgroups(machine)
+
+
+def _is_default(machine: Machine) -> bool:
+    """Whether Docker starts all containers by NVIDIA's runtime."""
+    said = machine.read("/etc/docker/daemon.json") or ""
+    return re.search(r'"default-runtime"\s*:\s*"nvidia"', said) is not None
 
 
 def ldconfig(machine: Machine) -> str:

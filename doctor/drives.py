@@ -129,7 +129,8 @@ def _waited_for(machine: Machine) -> float | None:
 def _rotating(machine: Machine, place: str) -> str | None:
     """The disk that the data is on, where that turns; a report is not to name the folder."""
     # A guest's disks say so whatever they are.
-    if kind.is_guest(machine) or not nvidia.ask(machine)[1] or not machine.names(place):
+    kept = [name for name in machine.names(place) if not name.startswith(".")]
+    if kind.is_guest(machine) or not nvidia.ask(machine)[1] or not kept:
         return None
     device = mounts.of(machine, place)[0]
     if device.startswith("/dev/mapper/"):

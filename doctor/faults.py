@@ -63,13 +63,20 @@ def found(machine: Machine, said: list[str]) -> Finding | None:
     ]
     places = [own or place for own, place in named if own or place in cards]
     refused = [place for place in places if is_ours(machine, place)]
+    alone = len(nvidia.ask(machine)[1]) == 1
+    if len(refused) == 1 and alone and any(_AWAKE.search(row) for row in said):
+        refused = []  # as it woke up
     if refused:
         place, count = refused[-1], len(refused)
         return warn(
             "kernel log",
             f"the IOMMU refused what GPU {place} wanted to reach, {count} time{'s' * (count > 1)}",
-            "GPUs that read each other's memory get zeros, or hang",
-            "boot with iommu=pt, or turn the IOMMU off in the BIOS; until then NCCL_P2P_DISABLE=1",
+            "what it copies may be lost, and programs fail"
+            if alone
+            else "GPUs that read each other's memory get zeros, or hang",
+            "boot with iommu=pt, or turn the IOMMU off in the BIOS; until then NCCL_P2P_DISABLE=1"
+            if not alone
+            else "boot with iommu=pt, or turn the IOMMU off in the BIOS; update driver and BIOS",
         )
     inside = limits.in_container(machine.root)
     other = None if inside else _faulted(said) or _woken(machine, said)

@@ -103,7 +103,9 @@ def _legacy(machine: Machine, lost: list[pci.Card]) -> list[pci.Card]:
     """Those that the driver passes over, as ones that only an older branch knows."""
     told = log.last(machine, r"supported through the NVIDIA (\d+)\S* Legacy") or ""
     branch = re.search(r"NVIDIA (\d{1,4})", told)
-    return branches.passed_over(lost, branch.group(1)) if branch else []
+    if branch is not None:
+        return branches.passed_over(lost, branch.group(1))
+    return branches.unknown_to(machine, lost)
 
 
 def _passed_over(seen: str) -> Finding:
@@ -127,7 +129,12 @@ def equal(machine: Machine) -> Finding:
     health = [gpu for gpu in nvidia.health(machine) if gpu.index in used]
     bios = {gpu.text("vbios_version") for gpu in health} - {None}
     # Cards for consumers come from many makers, each with a VBIOS of its own.
-    if len(names) == 1 and len(bios) > 1 and not any(map(nvidia.CONSUMER.search, names)):
+    watts = {gpu.number("power.default_limit") for gpu in (*health, *gpus)} - {None}
+    alike = bool(watts) and len(watts) == 1 and len({*clocks}) == 1
+    other = len(bios) > 1 and not any(map(nvidia.CONSUMER.search, names))
+    # Of a board of eight Azure takes the whole node out of use.
+    alike = alike and not any(re.search("SXM|HBM3", name) for name in names)
+    if len(names) == 1 and other and not alike:
         return warn(
             "equal GPUs",
             f"of one kind, with different VBIOS: {', '.join(sorted(map(str, bios)))}",
@@ -135,7 +142,7 @@ def equal(machine: Machine) -> Finding:
             "ask who runs the machine, or the vendor",
         )
     if len(names) < 2 and (not clocks or min(clocks) > 0.95 * max(clocks)):
-        return ok("equal GPUs", f"{len(gpus)} of one kind")
+        return ok("equal GPUs", f"{len(gpus)} of one kind" + ", each VBIOS for itself" * other)
     kinds: dict[tuple[str, float], list[nvidia.Gpu]] = {}
     for gpu in gpus:
         kinds.setdefault((gpu.name, gpu.number("clocks.max.sm") or 0), []).append(gpu)

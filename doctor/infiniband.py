@@ -6,7 +6,7 @@ import re
 
 from doctor import distribution, nccl, peermem, ports, roce
 from doctor.finding import Finding, ok, skip, warn
-from host import fleet, limits, nvidia
+from host import fleet, limits
 from host.machine import Machine
 
 _ACTIVE = "ACTIVE"
@@ -141,11 +141,11 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     """What is not well though a port is up: what is seen, why it matters, what helps."""
     within = limits.in_container(machine.root) and machine.names("/dev")
     several = fleet.several(machine.environ)
-    alone = not several and len(nvidia.ask(machine)[1]) == 1
+    alone = not ports.serve_training(machine)
     if within and not machine.names("/dev/infiniband"):
         return (
             None
-            if alone or fleet.alone(machine.environ)
+            if alone
             else (  # it is the host's, and one GPU needs none
                 "; this container was not given /dev/infiniband",
                 "NCCL talks over TCP, many times slower, or fails",
@@ -168,7 +168,7 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
             "NCCL takes it only by a plugin of Amazon's; else TCP",
             "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
         )
-    direct = several or (kind == "InfiniBand" and not alone and not fleet.alone(machine.environ))
+    direct = several or (kind == "InfiniBand" and not alone)
     apart = peermem.missing(machine) if kind != "EFA" and direct else None
     if apart is not None:
         return apart

@@ -27,6 +27,13 @@ def is_guest(machine: Machine) -> bool:
     return _GUEST.search(" ".join(said)) is not None
 
 
+def may(machine: Machine, capability: int) -> bool:
+    """Whether this process has one of Linux's capabilities, by its number."""
+    said = machine.read("/proc/self/status") or ""
+    found = re.search(r"(?m)^CapEff:\s*([0-9a-f]{1,16})$", said)
+    return found is not None and bool(int(found.group(1), 16) >> capability & 1)
+
+
 def user(machine: Machine) -> str:
     """Who asks, by number; empty where the system does not say."""
     return machine.run("id", "-u").out.strip()

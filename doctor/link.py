@@ -16,6 +16,7 @@ FREEZES = "external GPU's bridge"
 _MANY = 10_000  # corrected errors since the machine was started
 _BUSY, _FILLED = 50, 1024  # per cent; MiB
 _BLACKWELL, _BRIDGE = 0x2900, "0x5786"
+_FAR = 4  # bridges and the card; one in the case has no more
 _HALF = 20  # Gb/s, where box and machine do twice that
 _GOOD = 6  # GB/s: PCIe 3 x8
 _ENOUGH = 2.5  # GB/s: images for a GPU to train on are fewer
@@ -35,7 +36,10 @@ def slots(machine: Machine) -> Finding:
     _, gpus = nvidia.ask(machine)
     # What is told of a virtual one's slot is made up.
     inner = {gpu.place for gpu in gpus if gpu.is_integrated or gpu.is_virtual}
-    cards = [c for c in pci.cards(machine) if c.address not in inner]
+    # Others are a guest's, another container's, or drive a screen.
+    listed = {gpu.place for gpu in gpus}
+    cards = [c for c in pci.cards(machine) if c.address in listed or not listed]
+    cards = [c for c in cards if c.address not in inner]
     storm = _storm(machine, cards)
     if storm is not None:
         return storm
@@ -202,7 +206,7 @@ def _shut(machine: Machine, boxes: list[str], others: bool) -> Finding | None:
 
 def _lost(machine: Machine) -> Finding | None:
     """A box for GPUs that is let in, and shows none."""
-    for box in pci.gpu_boxes(machine):
+    for box in [] if _has_amds(machine) else pci.gpu_boxes(machine):
         if machine.read(f"{pci.THUNDERBOLT}/{box}/authorized") == "1":
             return warn(
                 "external GPU",
@@ -212,6 +216,14 @@ def _lost(machine: Machine) -> Finding | None:
                 " the port awake: echo on | sudo tee /sys/bus/pci/devices/*/power/control",
             )
     return None
+
+
+def _has_amds(machine: Machine) -> bool:
+    """Whether a card of AMD's is so far from the processor as boxes are: a port, a switch of the
+    tunnel, a switch of its own.
+    """
+    ways = (machine.real(f"{pci.DEVICES}/{place}") for place in pci.of_maker(machine, "0x1002"))
+    return any(len(re.findall(r"/[\da-f]{4}:[\da-f]{2}:", way)) > _FAR for way in ways)
 
 
 def _likeness(machine: Machine, box: str, card: pci.Card) -> tuple[int, bool, bool]:

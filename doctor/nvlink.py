@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution
+from doctor import distribution, kind
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import pci, visible
 from host.machine import Machine
@@ -27,6 +27,7 @@ _OFF = re.compile(
 _TWO = re.compile(r"G[VP]100\b")  # cards that take two bridges, or one
 _CARD = re.compile("NVL|PCIe")  # cards that a bridge joins, or nothing
 _BRIDGED = 4  # links of a card that takes one bridge
+_DESKS = ("3", "4", "5", "6", "7")  # kinds of chassis
 _MANY = 100  # packets sent again since the driver was loaded
 
 
@@ -107,10 +108,13 @@ def _out_of(machine: Machine, file: str) -> str:
 
 
 def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
-    """GPUs that come linked, and no link is up; cards of H100 NVL come in pairs with a bridge."""
+    """GPUs that come linked, and no link is up; on adapters for PCIe slots nothing joins them."""
     said = machine.run("nvidia-smi", "nvlink", "-s").out
     down = [index for index, rows in _GPU.findall(said) if "inactive" in rows.lower()]
-    joined = _BOARD.search(name) and (not _CARD.search(name) or "H100 NVL" in name)
+    adapted = (machine.read("/sys/class/dmi/id/chassis_type") or "").strip() in _DESKS
+    # Clouds have H100 NVL in pairs with a bridge; elsewhere that is bought for itself.
+    paired = "H100 NVL" in name and kind.is_guest(machine)
+    joined = _BOARD.search(name) and (paired or not _CARD.search(name)) and not adapted
     if not joined or not set(same) <= set(down):
         return None
     folder = "/etc/modprobe.d"

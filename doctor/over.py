@@ -37,9 +37,22 @@ def since_loaded(machine: Machine, said: list[str]) -> list[str]:
     after = said[gone[-1] :] if gone else []
     again = any("NVRM: loading NVIDIA UNIX" in row for row in after)
     if not again or not nvidia.ask(machine)[1]:
-        return said
+        return _since_plugged(machine, said)
     stay = [row for row in said[: gone[-1]] if (x := kernel.XID.search(row)) and x[2] in _STAY]
     return [*stay, *after]
+
+
+def _since_plugged(machine: Machine, said: list[str]) -> list[str]:
+    """The log without the loss of a GPU that was plugged in again since, and is listed."""
+    rows, listed = list[str](), [gpu.place for gpu in nvidia.ask(machine)[1]]
+    for row in said:
+        found = re.search(r"\bpci ([0-9a-f:.]+): \[10de:", row)
+        if found and found.group(1) in listed:
+            place = found.group(1).rpartition(".")[0]
+            lost = re.compile(rf"Xid \(PCI:{place}[.0-9]*\): 79,|{place}.*fallen off the bus")
+            rows = [each for each in rows if not lost.search(each)]
+        rows.append(row)
+    return rows
 
 
 def falls_again(said: list[str]) -> tuple[str, int] | None:

@@ -10,7 +10,23 @@ from host.machine import Machine
 from host.text import number, whole
 
 _FLAPS = 20  # times, of one that is up
+_OF_CLUSTERS = 4  # GPUs
 _FELL = 2  # times that a link may have gone down, by hands
+
+
+def serve_training(machine: Machine) -> bool:
+    """Whether several machines train over them, or a cluster's could: a workstation's one port may
+    be there for a file server.
+    """
+    if fleet.several(machine.environ):
+        return True
+    if fleet.alone(machine.environ):
+        return False
+    folders = [f"{nccl.FABRIC}/{name}/ports" for name in machine.names(nccl.FABRIC)]
+    many = sum(len(machine.names(folder)) for folder in folders) > 1
+    gpus = nvidia.ask(machine)[1]
+    large = not any(nvidia.CONSUMER.search(gpu.name) for gpu in gpus)
+    return len(gpus) >= _OF_CLUSTERS or (len(gpus) > 1 and (many or large))
 
 
 def over_ethernet(machine: Machine, path: str) -> bool:

@@ -11,6 +11,7 @@ from host.machine import Machine
 
 _HOT = 90  # where the driver names no reason: blowers run at 87, and slow down above 90
 _COOL = 70
+_OPEN = 10  # uses of nvidia_drm, of which the console and an idle card have a few
 _REASONS = "clocks_event_reasons.active"
 _IDLE, _BRAKE, _HEAT = 0x1, 0x80, 0x60  # clocks_throttle_reasons.active
 _IMPOSSIBLE = 3  # times the limit; short peaks reach twice
@@ -169,9 +170,12 @@ def persistence(machine: Machine) -> Finding:
     modes = [gpu.text("persistence_mode") for gpu in gpus]
     if not any(modes):
         return skip("persistence", "no GPU that says")
-    if limits.in_container(machine.root):
+    if limits.in_container(machine.root) or kind.is_lxc(machine):
         return skip("persistence", "for the host to see to")
-    sound = "the driver stays loaded" if "Disabled" not in modes else _may_sleep(machine, gpus)
+    # A desktop on another GPU has these open as well.
+    used = re.search(r"(?m)^nvidia_drm \d+ (\d+) ", machine.read("/proc/modules") or "")
+    stays = "Disabled" not in modes or (used is not None and int(used.group(1)) >= _OPEN)
+    sound = "the driver stays loaded" if stays else _may_sleep(machine, gpus)
     if sound is not None:
         return ok("persistence", sound)
     daemon = machine.run("systemctl", "is-active", "nvidia-persistenced").out.strip()

@@ -193,18 +193,19 @@ def _of_the_host(machine: Machine, device: str, path: str) -> tuple[str, str, st
 
 
 def unopened(machine: Machine) -> tuple[str, str, str] | None:
-    """A container that was given fewer devices than its system shows.
+    """A container that shows devices which it may not open; those without a file are left alone.
 
-    https://github.com/NVIDIA/nccl/issues/2428
+    https://github.com/NVIDIA/nccl/issues/2428, https://github.com/linux-rdma/rdma-core/pull/357
     """
-    names = machine.names("/dev/infiniband")
-    given = [name for name in names if name.startswith("uverbs")]
-    there = machine.names(nccl.FABRIC)
     chosen = nccl.told(machine, "NCCL_IB_HCA") or nccl.told(machine, "NCCL_IB_DISABLE") == "1"
-    if chosen or not limits.in_container(machine.root) or not given or len(given) >= len(there):
+    if chosen or not limits.in_container(machine.root):
+        return None
+    said = machine.run("find", "/dev/infiniband", "-name", "uverbs*", "!", "-writable")
+    shut = said.out.split() if said.code == 0 else []
+    if not shut:
         return None
     return (
-        f"; this container was given {len(given)} of {len(there)} devices of /dev/infiniband",
-        "NCCL tries the others too, and fails: Unable to open device",
+        f"; this container may not open {', '.join(shut)}",
+        "NCCL tries it as well, and fails: Unable to open device",
         "start it with --device /dev/infiniband, whole; or name those that open: NCCL_IB_HCA=…",
     )

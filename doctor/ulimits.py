@@ -7,12 +7,14 @@ import re
 
 from doctor import kind, nccl, ports
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import fleet, limits, meminfo, nvidia
+from host import fleet, limits, meminfo, nvidia, visible
 from host.machine import Machine
 from host.text import whole
 
 _MANY = 4  # machines: https://github.com/goodfire-ai/spd/pull/957
 _LARGE = 64 << 30  # bytes
+_IPC_LOCK = 14  # the capability with which the limit does not hold
+_OF_TRAINER, _OF_LOADERS = 8, 1024  # threads for each CPU, for each GPU
 _THREADS = 64  # that a training may well start for each CPU
 _PIDS = (
     "podman run --pids-limit -1 (or pids_limit = 0 in containers.conf); docker run --pids-limit -1;"
@@ -78,11 +80,9 @@ def _registers(machine: Machine) -> bool:
         for port in machine.names(f"{nccl.FABRIC}/{device}/ports")
     ]
     # Many a card of Ethernet shows itself as RoCE, which one machine does not use.
-    if len(nvidia.ask(machine)[1]) == 1 and not fleet.several(machine.environ):
+    if not ports.serve_training(machine) or kind.may(machine, _IPC_LOCK):
         return False
     ethernet = bool(paths) and all(ports.over_ethernet(machine, path) for path in paths)
-    if fleet.alone(machine.environ):
-        return False
     return bool(machine.names(nccl.FABRIC)) and (not ethernet or fleet.several(machine.environ))
 
 
@@ -189,7 +189,9 @@ def _no_files(machine: Machine) -> Finding | None:
 
 def _few_threads(machine: Machine, text: str) -> Finding | None:
     """Fewer processes and threads are allowed than trainers, loaders and their libraries start."""
-    cpus = limits.cpus(machine.root)
+    # A trainer's own threads, and loaders' for each GPU.
+    cpus, gpus = limits.cpus(machine.root), max(1, len(visible.seen(machine)))
+    least = min(_THREADS * cpus, _OF_TRAINER * cpus + _OF_LOADERS * gpus)
     group, user = limits.processes(machine.root), _limit(text, "processes")
     if re.search(r"^Uid:\s+0\s", machine.read("/proc/self/status") or "", re.MULTILINE):
         user = None  # it does not hold for root
@@ -199,7 +201,7 @@ def _few_threads(machine: Machine, text: str) -> Finding | None:
             (group, "pids.max", _PIDS),
             (user, "ulimit -u", _NPROC),
         )
-        if most is not None and most <= _THREADS * cpus
+        if most is not None and most <= least
     ]
     if not held:
         return None

@@ -31,7 +31,7 @@ _GAME = re.compile(
 )
 TRAINER = "python|pt_|torchrun|accelerate|ray::"
 """How the kernel calls programs that train, and their threads: beginnings of names."""
-_A_WINDOW = 1024  # MiB
+_A_WINDOW, _CONTEXT = 1024, 200  # MiB
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,14 @@ def computing(machine: Machine) -> list[App]:
     answer = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
     rows = [re.split(", *", line.strip()) for line in answer.out.splitlines() if answer.code == 0]
     found = [App(*row) for row in rows if len(row) == len(_APPS)]
+    found = [app for app in found if not _is_small(app)]
     return [app for app in found if not (_DESKTOP.match(name := _stem(app)) or _draws(app, name))]
+
+
+def _is_small(app: App) -> bool:
+    """Whether it holds less than what CUDA takes to start: a window that is drawn."""
+    held = whole(app.memory)
+    return held is not None and held < _CONTEXT and not re.match(TRAINER, _stem(app))
 
 
 def draws(name: str) -> bool:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from host.machine import Machine
 from host.text import number
 
-_DEVICES = "/sys/bus/pci/devices"
+DEVICES = "/sys/bus/pci/devices"
 # GB/s for each lane, after line coding, and what of it reaches a program: protocol overhead.
 _LANE = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
 _REACHES = 0.84
@@ -96,8 +96,8 @@ class Card:
 def cards(machine: Machine) -> list[Card]:
     """All of NVIDIA's GPUs (class 0300 and 0302) on the bus."""
     found = []
-    for address in machine.names(_DEVICES):
-        folder = f"{_DEVICES}/{address}"
+    for address in machine.names(DEVICES):
+        folder = f"{DEVICES}/{address}"
         # Class first: on most devices that is all that has to be read.
         kind = machine.read(f"{folder}/class") or ""
         if kind[:6] not in ("0x0300", "0x0302") or machine.read(f"{folder}/vendor") != "0x10de":
@@ -118,7 +118,7 @@ def cards(machine: Machine) -> list[Card]:
 
 def of_maker(machine: Machine, vendor: str) -> list[str]:
     """The addresses of another maker's GPUs."""
-    folders = ((address, f"{_DEVICES}/{address}") for address in machine.names(_DEVICES))
+    folders = ((address, f"{DEVICES}/{address}") for address in machine.names(DEVICES))
     return [
         address
         for address, folder in folders

@@ -268,7 +268,9 @@ def _torch(known: dict[str, Any]) -> None:
     cuda, starts = answer("torch.version.cuda"), answer("torch.cuda.is_available()")
     of_torch = [a for line, a in known["commands"].items() if "import torch" in line]
     failed = re.compile(
-        r"^(Import|ModuleNotFound|Attribute|OS|Key|Value|[\w.]*Digestmod)Error\b", re.MULTILINE
+        r"^(?:(Import|ModuleNotFound|Attribute|OS|Key|Value|[\w.]*Digestmod)Error\b"
+        r"|RuntimeError: cuDNN version)",
+        re.MULTILINE,
     )
     broken = [a for a in of_torch if a["code"] > 128 or failed.search(a["err"])]
     if not cuda["out"].strip():
