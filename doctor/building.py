@@ -12,6 +12,8 @@ from host.machine import Machine
 _SOURCES = re.compile(r"nvidia-((current|tesla|open|srv)[\w-]*-)?\d")
 _AKMODS = "/var/cache/akmods"
 _KMOD = r"nvidia(?:-open)?(?:-\d+xx)?-kmod"  # old cards have a branch of their own
+_LISTED = re.compile(r"(?m)^\S*/nvidia(?:-current)?\.ko")
+_FEW = 4
 _FAILED = r'was not created|performing the step: "[^"]*module was successfully built"'
 
 
@@ -227,12 +229,17 @@ def _kernels(machine: Machine) -> list[str]:
     )
     if not _running(machine):
         return []
-    return [
+    kernels = machine.names("/lib/modules")
+    found = [
         name
-        for name in machine.names("/lib/modules")
+        for name in kernels
         for place in (*places, *_of_ubuntu(machine, name))
         if any(
             n.startswith(("nvidia.ko", "nvidia-current.ko"))
             for n in machine.names(f"/lib/modules/{name}/{place}")
         )
     ]
+    # Elsewhere it may lie anywhere: depmod's list knows, and is long.
+    lists = (() if found else kernels) if len(kernels) <= _FEW else ()
+    listed = ((name, machine.read(f"/lib/modules/{name}/modules.dep") or "") for name in lists)
+    return found or [name for name, text in listed if _LISTED.search(text)]

@@ -78,6 +78,11 @@ def pods(machine: Machine) -> Finding | None:
         bare = name == "MicroK8s" and not machine.has("nvidia-container-runtime")
         bare = bare and not machine.exists(_LEFT)
         bare = bare and not re.search(r'BinaryName\s*=\s*"/[^"]*nvidia', said or "")
+        # Where nothing on the node is about GPUs, its pods are for other things.
+        there = machine.names("/var/log/pods")
+        unasked = there and not any(re.search("nvidia|gpu", pod) for pod in there)
+        if unasked and not machine.has("nvidia-ctk"):
+            continue
         if said and ("nvidia" not in said or bare):
             install = distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)
             return warn(

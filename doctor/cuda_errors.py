@@ -192,8 +192,11 @@ def _unknown(machine: Machine) -> tuple[str, str] | None:
             "a newer driver, which knows this kernel; or boot the kernel that was there before",
         )
     if names and "nvidia-uvm" not in names:
+        loaded = "nvidia_uvm " in (machine.read("/proc/modules") or "")
         return (
-            "the module nvidia_uvm is not loaded, and no program may load it",
+            "the module nvidia_uvm is loaded, and its device /dev/nvidia-uvm is not there"
+            if loaded
+            else "the module nvidia_uvm is not loaded, and no program may load it",
             (
                 "sudo nvidia-modprobe -u -c=0, or sudo modprobe nvidia_uvm; at each boot: echo"
                 " nvidia_uvm | sudo tee /etc/modules-load.d/nvidia-uvm.conf"

@@ -115,6 +115,12 @@ def worst(machine: Machine) -> Finding | None:
     return None
 
 
+def replaced(machine: Machine, place: str) -> int:
+    """How many rows of a GPU's memory were replaced after errors that could not be corrected."""
+    said = _told(machine).get(place, {})
+    return int(number(said.get("Remapped Rows/Uncorrectable Error")) or 0)
+
+
 def _where(machine: Machine, fix: str) -> str:
     """A fix, which no container may carry out."""
     inside = limits.in_container(machine.root)

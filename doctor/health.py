@@ -12,6 +12,7 @@ from host.text import whole
 
 # Without these nothing can be said of a GPU; others some drivers do not tell of sound ones.
 _VITAL = ("temperature.gpu", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total")
+_WORN = 8  # rows; a bank has as many spare ones
 _SEALS = re.compile(r"\b(H[12]00|H20|B[123]00|RTX PRO 6000)\b")
 _RESET = "with nothing running: sudo nvidia-smi --gpu-reset -i {gpu}; or reboot"
 _NOW = "sudo nvidia-smi --gpu-reset -i {gpu}"
@@ -182,6 +183,7 @@ def health(machine: Machine) -> Finding:
     gpus = [rows[gpu.index] for gpu in visible.seen(machine) if gpu.index in rows]
     if not gpus:
         return skip("GPU health", "no GPU that says")
+    places = {gpu.index: gpu.place for gpu in visible.seen(machine)}
     for status, field, sign, seen, why, fix in _HEALTH:
         for gpu in gpus:
             value = gpu.text(field) or ""
@@ -190,6 +192,9 @@ def health(machine: Machine) -> Finding:
                 said = f"{gpu.label}: {seen.format(value=value)}"
                 unwell = fail if status == "fail" else warn
                 helps = (_reset(machine, fix) if fix == _RESET else fix).format(gpu=gpu.index)
+                worn = details.replaced(machine, places.get(gpu.index, "")) if fix == _RESET else 0
+                if worn >= _WORN:
+                    helps += f"; and have it replaced: {worn} rows of its memory were already"
                 means = why
                 cause = fabric.cause(machine) if field == "fabric.state" else None
                 if field == "fabric.status" and "Permission" in value and kind.is_guest(machine):

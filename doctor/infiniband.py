@@ -145,7 +145,7 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     if within and not machine.names("/dev/infiniband"):
         return (
             None
-            if alone
+            if alone or not (several or kind == "EFA")
             else (  # it is the host's, and one GPU needs none
                 "; this container was not given /dev/infiniband",
                 "NCCL talks over TCP, many times slower, or fails",

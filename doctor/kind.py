@@ -41,10 +41,11 @@ def user(machine: Machine) -> str:
 
 def is_lxc(machine: Machine) -> bool:
     """Whether it is a container of LXC (Proxmox, Incus), with a system of its own."""
-    return "lxc" in (
-        machine.environ.get("container"),
-        (machine.read("/run/systemd/container") or "").strip(),
-    )
+    said = (machine.environ.get("container"), machine.read("/run/systemd/container") or "")
+    if "lxc" in [(each or "").strip() for each in said]:
+        return True
+    # Files of /proc that tell such a container what it was given, and not the host.
+    return re.search(r"(?m)^lxcfs /proc/", machine.read("/proc/mounts") or "") is not None
 
 
 def is_flatpak(machine: Machine) -> bool:

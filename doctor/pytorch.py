@@ -28,6 +28,17 @@ _WHOLE = 21  # of cuDNN 9
 _CU118 = 450  # the driver that CUDA 11.8 needs
 _CUDNN_OF_TURING = 91100  # the first: https://github.com/pytorch/pytorch/issues/162574
 _PART = "libcudnn_engines_tensor_ir.so.9"
+# https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/ (CUDA and the drivers that it needs)
+_BEFORE_12 = (
+    (r"8\.", 375),
+    (r"9\.0", 384),
+    (r"9\.1", 390),
+    (r"9\.2", 396),
+    (r"10\.0", 410),
+    (r"10\.1", 418),
+    (r"10\.2", 440),
+    (r"11\.", 450),
+)
 _OLDEST = (5, 0)  # of which there are wheels for CUDA 12
 # Wheels for CUDA 12.6 are the last for what is older than Turing, and have none for Blackwell; Thor
 # and Spark came with 13.
@@ -96,6 +107,9 @@ def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str 
     consumers = any(nvidia.CONSUMER.search(gpu.name) for gpu in gpus)
     if old and (consumers or not _by_compat(machine, needed)):
         return f"is built for CUDA {of}, which needs driver {needed} or newer"
+    before = next((least for sign, least in _BEFORE_12 if re.match(sign, of)), 0)
+    if major is not None and major < before:
+        return f"is built for CUDA {of}, which needs driver {before} or newer"
     known = [(g.name, own) for g in gpus if (own := g.capability) and own >= _OLDEST]
     without = sorted({name for name, capability in known if not _runs(built, capability)})
     kernels = any(word.startswith(("sm_", "compute_")) for word in built)
