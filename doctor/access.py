@@ -158,10 +158,10 @@ def _hidden(machine: Machine) -> str | None:
         version, own = _version(names), nvidia.loaded(machine)
         if version is not None and version == own:
             continue
-        consumers = [gpu for gpu in nvidia.ask(machine)[1] if _GAMING.search(gpu.name)]
+        able = all(nvidia.takes_newer_cuda(gpu.name) for gpu in nvidia.ask(machine)[1])
         # Made for that: a newer CUDA on a data centre's card, or some workstations', under an older
         # driver.
-        meant = version and own and _numbers(version) > _numbers(own) and not consumers
+        meant = version and own and _numbers(version) > _numbers(own) and able
         if not meant or not re.search("/compat(/lib)?/?$", folder):
             return folder
     return None
@@ -189,8 +189,8 @@ def _misfit(machine: Machine) -> tuple[str, str] | None:
     if version is None or not own or version == own:
         return None
     newer = _numbers(version) > _numbers(own)
-    consumers = [gpu for gpu in nvidia.ask(machine)[1] if _GAMING.search(gpu.name)]
-    return None if newer and (folder in told or not consumers) else (folder, version)
+    able = all(nvidia.takes_newer_cuda(gpu.name) for gpu in nvidia.ask(machine)[1])
+    return None if newer and (folder in told or able) else (folder, version)
 
 
 def _numbers(version: str) -> list[int]:
@@ -198,7 +198,6 @@ def _numbers(version: str) -> list[int]:
 
 
 _OF_HOST = "ipc:[4026531839]"  # the machine's first space of names
-_GAMING = re.compile("GeForce|TITAN")
 _CLASHES = re.compile(r"lib(?:(?:nvJitLink|cublas|cusparse)\.so\.1[23]\b|cudnn\w*\.so\.9\b)")
 
 
@@ -216,6 +215,8 @@ def _shadowing(machine: Machine) -> str | None:
 
 def _is_as_new(machine: Machine, folder: str, names: list[str]) -> bool:
     """Whether a toolkit is as new as what a line of ours has of its CUDA, or newer."""
+    if any(re.match(r"libcudnn\w*\.so\.9\b", name) for name in names):
+        return False  # which has a number of its own
     folder = machine.real(folder)
     libraries = (re.match(r"lib(?:nvJitLink|cublas)\.so\.(\d+\.\d+)\.", name) for name in names)
     told = [each.group(1) for each in libraries if each] or re.findall(r"cuda-(\d+\.\d+)", folder)

@@ -13,6 +13,7 @@ from host import limits, nvidia, pci
 from host.machine import Machine
 
 _NAME = "GPU to GPU"
+_PORT = 2
 
 
 def redirected(machine: Machine) -> Finding:
@@ -53,13 +54,13 @@ def redirected(machine: Machine) -> Finding:
 
 
 def _switches(cards: list[pci.Card]) -> set[str]:
-    """Bridges above GPUs that meet at a switch. Between ports of the processor's own all goes by
+    """Bridges above GPUs that stand at a switch. Between ports of the processor's own all goes by
     the processor anyway, where the IOMMU lets it through.
     """
     ways = [[part for part in card.path.split("/")[:-1] if ":" in part] for card in cards]
-    roots = [way[1] if len(way) > 1 else "" for way in ways]  # the first is the bus itself
-    shared = [way for way, root in zip(ways, roots) if roots.count(root) > 1]
-    return {_short(part) for way in shared for part in way}
+    # The first is the bus itself; behind a port of the processor's own comes the card, or a switch,
+    # which may have a network card as well.
+    return {_short(part) for way in ways if len(way) > _PORT for part in way}
 
 
 def _is_let_through(machine: Machine) -> bool:

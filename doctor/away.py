@@ -132,8 +132,6 @@ def gone(machine: Machine) -> Finding | None:
     """The driver is here, and no GPU is on the bus; None where none is to be expected."""
     if limits.in_container(machine.root) or not machine.has("nvidia-smi"):
         return None
-    if machine.exists("/dev/kfd") and machine.exists("/run/ostree-booted"):
-        return None  # an image with NVIDIA's driver, on a machine of AMD's
     unwell = fail if machine.environ.get("GPUS") else warn
     rule = _removing(machine)
     if rule is not None:
@@ -146,6 +144,9 @@ def gone(machine: Machine) -> Finding | None:
             "a tool that switches laptops' GPUs has left that rule: it trains on the CPU",
             f"{tool} sudo rm {rule} && sudo reboot",
         )
+    desk = not kind.is_laptop(machine)
+    if desk and machine.exists("/dev/kfd") and machine.exists("/run/ostree-booted"):
+        return None  # an image with NVIDIA's driver, on a machine of AMD's
     if not log.last(machine, r"NVRM: No NVIDIA (GPU|graphics adapter) found"):
         switched = machine.exists("/sys/devices/platform/asus-nb-wmi/dgpu_disable")
         # The card of a Surface Book is in its keyboard.

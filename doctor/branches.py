@@ -11,7 +11,7 @@ from host.machine import Machine
 _VOLTA = range(0x1D81, 0x1DF7)
 _LAST_FOR_KEPLER = 470
 # Small chips of Maxwell and Pascal: GM108, GP108 (GT 1030), Quadro P400 to P620.
-_FOR_SCREENS = (range(0x1340, 0x1380), range(0x1D00, 0x1E00), range(0x1CB0, 0x1CC0))
+_FOR_SCREENS = (range(0x1340, 0x1380), range(0x1D00, 0x1D81), range(0x1CB0, 0x1CC0))
 _LAST = "580"  # the branch that is the last for Maxwell, Pascal and Volta
 _OF_BRANCH = {
     "nixos": "hardware.nvidia.package = config.boot.kernelPackages.nvidiaPackages.legacy_{0}",
@@ -51,8 +51,8 @@ def passed_over(cards: list[pci.Card], branch: str) -> list[pci.Card]:
 
 
 def unknown_to(machine: Machine, cards: list[pci.Card]) -> list[pci.Card]:
-    """Cards that are too old for the driver that is loaded, by its number and kind, and that are
-    there for a screen: others were to train.
+    """Cards that are too old for the driver that is loaded, by its number and kind: all of Kepler,
+    and later ones that are there for a screen. Others were to train.
     """
     major = (nvidia.loaded(machine) or "").partition(".")[0]
     open_ = "Open Kernel Module" in (machine.read("/proc/driver/nvidia/version") or "")

@@ -42,6 +42,7 @@ def neighbours(machine: Machine) -> Finding:
         for app in apps.computing(machine)
         # Of which nothing is known, as under WSL, nothing is said.
         if app.uuid in by_uuid and (app.name, app.memory) != ("[Not Found]", "[N/A]")
+        if not apps.is_small(app)
     ]
     inside = limits.in_container(machine.root)
     windows = wsl.is_windows(machine)

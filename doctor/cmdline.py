@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind
+from doctor import kind, wsl
 from doctor.finding import Finding, warn
 from host import limits, meminfo, visible
 from host.machine import Machine
@@ -31,7 +31,9 @@ def processors(machine: Machine) -> Finding | None:
             "CPUs",
             f"1, and the kernel was started with {single.group(1)}",
             "with that it may start one processor alone, whatever the machine has",
-            _TAKE_OUT,
+            "in Windows .wslconfig, [wsl2]: processors=, and wsl --shutdown"
+            if wsl.is_windows(machine)
+            else _TAKE_OUT,
         )
     told = re.search(r"(?:^|\s)isolcpus=([\w,:-]+)", said)
     # Flags come first; without `domain` among them, the scheduler still uses those processors.

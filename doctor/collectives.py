@@ -73,7 +73,7 @@ def _by_sockets(machine: Machine) -> Finding | None:
     shared = len(gpus) > 1
     reach = topology.matrix(machine, "-p2p", "r")
     straight = bool(reach) and all(word == "OK" for (a, b), word in reach.items() if a != b)
-    shut = nccl.told(machine, "NCCL_P2P_LEVEL") == "LOC"
+    shut = nccl.told(machine, "NCCL_P2P_LEVEL") in ("LOC", "0")
     straight = straight and not shut and nccl.told(machine, "NCCL_P2P_DISABLE") != "1"
     if shared and not straight and nccl.told(machine, "NCCL_SHM_DISABLE") == "1":
         return warn(

@@ -12,6 +12,7 @@ from host.text import number
 _REPLAYS = 10_000  # packets sent again; a sound link counts some hundred
 _RETIRED = 60  # pages; there is room for 64
 _LESS = 0.95  # of the usual clock
+_BANKS = ("Low", "None")  # how many have few spare rows, or none
 _HEALTH = "Fabric/Health/"
 # Whether it trains; what the answer calls it, its value; what is seen, what it means, what helps.
 _SIGNS = (
@@ -116,8 +117,14 @@ def worst(machine: Machine) -> Finding | None:
 
 
 def replaced(machine: Machine, place: str) -> int:
-    """How many rows of a GPU's memory were replaced after errors that could not be corrected."""
+    """How many rows of a GPU's memory were replaced after errors that could not be corrected; 0
+    where its banks are known to have spare ones left.
+    """
     said = _told(machine).get(place, {})
+    banks = "Remapped Rows/Bank Remap Availability Histogram"
+    left = {word: number((said.get(f"{banks}/{word}") or "").split(" ")[0]) for word in _BANKS}
+    if None not in left.values() and not any(left.values()):
+        return 0
     return int(number(said.get("Remapped Rows/Uncorrectable Error")) or 0)
 
 

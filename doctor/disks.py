@@ -183,7 +183,9 @@ def owner(machine: Machine) -> Finding:
             return fail(
                 "owner",
                 f"{name}/ is on a file system that is mounted read-only",
-                "nothing can be saved there" + ": Windows sleeps, and did not shut down" * ntfs,
+                "nothing can be saved there"
+                + (": Windows sleeps, and did not shut down" if system == "ntfs3" else "")
+                + (": where it is NTFS, Windows sleeps" if system == "fuseblk" else ""),
                 "in Windows: powercfg /h off, and shut it down; where it does not sleep, and the"
                 " disk was pulled alone: sudo ntfsfix -d on it"
                 if ntfs

@@ -18,6 +18,7 @@ _COMPILERS = ("cicc", "ptxas", "cc1plus", "nvcc", "cudafe++")
 _ENDED = re.compile(
     rf"(?:([Mm]emory cgroup) o|O)ut of memory: Killed process \d+ \({_NAMES}\).*anon-rss:(\d+)kB"
 )
+# What ends programs before the kernel must, and says so in the journal alone.
 _EARLY = (
     (
         "systemd-oomd",
@@ -56,12 +57,16 @@ def slowed(machine: Machine, seen: str) -> Finding | None:
     most = limits.memory_slowed(machine.root)
     if most is None:
         return None
+    more = "sudo systemctl set-property user-$(id -u).slice MemoryHigh=infinity"
+    if limits.in_container(machine.root):
+        more = "resources.limits.memory, of which memory.high is a part; docker run --memory"
+    elif limits.in_job(machine.environ, machine.root):
+        more = "--mem of sbatch and srun, or the like of your scheduler"
     return warn(
         "memory",
         f"{seen}; a control group may have {most / 2**30:.1f} GiB (memory.high), and has them",
         "the kernel slows all its programs down, this one as well",
-        "less at once: fewer --data.workers, a smaller batch; or who set it gives more: sudo"
-        " systemctl set-property user-$(id -u).slice MemoryHigh=infinity",
+        f"less at once: fewer --data.workers, a smaller batch; or more: {more}",
     )
 
 

@@ -127,7 +127,7 @@ def _woken(machine: Machine, said: list[str]) -> Finding | None:
             awake = when
         elif fault and 0 <= when - awake <= _SOON:
             # A desktop's own programs lose their windows, and start again.
-            failed = failed if over.is_of_a_game(fault) else fault
+            failed = failed if over.is_of_a_game(machine, fault) else fault
         elif _LOADED in row:
             failed = None
     if failed is None:

@@ -133,7 +133,8 @@ def equal(machine: Machine) -> Finding:
     alike = bool(watts) and len(watts) == 1 and len({*clocks}) == 1
     other = len(bios) > 1 and not any(map(nvidia.CONSUMER.search, names))
     # Of a board of eight Azure takes the whole node out of use.
-    alike = alike and not any(re.search("SXM|HBM3", name) for name in names)
+    boards = [x for x in names if nvidia.BOARD.search(x) and not nvidia.SLOTTED.search(x)]
+    alike = alike and not boards
     if len(names) == 1 and other and not alike:
         return warn(
             "equal GPUs",

@@ -13,8 +13,9 @@ def half_installed(machine: Machine) -> tuple[str, str, str] | None:
     # Of what it lists under other headings, files of dpkg's own are missing.
     parts = re.findall(r"(?ms)^The following packages (.*?)(?=^The following|\Z)", said)
     broken = [part for part in parts if re.search(r"unpacked|half|mess", part.split("\n")[0])]
-    driver = r"(?m)^\s+(?:lib|xserver-xorg-video-)?nvidia-(?!container|ctk)"
-    if not any(re.search(driver, part) for part in broken or parts[:0]):
+    kinds = "lib|xserver-xorg-video-|linux-(?:modules|objects|signatures)-"
+    driver = rf"(?m)^\s+(?:{kinds})?nvidia-(?!container|ctk|cudnn|cuda-|settings)"
+    if not any(re.search(driver, part) for part in broken):
         return None
     return (
         "its packages are only half installed (dpkg --audit)",

@@ -12,7 +12,7 @@ from host.text import whole
 
 # Without these nothing can be said of a GPU; others some drivers do not tell of sound ones.
 _VITAL = ("temperature.gpu", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total")
-_WORN = 8  # rows; a bank has as many spare ones
+_WORN = 8  # rows, as many as one bank has in place of others
 _SEALS = re.compile(r"\b(H[12]00|H20|B[123]00|RTX PRO 6000)\b")
 _RESET = "with nothing running: sudo nvidia-smi --gpu-reset -i {gpu}; or reboot"
 _NOW = "sudo nvidia-smi --gpu-reset -i {gpu}"

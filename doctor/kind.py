@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from host import limits
 from host.machine import Machine
 
 # What firmware calls itself that a hypervisor made; no machine of metal at Amazon is one.
@@ -31,6 +32,10 @@ def may(machine: Machine, capability: int) -> bool:
     """Whether this process has one of Linux's capabilities, by its number."""
     said = machine.read("/proc/self/status") or ""
     found = re.search(r"(?m)^CapEff:\s*([0-9a-f]{1,16})$", said)
+    # Root of a space of users of its own is not the kernel's.
+    space = (machine.read("/proc/self/uid_map") or "0 0 4294967295").split()
+    if space != ["0", "0", "4294967295"]:
+        return False
     return found is not None and bool(int(found.group(1), 16) >> capability & 1)
 
 
@@ -45,7 +50,8 @@ def is_lxc(machine: Machine) -> bool:
     if "lxc" in [(each or "").strip() for each in said]:
         return True
     # Files of /proc that tell such a container what it was given, and not the host.
-    return re.search(r"(?m)^lxcfs /proc/", machine.read("/proc/mounts") or "") is not None
+    mounted = re.search(r"(?m)^lxcfs /proc/", machine.read("/proc/mounts") or "") is not None
+    return mounted and not limits.in_container(machine.root)  # pods may have them as well
 
 
 def is_flatpak(machine: Machine) -> bool:

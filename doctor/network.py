@@ -30,15 +30,16 @@ def interfaces(machine: Machine) -> Finding:
     other = _sent_astray(machine, names) or peers.apart(machine)
     if other is not None:
         return other
-    found, slow = [], []
+    found, slow, known = [], [], 0
     for name in names:
         real = machine.exists(f"{_NET}/{name}/device")  # not a bridge, a tunnel or a container's
         if real and machine.read(f"{_NET}/{name}/operstate") == "up":
             speed = whole(machine.read(f"{_NET}/{name}/speed")) or -1  # Mbit/s; -1: not known
             found.append(f"{name} {speed / 1000:g} Gbit/s" if speed > 0 else name)
             slow += [(name, speed)] * (0 < speed <= _SLOW)
+            known += speed > 0
     # One of several may be there for the machine's management alone.
-    used = [each for each in slow if len(slow) == len(found) or _is_named(machine, each[0], names)]
+    used = [each for each in slow if len(slow) == known or _is_named(machine, each[0], names)]
     if used and fleet.several(machine.environ):
         return warn(
             "network",

@@ -6,10 +6,9 @@ import re
 
 from doctor import distribution, kind
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import pci, visible
+from host import nvidia, pci, visible
 from host.machine import Machine
 
-_BOARD = re.compile(r"SXM|HBM3|\b(H|B|GB)[0-9]00\b|\bH20\b")
 _GPU = re.compile(r"^GPU (\d+):(.*?)(?=^GPU |\Z)", re.MULTILINE | re.DOTALL)
 # Up to Hopper, and from Blackwell on. Packets are sent again now and then; a link that is trained
 # again is about to fail: on 320 GPUs one had such a counter, and its link failed five days later
@@ -25,7 +24,6 @@ _OFF = re.compile(
     r"|nvidia\.NVreg_NvLinkDisable=1"
 )
 _TWO = re.compile(r"G[VP]100\b")  # cards that take two bridges, or one
-_CARD = re.compile("NVL|PCIe")  # cards that a bridge joins, or nothing
 _BRIDGED = 4  # links of a card that takes one bridge
 _DESKS = ("3", "4", "5", "6", "7")  # kinds of chassis
 _MANY = 100  # packets sent again since the driver was loaded
@@ -43,7 +41,7 @@ def nvlink(machine: Machine) -> Finding:
     up = {index: len(rates) for index, rates in _rates(machine).items() if index in same}
     most = max(up.values(), default=0)
     # Of cards with bridges some have none; boards are linked as a whole.
-    board = _BOARD.search(name) is not None and _CARD.search(name) is None
+    board = nvidia.BOARD.search(name) is not None and nvidia.SLOTTED.search(name) is None
     if not most:
         return _silent(machine, name, same) or skip("NVLink", "none is up")
     for index, count in up.items():
@@ -111,10 +109,14 @@ def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
     """GPUs that come linked, and no link is up; on adapters for PCIe slots nothing joins them."""
     said = machine.run("nvidia-smi", "nvlink", "-s").out
     down = [index for index, rows in _GPU.findall(said) if "inactive" in rows.lower()]
-    adapted = (machine.read("/sys/class/dmi/id/chassis_type") or "").strip() in _DESKS
+    desk = (machine.read("/sys/class/dmi/id/chassis_type") or "").strip() in _DESKS
+    station = "Station" in (machine.read("/sys/class/dmi/id/product_name") or "")
+    adapted = desk and not station  # by boards for slots, in a case of one's own
     # Clouds have H100 NVL in pairs with a bridge; elsewhere that is bought for itself.
     paired = "H100 NVL" in name and kind.is_guest(machine)
-    joined = _BOARD.search(name) and (paired or not _CARD.search(name)) and not adapted
+    joined = (
+        nvidia.BOARD.search(name) and (paired or not nvidia.SLOTTED.search(name)) and not adapted
+    )
     if not joined or not set(same) <= set(down):
         return None
     folder = "/etc/modprobe.d"
@@ -143,7 +145,7 @@ def between(machine: Machine) -> tuple[float, str] | None:
     links = _rates(machine)
     sums = [sum(links.get(gpu.index, ())) for gpu in gpus]
     # A bridge joins two, and not the others.
-    if min(sums) > 0 and (len(gpus) == 2 or _BOARD.search(gpus[0].name)):
+    if min(sums) > 0 and (len(gpus) == 2 or nvidia.BOARD.search(gpus[0].name)):
         return min(sums), "NVLink"
     cards = {card.address: card for card in pci.cards(machine)}
     own = [cards[gpu.place] for gpu in gpus if gpu.place in cards]

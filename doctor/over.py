@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from doctor import kind
 from doctor.xids import MEANING
 from host import apps, kernel, nvidia
 from host.machine import Machine
@@ -13,10 +14,14 @@ _OF_MEMORY = (48, 63, 94, 95)  # which the next reset mends
 _OF_LINKS = (144, 146, 147, 148, 150)
 
 
-def is_of_a_game(xid: re.Match[str]) -> bool:
-    """Whether the program that it names draws: a game, a browser, a desktop."""
+def is_of_a_game(machine: Machine, xid: re.Match[str]) -> bool:
+    """Whether the program that it names draws: a game, a browser, a desktop's own. The kernel cuts
+    names, and games have any; so it is one at a desk that does not compute.
+    """
     told = re.search(r"name=([^,\s<][^,]*)", xid.group(3))
-    return told is not None and apps.draws(told.group(1))
+    shown = any(gpu.text("display_active") == "Enabled" for gpu in nvidia.ask(machine)[1])
+    desk = shown or kind.is_laptop(machine)
+    return desk and told is not None and not re.match(apps.COMPUTES, told.group(1))
 
 
 def since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> list[re.Match[str]]:
@@ -24,7 +29,9 @@ def since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> lis
     own = [each for each in found if each.group(1) == place]
     mended = [n for n, x in enumerate(own) if x.group(2) == "154" and "to 0x0" in x.group(3)]
     after = own[mended[-1] + 1 :] if mended else own
-    known = [each for each in after if int(each.group(2)) in MEANING and not _is_noise(each)]
+    known = [
+        each for each in after if int(each.group(2)) in MEANING and not _is_noise(machine, each)
+    ]
     settled = _is_settled(machine, place)
     return [each for each in known if not (settled and int(each.group(2)) in _OF_MEMORY)]
 
@@ -65,11 +72,11 @@ def falls_again(said: list[str]) -> tuple[str, int] | None:
     return (often[-1], lost.count(often[-1])) if often and loads > lost.count(often[-1]) else None
 
 
-def _is_noise(xid: re.Match[str]) -> bool:
+def _is_noise(machine: Machine, xid: re.Match[str]) -> bool:
     """Whether a fault of NVLink says that it ended nothing (145 has said so of one that had), or a
     game, or the like, ended by itself.
     """
-    if xid.group(2) == "109" and is_of_a_game(xid):
+    if xid.group(2) == "109" and is_of_a_game(machine, xid):
         return True
     quiet = re.search(r"\bNon-?fatal\b", xid.group(3), re.IGNORECASE)
     return int(xid.group(2)) in _OF_LINKS and quiet is not None

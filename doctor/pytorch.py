@@ -104,11 +104,11 @@ def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str 
     # Where the driver is too old for any, another row says so.
     old = major is not None and min(line.driver for line in table.lines()) <= major < needed
     # Which a consumer's card does not have.
-    consumers = any(nvidia.CONSUMER.search(gpu.name) for gpu in gpus)
-    if old and (consumers or not _by_compat(machine, needed)):
+    able = all(nvidia.takes_newer_cuda(gpu.name) for gpu in gpus)
+    if old and not (able and _by_compat(machine, needed)):
         return f"is built for CUDA {of}, which needs driver {needed} or newer"
     before = next((least for sign, least in _BEFORE_12 if re.match(sign, of)), 0)
-    if major is not None and major < before:
+    if major is not None and major < before and not (able and _by_compat(machine, before)):
         return f"is built for CUDA {of}, which needs driver {before} or newer"
     known = [(g.name, own) for g in gpus if (own := g.capability) and own >= _OLDEST]
     without = sorted({name for name, capability in known if not _runs(built, capability)})

@@ -20,7 +20,6 @@ _POISONED = re.compile(
 )
 
 
-# What ends programs before the kernel must, and says so in the journal alone.
 def failing(machine: Machine) -> Finding | None:
     """A module whose errors could not be corrected."""
     row = log.last(machine, r"EDAC MC\d+: \d+ UE ") or ""

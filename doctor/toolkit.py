@@ -82,9 +82,14 @@ def _toolkit(machine: Machine) -> Finding:
         or cdi.wrong(machine, way)
         or configured.wrong(machine, way)
         or (_denied(machine) if confined and image_here(machine) is None else None)  # else: tried
-        or kubelet.fallen(machine)
-        or _version(machine, way)
+        or _with_pods(machine, _version(machine, way))
     )
+
+
+def _with_pods(machine: Machine, version: Finding) -> Finding:
+    """The same, unless this is a node of Kubernetes beside, which is to start pods and cannot."""
+    node = version.status == "ok" and machine.names("/var/log/pods")
+    return (kubelet.fallen(machine) if node else None) or version
 
 
 def _described(machine: Machine) -> Finding | None:

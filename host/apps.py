@@ -20,17 +20,12 @@ _WINDOWS = re.compile(
     r"|code|electron|discord|slack|spotify|steam|steamwebhelper|kitty|alacritty|ghostty|konsole)\b",
     re.IGNORECASE,
 )
-# What the kernel's log names that draws: the first fifteen letters of a program, or of a thread.
-_GAME = re.compile(
-    r"(.*\.(e|ex|exe|x86_64|bin)|.*-Win64-.*|(wine|proton|gamescope|steam|vk|dxvk|UnityPlayer|Unity"
-    r"|UE[45]|RenderThread|Renderer|GameThread|blender|obs|mpv|vlc|glx\w+"
-    r"|(GPU|RDD|Web|Socket|Utility) Process|GPU-Watchdog"
-    r"|WebRender|Isolated Web|Web Content|Compositor|Main Thread|cs2|dota2|hl2_linux)\S*"
-    r"|.*(Shipping|Game|chrome|firefox).*)( |$)",
-    re.IGNORECASE,
-)
 TRAINER = "python|pt_|torchrun|accelerate|ray::"
 """How the kernel calls programs that train, and their threads: beginnings of names."""
+COMPUTES = (
+    rf"{TRAINER}|deepspeed|jupyter|ipython|train|vllm|sglang|tritonserver|ollama|llama|nccl|cuda"
+)
+"""The same, with programs that serve models or measure."""
 _A_WINDOW, _CONTEXT = 1024, 200  # MiB
 
 
@@ -50,19 +45,13 @@ def computing(machine: Machine) -> list[App]:
     answer = machine.run("nvidia-smi", query, "--format=csv,noheader,nounits")
     rows = [re.split(", *", line.strip()) for line in answer.out.splitlines() if answer.code == 0]
     found = [App(*row) for row in rows if len(row) == len(_APPS)]
-    found = [app for app in found if not _is_small(app)]
     return [app for app in found if not (_DESKTOP.match(name := _stem(app)) or _draws(app, name))]
 
 
-def _is_small(app: App) -> bool:
-    """Whether it holds less than what CUDA takes to start: a window that is drawn."""
+def is_small(app: App) -> bool:
+    """Whether it holds less than what a training takes: a window that is drawn, by Vulkan."""
     held = whole(app.memory)
     return held is not None and held < _CONTEXT and not re.match(TRAINER, _stem(app))
-
-
-def draws(name: str) -> bool:
-    """Whether a program that the kernel's log names draws: a desktop's, a browser, a game."""
-    return any(sign.match(name) for sign in (_DESKTOP, _WINDOWS, _GAME))
 
 
 def _stem(app: App) -> str:

@@ -65,6 +65,12 @@ CAPPED = 0x4
 CONSUMER = re.compile("GeForce|TITAN|Quadro|NVIDIA RTX")
 """Names of cards for desks, which drive screens as well."""
 
+BOARD = re.compile(r"SXM|HBM3|\b(H|B|GB)[0-9]00\b|\bH20\b")
+"""Names of GPUs on boards of several that NVLink joins; cards may have them as well."""
+SLOTTED = re.compile("NVL|PCIe")
+"""Names of cards, which a bridge joins, or nothing."""
+_COMPATIBLE = re.compile(r"RTX (A6000|A5500|A5000|6000|8000)\b(?!.*Laptop)")
+
 Capability = Tuple[int, int]
 _ROW = re.compile(r"[0-9]+, *[^,]*,.*,")
 # Chips before Maxwell, by name: their drivers do not know the question.
@@ -83,6 +89,15 @@ _BEFORE_VOLTA = (
     (r"Tesla P100|GP100", (6, 0)),
     (r"GTX? 10[1-8]0\b|TITAN Xp|Quadro P\d|Tesla P(4|6|40)\b|\bP10[246]-", (6, 1)),
 )
+
+
+def takes_newer_cuda(name: str) -> bool:
+    """Whether a card may run a newer CUDA under an older driver, by its compat libraries: those of
+    data centres, and of workstations a few.
+
+    https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
+    """
+    return CONSUMER.search(name) is None or _COMPATIBLE.search(name) is not None
 
 
 @dataclass(frozen=True)
