@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Callable
 
 from doctor import distribution, kind, log
 from doctor.finding import Finding, fail, warn
@@ -145,8 +146,29 @@ def gone(machine: Machine) -> Finding | None:
             f"{tool} sudo rm {rule} && sudo reboot",
         )
     desk = not kind.is_laptop(machine)
-    if desk and machine.exists("/dev/kfd") and machine.exists("/run/ostree-booted"):
-        return None  # an image with NVIDIA's driver, on a machine of AMD's
+    if _is_of_job(machine):
+        return unwell(
+            "driver",
+            "no NVIDIA GPU is on this node's bus, and the job asked for none",
+            "it trains on the CPU",
+            "ask for one: #SBATCH --gres=gpu:1, or srun --gres=gpu:1",
+        )
+    return None if desk and _is_amds(machine) else _off_the_bus(machine, unwell)
+
+
+def _is_of_job(machine: Machine) -> bool:
+    """Whether this is a job of Slurm's that asked for no GPU, and was not told to do without."""
+    asked = limits.job_gpus(machine.environ) is not None or machine.environ.get("CPUS")
+    return "SLURM_JOB_ID" in machine.environ and not asked
+
+
+def _is_amds(machine: Machine) -> bool:
+    """Whether it is an image with NVIDIA's driver, on a machine of AMD's."""
+    return machine.exists("/dev/kfd") and machine.exists("/run/ostree-booted")
+
+
+def _off_the_bus(machine: Machine, unwell: Callable[..., Finding]) -> Finding | None:
+    """No GPU is there, where the kernel or the machine says that there was one."""
     if not log.last(machine, r"NVRM: No NVIDIA (GPU|graphics adapter) found"):
         switched = machine.exists("/sys/devices/platform/asus-nb-wmi/dgpu_disable")
         # The card of a Surface Book is in its keyboard.

@@ -80,7 +80,9 @@ def cause(machine: Machine) -> tuple[str, str] | None:
     said += machine.run("journalctl", "-u", "nvidia-fabricmanager", "-b").out[-20000:]
     modules = machine.read("/proc/modules") or ""
     new = any(re.search(r"\bB[23]00\b", gpu.name) for gpu in nvidia.ask(machine)[1])
-    if new and modules and "ib_umad " not in modules and not kind.is_guest(machine):
+    amazons = "Amazon" in (machine.read("/sys/class/dmi/id/sys_vendor") or "")  # whole boards
+    own = amazons or not kind.is_guest(machine)
+    if new and modules and "ib_umad " not in modules and own:
         if "mlx5_ib " not in modules:
             return _WITHOUT_IB
         said += '"ib_umad" has not been loaded'

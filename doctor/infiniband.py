@@ -168,7 +168,9 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
             "NCCL takes it only by a plugin of Amazon's; else TCP",
             "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
         )
-    direct = several or (kind == "InfiniBand" and not alone)
+    # A node of a cluster's, of several ports.
+    many = len(machine.names(nccl.FABRIC)) > 1
+    direct = several or (kind == "InfiniBand" and not alone and many)
     apart = peermem.missing(machine) if kind != "EFA" and direct else None
     if apart is not None:
         return apart

@@ -111,7 +111,8 @@ def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
     down = [index for index, rows in _GPU.findall(said) if "inactive" in rows.lower()]
     desk = (machine.read("/sys/class/dmi/id/chassis_type") or "").strip() in _DESKS
     station = "Station" in (machine.read("/sys/class/dmi/id/product_name") or "")
-    adapted = desk and not station  # by boards for slots, in a case of one's own
+    # By boards for slots, in a case of one's own; Hyper-V calls its machines desktops.
+    adapted = desk and not station and not kind.is_guest(machine)
     # Clouds have H100 NVL in pairs with a bridge; elsewhere that is bought for itself.
     paired = "H100 NVL" in name and kind.is_guest(machine)
     joined = (

@@ -273,6 +273,10 @@ def _torch(known: dict[str, Any]) -> None:
         re.MULTILINE,
     )
     broken = [a for a in of_torch if a["code"] > 128 or failed.search(a["err"])]
+    other = [a for a in broken if "RuntimeError: cuDNN version" in a["err"]]  # as it is asked
+    if other:
+        line = shlex.join(["python", "-c", pytorch.ASKED])
+        _says(known, line, "", other[0]["err"], other[0]["code"])
     if not cuda["out"].strip():
         for program in (pytorch.ASKED, pytorch.STARTS) if broken else ():
             line = shlex.join(["python", "-c", program])
