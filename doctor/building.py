@@ -5,70 +5,14 @@ from __future__ import annotations
 import re
 
 from doctor import makelog
-from host import nvidia
 from host.machine import Machine
 
 # Debian's are nvidia-current-535…, nvidia-tesla-…; nvidia-fs is no driver.
 _SOURCES = re.compile(r"nvidia-((current|tesla|open|srv)[\w-]*-)?\d")
-_AKMODS = "/var/cache/akmods"
-_KMOD = r"nvidia(?:-open)?(?:-\d+xx)?-kmod"  # old cards have a branch of their own
+KMOD = r"nvidia(?:-open)?(?:-\d+xx)?-kmod"  # old cards have a branch of their own
 _LISTED = re.compile(r"(?m)^\S*/nvidia(?:-current)?\.ko")
 _FEW = 4
 _FAILED = r'was not created|performing the step: "[^"]*module was successfully built"'
-
-
-def by_akmods(machine: Machine, taken: bool, headers: str) -> tuple[str, str, str] | None:
-    """Why Fedora's builder has made no module for the kernel that runs: seen, why, fix.
-
-    Args:
-        taken: whether an open driver has the card in its place.
-        headers: how the files are installed that modules are built with, and it is built.
-    """
-    failed = _failed(machine)
-    log = machine.read(failed[-1]) or "" if failed else ""
-    # With a version behind some of them; headers have rules of their own.
-    needed = sorted({*re.findall(r"(\S+)(?: [<>=]+ \S+)? is needed by nvidia\S*kmod", log)})
-    needed = [name for name in needed if not name.startswith("kernel")]
-    if needed:
-        return (
-            f"its module could not be built without {', '.join(needed)}",
-            f"says {failed[-1]}",
-            f"sudo dnf install {' '.join(needed)} && sudo akmods --force && sudo reboot",
-        )
-    if failed:
-        return (
-            f"its module could not be built: {failed[-1].rpartition('/')[2]}",
-            "the driver is older than this kernel: another one holds the GPU, or none",
-            (
-                "sudo dnf upgrade --refresh 'akmod-nvidia*'; sudo akmods --force && sudo reboot; or"
-                " boot the kernel before"
-            ),
-        )
-    kmods = machine.names("/usr/src/akmods")
-    here = any(re.match(_KMOD, name) for name in kmods)
-    if not taken or not here or nvidia.on_disk(machine):
-        return None
-    seen = "NVIDIA's package is installed, and its module not built: an open driver has the card"
-    other = _having(machine)
-    if other is not None and not has_headers(machine):
-        return (
-            seen,
-            "this kernel's headers are not installed, and nothing is built without them",
-            f"{headers}; where it does not build: boot {other}, or a driver for this kernel",
-        )
-    return (
-        seen,
-        "the machine was started before akmods had built it",
-        "sudo akmods --force && sudo reboot, once it is done",
-    )
-
-
-def _failed(machine: Machine) -> list[str]:
-    """Logs of attempts to build the module for the kernel that runs."""
-    release = _running(machine)
-    folders = [f"{_AKMODS}/{n}" for n in machine.names(_AKMODS) if n.startswith("nvidia")]
-    names = [f"{folder}/{name}" for folder in folders for name in machine.names(folder)]
-    return [n for n in names if n.endswith("failed.log") and release and release in n]
 
 
 def broken(machine: Machine) -> tuple[str, str, str] | None:
@@ -92,13 +36,13 @@ def broken(machine: Machine) -> tuple[str, str, str] | None:
         for version in machine.names(f"/var/lib/dkms/{name}") if name.startswith("nvidia") else []:
             path = f"/var/lib/dkms/{name}/{version}/build/make.log"
             found = makelog.read(
-                machine.read(path) or "", "DKMS", version, path, _having(machine) or ""
+                machine.read(path) or "", "DKMS", version, path, having(machine) or ""
             )
             if found is not None:
                 return found
     path = "/var/log/nvidia-installer.log"
     said = machine.read(path) or ""
-    running = _running(machine)
+    running = kernel(machine)
     release = re.search(r"(?:installer version: |NVIDIA-Linux-\w+-)(\d[\d.]*\d)", said)
     # What it says of an older kernel says nothing of the one that runs.
     here = any(f"/{place}{running}/" in said for place in ("lib/modules/", "linux-headers-"))
@@ -135,7 +79,7 @@ def without_headers(machine: Machine) -> str | None:
     """What builds NVIDIA's module here once the kernel that runs has the files for it, which it has
     not; None: it has them, or nothing is to be built.
     """
-    running = _running(machine)
+    running = kernel(machine)
     there = machine.names(f"/lib/modules/{running}") if running else []
     if not there or has_headers(machine):
         return None
@@ -143,12 +87,12 @@ def without_headers(machine: Machine) -> str | None:
     if machine.has("dkms") and any(_SOURCES.match(name) for name in sources):
         return "sudo dkms autoinstall"
     kmods = machine.names("/usr/src/akmods")
-    return "sudo akmods --force" if any(re.match(_KMOD, n) for n in kmods) else None
+    return "sudo akmods --force" if any(re.match(KMOD, n) for n in kmods) else None
 
 
 def has_headers(machine: Machine) -> bool:
     """Whether what modules are built against is here for the kernel that runs."""
-    running = _running(machine)
+    running = kernel(machine)
     if not running:
         return False
     if machine.exists(f"/lib/modules/{running}/build"):  # not a link to what is not installed
@@ -158,7 +102,7 @@ def has_headers(machine: Machine) -> bool:
     return any(f"{kind}{running}" in sources for kind in kinds)
 
 
-def _running(machine: Machine) -> str:
+def kernel(machine: Machine) -> str:
     """The kernel that runs; empty where that was cut or damaged."""
     running = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
     return running if re.fullmatch(r"[\w.+~-]+", running, re.ASCII) else ""
@@ -170,7 +114,7 @@ def _version(kernel: str) -> list[int]:
 
 def by_dkms(machine: Machine) -> str | None:
     """Another kernel that DKMS has built the module for, where there is none for this one."""
-    running = _running(machine)
+    running = kernel(machine)
     said = machine.run("dkms", "status").out
     built = re.findall(
         r"^nvidia[^,:]*[,/] ?[^,:]+, ([^,:]+), [^,:]+: installed", said, re.MULTILINE
@@ -180,7 +124,7 @@ def by_dkms(machine: Machine) -> str | None:
 
 def elsewhere(machine: Machine) -> str | None:
     """Another kernel that has NVIDIA's module: this one has none, and nobody would build it."""
-    return None if is_by_dkms(machine) else _having(machine)
+    return None if is_by_dkms(machine) else having(machine)
 
 
 def nowhere(machine: Machine) -> bool:
@@ -190,7 +134,7 @@ def nowhere(machine: Machine) -> bool:
 
 def is_built_here(machine: Machine) -> str | None:
     """The driver that DKMS has built for the kernel that runs, by its name: nvidia/550.144.03."""
-    running = re.escape(_running(machine) or "-")
+    running = re.escape(kernel(machine) or "-")
     said = machine.run("dkms", "status").out
     found = re.search(rf"(?m)^(nvidia[\w-]*)[/, ]+([\d.]+), {running}, \w+: installed", said)
     return "/".join(found.groups()) if found else None
@@ -214,10 +158,10 @@ def _of_ubuntu(machine: Machine, kernel: str) -> list[str]:
     return [f"kernel/{name}" for name in names if re.match(r"nvidia-\d", name)]
 
 
-def _having(machine: Machine) -> str | None:
+def having(machine: Machine) -> str | None:
     """Another kernel that has NVIDIA's module, where this one has none."""
-    running, having = _running(machine), _kernels(machine)
-    return None if running in having or not having else max(having, key=_version)
+    running, found = kernel(machine), _kernels(machine)
+    return None if running in found or not found else max(found, key=_version)
 
 
 def _kernels(machine: Machine) -> list[str]:
@@ -227,7 +171,7 @@ def _kernels(machine: Machine) -> list[str]:
         *("extra", "extra/nvidia", "extra/drivers/video/nvidia", "weak-updates/nvidia"),
         *("video", "misc", "extramodules"),
     )
-    if not _running(machine):
+    if not kernel(machine):
         return []
     kernels = machine.names("/lib/modules")
     found = [

@@ -178,22 +178,13 @@ def owner(machine: Machine) -> Finding:
             continue
         name = path.rsplit("/", 1)[1]
         if "ro" in mounts.options(machine, path):
-            system = mounts.kind_of(machine, path)
-            ntfs = system in ("ntfs3", "fuseblk")
-            return fail(
-                "owner",
-                f"{name}/ is on a file system that is mounted read-only",
-                "nothing can be saved there"
-                + (": Windows sleeps, and did not shut down" if system == "ntfs3" else "")
-                + (": where it is NTFS, Windows sleeps" if system == "fuseblk" else ""),
-                "in Windows: powercfg /h off, and shut it down; where it does not sleep, and the"
-                " disk was pulled alone: sudo ntfsfix -d on it"
-                if ntfs
-                else "the kernel's old driver for NTFS only reads: mount it with -t ntfs3"
-                if system == "ntfs"
-                else f"in a container: docker run -v $PWD/{name}:{path}; on a host, not meant:"
+            usual = (
+                "nothing can be saved there",
+                f"in a container: docker run -v $PWD/{name}:{path}; on a host, not meant:"
                 " sudo dmesg | grep -i 'remounting filesystem read-only'",
             )
+            seen = f"{name}/ is on a file system that is mounted read-only"
+            return fail("owner", seen, *(mounts.kept_by_windows(machine, path) or usual))
         user = machine.run("stat", "-c", "%u", path).out.strip() or "somebody else"
         return fail(
             "owner",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import distribution, nccl, peermem, ports, roce
+from doctor import distribution, efa, nccl, peermem, ports, roce
 from doctor.finding import Finding, ok, skip, warn
 from host import fleet, limits
 from host.machine import Machine
@@ -15,7 +15,6 @@ _PROVIDERS = {
     **dict.fromkeys(("fedora", "rhel"), "sudo dnf install libibverbs"),
     "suse": "sudo zypper install libmlx5-1",
 }
-_AMAZONS = ("/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu")
 _LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -156,18 +155,8 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
             )
         )
     listed = machine.run("ldconfig", "-p").out
-    paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
-    here = [*_AMAZONS, *(path for path in paths if path.startswith("/"))]
-    plugin = "libnccl-net" in listed or any(
-        name.startswith("libnccl-net") for path in here for name in machine.names(path)
-    )
-    local = not machine.has("docker") or machine.environ.get("ENGINE") == "local"
-    if kind == "EFA" and several and not (local and plugin):
-        return (
-            "",
-            "NCCL takes it only by a plugin of Amazon's; else TCP",
-            "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
-        )
+    if kind == "EFA" and several:
+        return efa.wanting(machine, listed)
     # A node of a cluster's, of several ports.
     many = len(machine.names(nccl.FABRIC)) > 1
     direct = several or (kind == "InfiniBand" and not alone and many)

@@ -49,6 +49,8 @@ def is_lxc(machine: Machine) -> bool:
     said = (machine.environ.get("container"), machine.read("/run/systemd/container") or "")
     if "lxc" in [(each or "").strip() for each in said]:
         return True
+    if machine.run("systemd-detect-virt").out.strip() == "lxc":
+        return True
     # Files of /proc that tell such a container what it was given, and not the host.
     mounted = re.search(r"(?m)^lxcfs /proc/", machine.read("/proc/mounts") or "") is not None
     return mounted and not limits.in_container(machine.root)  # pods may have them as well

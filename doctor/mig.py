@@ -127,6 +127,6 @@ def _uncut(machine: Machine, cut: list[nvidia.Gpu], gpus: list[nvidia.Gpu]) -> F
 def _without_instances(machine: Machine, cut: list[nvidia.Gpu]) -> list[nvidia.Gpu]:
     """Those of which nvidia-smi lists no instance, where it lists any GPU."""
     listed = machine.run("nvidia-smi", "-L").out
-    parts = dict(re.findall(r"^GPU (\d+):.*\n((?:\s+MIG .*\n?)*)", listed, re.MULTILINE))
+    parts = dict(re.findall(r"^GPU (\d+):.*\n?((?:\s+MIG .*\n?)*)", listed, re.MULTILINE))
     computing = {app.uuid for app in apps.computing(machine)}
     return [gpu for gpu in cut if parts.get(gpu.index) == "" and gpu.uuid not in computing]

@@ -51,6 +51,27 @@ def kind_of(machine: Machine, path: str) -> str:
     return of(machine, path)[2]
 
 
+def kept_by_windows(machine: Machine, path: str) -> tuple[str, str] | None:
+    """Why one of NTFS is read alone, and what helps.
+
+    https://docs.kernel.org/filesystems/ntfs3.html
+    """
+    system = kind_of(machine, path)
+    if system == "ntfs":
+        return (
+            "nothing can be saved there: the kernel's old driver for NTFS only reads",
+            "mount it with -t ntfs3",
+        )
+    if system not in ("ntfs3", "fuseblk"):
+        return None
+    told = "where it is NTFS, " * (system == "fuseblk")
+    return (
+        f"nothing can be saved there: {told}Windows sleeps, and did not shut down",
+        "in Windows: powercfg /h off, and shut it down; where it does not sleep, and the disk was"
+        " pulled alone: sudo ntfsfix -d on it",
+    )
+
+
 def bucket(machine: Machine, places: list[str]) -> Finding | None:
     """A bucket, or the like, that is not what a training takes it for.
 

@@ -6,6 +6,7 @@ import re
 from typing import Callable
 
 from doctor import (
+    akmods,
     away,
     building,
     distribution,
@@ -42,9 +43,7 @@ def examine(machine: Machine, cards: list[pci.Card]) -> Finding:
     by = {card.driver for card in cards}
     open_one = next((name for name in _OPEN if name in by), None)
     files = headers.then(machine, "sudo akmods --force && sudo reboot")
-    unbuilt_yet = (
-        None if "nvidia" in by else building.by_akmods(machine, open_one is not None, files)
-    )
+    unbuilt_yet = None if "nvidia" in by else akmods.unbuilt(machine, open_one is not None, files)
     if unbuilt_yet is not None:
         seen, why, fix = unbuilt_yet
         return fail("driver", f"{on_bus}; {seen}", why, f"{fix}; {unsigned.CPU}")

@@ -1,0 +1,41 @@
+"""Amazon's adapters for several machines (EFA), and what NCCL takes them by."""
+
+from __future__ import annotations
+
+import re
+
+from host.machine import Machine
+
+_INSTALLED = "/opt/amazon/efa_installed_packages"
+_REGISTERS = 29  # the minor version of the installer's first whose libfabric does
+_AMAZONS = ("/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu")
+
+
+def wanting(machine: Machine, listed: str) -> tuple[str, str, str] | None:
+    """What is not well: what is seen, why it matters, what helps.
+
+    https://github.com/aws/aws-ofi-nccl/issues/584
+
+    Args:
+        listed: the libraries that the loader knows.
+    """
+    paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
+    here = [*_AMAZONS, *(path for path in paths if path.startswith("/"))]
+    plugin = "libnccl-net" in listed or any(
+        name.startswith("libnccl-net") for path in here for name in machine.names(path)
+    )
+    local = not machine.has("docker") or machine.environ.get("ENGINE") == "local"
+    if not (local and plugin):
+        return (
+            "",
+            "NCCL takes it only by a plugin of Amazon's; else TCP",
+            "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
+        )
+    told = re.search(r"EFA installer version: 1\.(\d{1,3})\.", machine.read(_INSTALLED) or "")
+    if told is None or int(told.group(1)) >= _REGISTERS:
+        return None
+    return (
+        f"; EFA's installer is of 1.{told.group(1)}",
+        "NCCL from 2.19 on, which PyTorch has since 2.2, registers no memory with its libfabric",
+        "install EFA anew, 1.29 or later; until then FI_EFA_SET_CUDA_SYNC_MEMOPS=0",
+    )
