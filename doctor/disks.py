@@ -180,8 +180,10 @@ def owner(machine: Machine) -> Finding:
         if "ro" in mounts.options(machine, path):
             usual = (
                 "nothing can be saved there",
-                f"in a container: docker run -v $PWD/{name}:{path}; on a host, not meant:"
-                " sudo dmesg | grep -i 'remounting filesystem read-only'",
+                (
+                    f"in a container: docker run -v $PWD/{name}:{path}; on a host, not meant:"
+                    " sudo dmesg | grep -i 'remounting filesystem read-only'"
+                ),
             )
             seen = f"{name}/ is on a file system that is mounted read-only"
             return fail("owner", seen, *(mounts.kept_by_windows(machine, path) or usual))

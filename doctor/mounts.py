@@ -67,8 +67,10 @@ def kept_by_windows(machine: Machine, path: str) -> tuple[str, str] | None:
     told = "where it is NTFS, " * (system == "fuseblk")
     return (
         f"nothing can be saved there: {told}Windows sleeps, and did not shut down",
-        "in Windows: powercfg /h off, and shut it down; where it does not sleep, and the disk was"
-        " pulled alone: sudo ntfsfix -d on it",
+        (
+            "in Windows: powercfg /h off, and shut it down; where it does not sleep, and the disk"
+            " was pulled alone: sudo ntfsfix -d on it"
+        ),
     )
 
 
