@@ -197,6 +197,7 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
+_CUDNN = 10  # the minor version that our wheels bring at the least: requirements/cuda12.txt
 _OF_HOST = "ipc:[4026531839]"  # the machine's first space of names
 _CLASHES = re.compile(r"lib(?:(?:nvJitLink|cublas|cusparse)\.so\.1[23]\b|cudnn\w*\.so\.9\b)")
 
@@ -215,8 +216,12 @@ def _shadowing(machine: Machine) -> str | None:
 
 def _is_as_new(machine: Machine, folder: str, names: list[str]) -> bool:
     """Whether a toolkit is as new as what a line of ours has of its CUDA, or newer."""
+    cudnn = [re.match(r"libcudnn\w*\.so\.9\.(\d{1,4})\.", name) for name in names]
     if any(re.match(r"libcudnn\w*\.so\.9\b", name) for name in names):
-        return False  # which has a number of its own
+        # Which has a number of its own.
+        newest = max((int(each.group(1)) for each in cudnn if each), default=0)
+        if newest < _CUDNN:
+            return False
     folder = machine.real(folder)
     libraries = (re.match(r"lib(?:nvJitLink|cublas)\.so\.(\d+\.\d+)\.", name) for name in names)
     told = [each.group(1) for each in libraries if each] or re.findall(r"cuda-(\d+\.\d+)", folder)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import away, kind, log, topology
+from doctor import away, kind, log, nccl, topology
 from doctor.finding import Finding, ok, skip, warn
 from host import limits, nvidia, pci
 from host.machine import Machine
@@ -35,7 +35,7 @@ def redirected(machine: Machine) -> Finding:
         return translated or skip(_NAME, "not known: this user may not read it (sudo lspci -vvv)")
     above = {_short(part) for card in cards for part in card.path.split("/")[:-1] if ":" in part}
     if _is_let_through(machine):
-        above = _switches(cards)
+        above = _switches(machine, cards)
     places = []
     for block in re.split(r"\n(?=\S)", said):
         place = _short(block.split(" ", 1)[0])
@@ -53,14 +53,18 @@ def redirected(machine: Machine) -> Finding:
     )
 
 
-def _switches(cards: list[pci.Card]) -> set[str]:
-    """Bridges above GPUs that stand at a switch. Between ports of the processor's own all goes by
-    the processor anyway, where the IOMMU lets it through.
+def _switches(machine: Machine, cards: list[pci.Card]) -> set[str]:
+    """Bridges above GPUs that stand at a switch with another one, or with a port of InfiniBand.
+    Between ports of the processor's own all goes by the processor anyway, where the IOMMU lets it
+    through.
     """
     ways = [[part for part in card.path.split("/")[:-1] if ":" in part] for card in cards]
-    # The first is the bus itself; behind a port of the processor's own comes the card, or a switch,
-    # which may have a network card as well.
-    return {_short(part) for way in ways if len(way) > _PORT for part in way}
+    ports = [f"{nccl.FABRIC}/{name}/device" for name in machine.names(nccl.FABRIC)]
+    others = [machine.real(port).split("/")[:-1] for port in ports]
+    # The first is the bus itself, and the second a port of the processor's own.
+    met = [part for way in (*ways, *others) for part in way[_PORT:] if ":" in part]
+    switched = [way for way in ways if any(met.count(part) > 1 for part in way[_PORT:])]
+    return {_short(part) for way in switched for part in way}
 
 
 def _is_let_through(machine: Machine) -> bool:

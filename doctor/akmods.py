@@ -74,8 +74,9 @@ def _of_two_sources(machine: Machine, file: str, log: str) -> tuple[str, str, st
         f"akmods builds the module of {release.group(1)}, and the driver here is {own}",
         "packages of two repositories are mixed (RPM Fusion, negativo17, NVIDIA's own)",
         (
-            "keep one of them (dnf repolist; sudo dnf config-manager --set-disabled the others),"
-            " sudo dnf distro-sync 'akmod-nvidia*' '*nvidia*', sudo akmods --force, and reboot"
+            "keep one of them: dnf repolist, and for each of the others sudo dnf config-manager"
+            " setopt NAME.enabled=0 (before Fedora 41: --set-disabled NAME); then sudo dnf"
+            " distro-sync 'akmod-nvidia*' '*nvidia*', sudo akmods --force, and reboot"
         ),
     )
 

@@ -18,6 +18,7 @@ _AWAY = re.compile(
     r"^\s*(blacklist\s+nvidia\s*$|alias\s+nvidia\s+off\b|install\s+nvidia\s+\S*(true|false)\b)",
     re.MULTILINE,
 )
+_ASUS = "/sys/devices/platform/asus-nb-wmi/dgpu_disable"
 
 
 def switched_off(machine: Machine) -> tuple[str, str] | None:
@@ -145,7 +146,6 @@ def gone(machine: Machine) -> Finding | None:
             "a tool that switches laptops' GPUs has left that rule: it trains on the CPU",
             f"{tool} sudo rm {rule} && sudo reboot",
         )
-    desk = not kind.is_laptop(machine)
     if _is_of_job(machine):
         return unwell(
             "driver",
@@ -153,7 +153,7 @@ def gone(machine: Machine) -> Finding | None:
             "it trains on the CPU",
             "ask for one: #SBATCH --gres=gpu:1, or srun --gres=gpu:1",
         )
-    return None if desk and _is_amds(machine) else _off_the_bus(machine, unwell)
+    return None if _is_amds(machine) else _off_the_bus(machine, unwell)
 
 
 def _is_of_job(machine: Machine) -> bool:
@@ -164,13 +164,14 @@ def _is_of_job(machine: Machine) -> bool:
 
 def _is_amds(machine: Machine) -> bool:
     """Whether it is an image with NVIDIA's driver, on a machine of AMD's."""
-    return machine.exists("/dev/kfd") and machine.exists("/run/ostree-booted")
+    image = machine.exists("/dev/kfd") and machine.exists("/run/ostree-booted")
+    return image and not any(map(machine.exists, (_ASUS, "/etc/supergfxd.conf")))
 
 
 def _off_the_bus(machine: Machine, unwell: Callable[..., Finding]) -> Finding | None:
     """No GPU is there, where the kernel or the machine says that there was one."""
     if not log.last(machine, r"NVRM: No NVIDIA (GPU|graphics adapter) found"):
-        switched = machine.exists("/sys/devices/platform/asus-nb-wmi/dgpu_disable")
+        switched = machine.exists(_ASUS)
         # The card of a Surface Book is in its keyboard.
         laptop = kind.is_laptop(machine) or "surface_dtx" in (machine.read("/proc/modules") or "")
         if not switched and not (laptop and nvidia.on_disk(machine)):

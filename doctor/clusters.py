@@ -45,6 +45,10 @@ _OWN = (
 )
 
 
+# In names of pods that may well want one.
+_COMPUTES = re.compile(
+    "nvidia|gpu|cuda|train|torch|jupyter|notebook|llm|llama|triton|infer|whisper|diffusion|ray"
+)
 _CRIO = ("/run/crio/crio.sock", "/var/run/crio/crio.sock")
 
 
@@ -80,7 +84,7 @@ def pods(machine: Machine) -> Finding | None:
         bare = bare and not re.search(r'BinaryName\s*=\s*"/[^"]*nvidia', said or "")
         # Where nothing on the node is about GPUs, its pods are for other things.
         there = machine.names("/var/log/pods")
-        unasked = there and not any(re.search("nvidia|gpu", pod) for pod in there)
+        unasked = there and not any(map(_COMPUTES.search, there))
         if unasked and not machine.has("nvidia-ctk"):
             continue
         if said and ("nvidia" not in said or bare):

@@ -31,7 +31,7 @@ def processors(machine: Machine) -> Finding | None:
             "CPUs",
             f"1, and the kernel was started with {single.group(1)}",
             "with that it may start one processor alone, whatever the machine has",
-            "in Windows .wslconfig, [wsl2]: processors=, and wsl --shutdown"
+            f"in Windows .wslconfig, [wsl2]: {_of_windows(single.group(1))}, and wsl --shutdown"
             if wsl.is_windows(machine)
             else _TAKE_OUT,
         )
@@ -52,6 +52,10 @@ def processors(machine: Machine) -> Finding | None:
         "trainers and loader processes share the others: the GPUs wait for data",
         _TAKE_OUT,
     )
+
+
+def _of_windows(word: str) -> str:
+    return "processors=" if word.startswith("nr_cpus") else f"take {word} out of kernelCommandLine"
 
 
 def memory(machine: Machine, seen: str) -> Finding | None:

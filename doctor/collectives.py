@@ -18,13 +18,13 @@ def told(machine: Machine) -> Finding | None:
     return _by_memory(machine) or _algorithm(machine) or _by_sockets(machine)
 
 
+# What keeps GPUs from reading each other; levels had numbers before they had names.
+_SHUT = {"NCCL_P2P_LEVEL": ("LOC", "0"), "NCCL_P2P_DISABLE": ("1",)}
+
+
 def _by_memory(machine: Machine) -> Finding | None:
     """NCCL is told not to let GPUs read each other, and they have NVLink."""
-    told = [
-        name
-        for name, value in (("NCCL_P2P_LEVEL", "LOC"), ("NCCL_P2P_DISABLE", "1"))
-        if nccl.told(machine, name) == value
-    ]
+    told = [name for name, values in _SHUT.items() if nccl.told(machine, name) in values]
     if not told or not _linked(machine):
         return None
     return warn(
@@ -73,8 +73,7 @@ def _by_sockets(machine: Machine) -> Finding | None:
     shared = len(gpus) > 1
     reach = topology.matrix(machine, "-p2p", "r")
     straight = bool(reach) and all(word == "OK" for (a, b), word in reach.items() if a != b)
-    shut = nccl.told(machine, "NCCL_P2P_LEVEL") in ("LOC", "0")
-    straight = straight and not shut and nccl.told(machine, "NCCL_P2P_DISABLE") != "1"
+    straight = straight and not any(nccl.told(machine, name) in _SHUT[name] for name in _SHUT)
     if shared and not straight and nccl.told(machine, "NCCL_SHM_DISABLE") == "1":
         return warn(
             _NAME,

@@ -66,7 +66,8 @@ ERRORS = {
     "802": (
         "the switch between the GPUs is not up: no fabric manager, or one of another version",
         (
-            "sudo systemctl enable --now nvidia-fabricmanager; then nvidia-smi -q | grep -A2"
+            "install nvidia-fabricmanager of the driver's very version where there is none, and"
+            " sudo systemctl enable --now nvidia-fabricmanager; then nvidia-smi -q | grep -A2"
             " Fabric; in a confidential machine: sudo nvidia-smi conf-compute -srs 1"
         ),
     ),

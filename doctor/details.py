@@ -12,7 +12,6 @@ from host.text import number
 _REPLAYS = 10_000  # packets sent again; a sound link counts some hundred
 _RETIRED = 60  # pages; there is room for 64
 _LESS = 0.95  # of the usual clock
-_BANKS = ("Low", "None")  # how many have few spare rows, or none
 _HEALTH = "Fabric/Health/"
 # Whether it trains; what the answer calls it, its value; what is seen, what it means, what helps.
 _SIGNS = (
@@ -122,8 +121,7 @@ def replaced(machine: Machine, place: str) -> int:
     """
     said = _told(machine).get(place, {})
     banks = "Remapped Rows/Bank Remap Availability Histogram"
-    left = {word: number((said.get(f"{banks}/{word}") or "").split(" ")[0]) for word in _BANKS}
-    if None not in left.values() and not any(left.values()):
+    if number((said.get(f"{banks}/None") or "").split(" ")[0]) == 0:
         return 0
     return int(number(said.get("Remapped Rows/Uncorrectable Error")) or 0)
 

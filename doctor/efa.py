@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from host import nvidia
 from host.machine import Machine
 
 _INSTALLED = "/opt/amazon/efa_installed_packages"
@@ -32,7 +33,10 @@ def wanting(machine: Machine, listed: str) -> tuple[str, str, str] | None:
             "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
         )
     told = re.search(r"EFA installer version: 1\.(\d{1,3})\.", machine.read(_INSTALLED) or "")
-    if told is None or int(told.group(1)) >= _REGISTERS:
+    # Only these let EFA read their memory.
+    able = any(re.search(r"\b[ABH][123]00\b", gpu.name) for gpu in nvidia.ask(machine)[1])
+    round_it = machine.environ.get("FI_EFA_SET_CUDA_SYNC_MEMOPS") == "0"
+    if told is None or int(told.group(1)) >= _REGISTERS or round_it or not able:
         return None
     return (
         f"; EFA's installer is of 1.{told.group(1)}",

@@ -127,7 +127,6 @@ def switches(machine: Machine) -> Finding | None:
     states = [gpu.text("fabric.state") or "" for gpu in nvidia.health(machine)]
     done = bool(states) and all(state == "Completed" for state in states)
     # What cannot be asked is not said; and it may run in a container.
-    said = "inactive" if said == "unknown" else said  # as an older systemd has it
     if said not in ("inactive", "failed") or (said == "inactive" and done):
         return None
     if done:

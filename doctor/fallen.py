@@ -16,7 +16,8 @@ _KEPT = "_OSC: platform retains control of PCIe features"
 def _is_outside(machine: Machine) -> bool:
     """Whether a card has no more lanes than a tunnel has, where something is on Thunderbolt."""
     cards = pci.cards(machine)
-    narrow = any(card.width and card.width <= _TUNNELLED for card in cards)
+    # What is soldered in has no more lanes than it could use.
+    narrow = any(c.width and c.best and c.width <= _TUNNELLED < c.best.width for c in cards)
     outside = any(pci.is_removable(machine, card) for card in cards)
     return outside or (narrow and kind.is_laptop(machine) and bool(pci.boxes(machine)))
 

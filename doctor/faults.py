@@ -126,7 +126,7 @@ def _woken(machine: Machine, said: list[str]) -> Finding | None:
         if _AWAKE.search(row):
             awake = when
         elif fault and 0 <= when - awake <= _SOON:
-            # A desktop's own programs lose their windows, and start again.
+            # What draws loses its windows, and starts again.
             failed = failed if over.is_of_a_game(machine, fault) else fault
         elif _LOADED in row:
             failed = None

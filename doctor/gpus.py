@@ -133,8 +133,7 @@ def equal(machine: Machine) -> Finding:
     alike = bool(watts) and len(watts) == 1 and len({*clocks}) == 1
     other = len(bios) > 1 and not any(map(nvidia.CONSUMER.search, names))
     # Of a board of eight Azure takes the whole node out of use.
-    boards = [x for x in names if nvidia.BOARD.search(x) and not nvidia.SLOTTED.search(x)]
-    alike = alike and not boards
+    alike = alike and not any(map(nvidia.is_of_board, names))
     if len(names) == 1 and other and not alike:
         return warn(
             "equal GPUs",

@@ -141,10 +141,13 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     within = limits.in_container(machine.root) and machine.names("/dev")
     several = fleet.several(machine.environ)
     alone = not ports.serve_training(machine)
+    # A node of a cluster's, of several ports; pods get theirs from a plugin, where they want any.
+    many = len(machine.names(nccl.FABRIC)) > 1
+    pod = "KUBERNETES_SERVICE_HOST" in machine.environ
     if within and not machine.names("/dev/infiniband"):
         return (
             None
-            if alone or not (several or kind == "EFA")
+            if alone or not (several or kind == "EFA" or (many and not pod))
             else (  # it is the host's, and one GPU needs none
                 "; this container was not given /dev/infiniband",
                 "NCCL talks over TCP, many times slower, or fails",
@@ -157,8 +160,6 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     listed = machine.run("ldconfig", "-p").out
     if kind == "EFA" and several:
         return efa.wanting(machine, listed)
-    # A node of a cluster's, of several ports.
-    many = len(machine.names(nccl.FABRIC)) > 1
     direct = several or (kind == "InfiniBand" and not alone and many)
     apart = peermem.missing(machine) if kind != "EFA" and direct else None
     if apart is not None:

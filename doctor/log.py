@@ -233,7 +233,7 @@ def _timed_out(machine: Machine, found: list[re.Match[str]]) -> Finding | None:
     """A program was ended since the screen wanted the GPU."""
     rows = nvidia.ask(machine)[1]
     shown = {gpu.place for gpu in rows if gpu.text("display_active") == "Enabled"}
-    ended = [x for x in found if x.group(2) == "8" and not over.is_of_a_game(machine, x)]
+    ended = [x for x in found if x.group(2) == "8" and not apps.draws(over.named(x))]
     ended = [x for x in ended if any(place.startswith(x.group(1).lower()) for place in shown)]
     if not ended:
         return None

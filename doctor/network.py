@@ -11,6 +11,7 @@ from host.machine import Machine
 from host.text import whole
 
 _NET = "/sys/class/net"
+_CHOICES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _SLOW = 100  # Mbit/s
 _INNER = re.compile(r"lo$|docker\d|virbr\d")
 
@@ -37,9 +38,10 @@ def interfaces(machine: Machine) -> Finding:
             speed = whole(machine.read(f"{_NET}/{name}/speed")) or -1  # Mbit/s; -1: not known
             found.append(f"{name} {speed / 1000:g} Gbit/s" if speed > 0 else name)
             slow += [(name, speed)] * (0 < speed <= _SLOW)
-            known += speed > 0
+            known += not (name.startswith("wl") or machine.exists(f"{_NET}/{name}/phy80211"))
     # One of several may be there for the machine's management alone.
-    used = [each for each in slow if len(slow) == known or _is_named(machine, each[0], names)]
+    told = any(nccl.told(machine, name) for name in _CHOICES)
+    used = [x for x in slow if (_is_named(machine, x[0], names) if told else len(slow) == known)]
     if used and fleet.several(machine.environ):
         return warn(
             "network",
@@ -55,7 +57,7 @@ def interfaces(machine: Machine) -> Finding:
 
 def _is_named(machine: Machine, name: str, names: list[str]) -> bool:
     """Whether a library is told to take this interface."""
-    told = {each: nccl.told(machine, each) for each in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")}
+    told = {each: nccl.told(machine, each) for each in _CHOICES}
     return any(value and name in _chosen(each, value, names) for each, value in told.items())
 
 
@@ -63,7 +65,7 @@ def _sent_astray(machine: Machine, names: list[str]) -> Finding | None:
     """A library is told to take an interface, or a port, that there is not, or that has no
     address.
     """
-    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+    for variable in _CHOICES:
         asked = nccl.told(machine, variable)
         if asked and not _chosen(variable, asked, names):
             no = "names no interface"

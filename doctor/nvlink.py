@@ -41,7 +41,7 @@ def nvlink(machine: Machine) -> Finding:
     up = {index: len(rates) for index, rates in _rates(machine).items() if index in same}
     most = max(up.values(), default=0)
     # Of cards with bridges some have none; boards are linked as a whole.
-    board = nvidia.BOARD.search(name) is not None and nvidia.SLOTTED.search(name) is None
+    board = nvidia.is_of_board(name)
     if not most:
         return _silent(machine, name, same) or skip("NVLink", "none is up")
     for index, count in up.items():
@@ -115,9 +115,7 @@ def _silent(machine: Machine, name: str, same: list[str]) -> Finding | None:
     adapted = desk and not station and not kind.is_guest(machine)
     # Clouds have H100 NVL in pairs with a bridge; elsewhere that is bought for itself.
     paired = "H100 NVL" in name and kind.is_guest(machine)
-    joined = (
-        nvidia.BOARD.search(name) and (paired or not nvidia.SLOTTED.search(name)) and not adapted
-    )
+    joined = (paired or nvidia.is_of_board(name)) and not adapted
     if not joined or not set(same) <= set(down):
         return None
     folder = "/etc/modprobe.d"
@@ -146,7 +144,7 @@ def between(machine: Machine) -> tuple[float, str] | None:
     links = _rates(machine)
     sums = [sum(links.get(gpu.index, ())) for gpu in gpus]
     # A bridge joins two, and not the others.
-    if min(sums) > 0 and (len(gpus) == 2 or nvidia.BOARD.search(gpus[0].name)):
+    if min(sums) > 0 and (len(gpus) == 2 or nvidia.is_of_board(gpus[0].name)):
         return min(sums), "NVLink"
     cards = {card.address: card for card in pci.cards(machine)}
     own = [cards[gpu.place] for gpu in gpus if gpu.place in cards]

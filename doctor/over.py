@@ -14,14 +14,20 @@ _OF_MEMORY = (48, 63, 94, 95)  # which the next reset mends
 _OF_LINKS = (144, 146, 147, 148, 150)
 
 
-def is_of_a_game(machine: Machine, xid: re.Match[str]) -> bool:
-    """Whether the program that it names draws: a game, a browser, a desktop's own. The kernel cuts
-    names, and games have any; so it is one at a desk that does not compute.
-    """
+def named(xid: re.Match[str]) -> str:
+    """The program that a fault names; empty where the driver does not know it."""
     told = re.search(r"name=([^,\s<][^,]*)", xid.group(3))
+    return told.group(1) if told else ""
+
+
+def is_of_a_game(machine: Machine, xid: re.Match[str]) -> bool:
+    """Whether a fault is of a program that draws, or, since games have any name, of one at a desk
+    that is not known to compute.
+    """
+    name = named(xid)
     shown = any(gpu.text("display_active") == "Enabled" for gpu in nvidia.ask(machine)[1])
     desk = shown or kind.is_laptop(machine)
-    return desk and told is not None and not re.match(apps.COMPUTES, told.group(1))
+    return bool(name) and (apps.draws(name) or (desk and not apps.COMPUTES.match(name)))
 
 
 def since_reset(machine: Machine, found: list[re.Match[str]], place: str) -> list[re.Match[str]]:

@@ -88,7 +88,7 @@ def _toolkit(machine: Machine) -> Finding:
 
 def _with_pods(machine: Machine, version: Finding) -> Finding:
     """The same, unless this is a node of Kubernetes beside, which is to start pods and cannot."""
-    node = version.status == "ok" and machine.names("/var/log/pods")
+    node = version.status == "ok" and machine.exists("/etc/kubernetes/kubelet.conf")
     return (kubelet.fallen(machine) if node else None) or version
 
 

@@ -22,10 +22,19 @@ _WINDOWS = re.compile(
 )
 TRAINER = "python|pt_|torchrun|accelerate|ray::"
 """How the kernel calls programs that train, and their threads: beginnings of names."""
-COMPUTES = (
-    rf"{TRAINER}|deepspeed|jupyter|ipython|train|vllm|sglang|tritonserver|ollama|llama|nccl|cuda"
+COMPUTES = re.compile(
+    rf"{TRAINER}|deepspeed|jupyter|ipython|\w*train|vllm|sglang|tritonserver|ollama|llama|yolo|nnunet"
+    r"|axolotl|julia|matlab|nccl|\w*cuda|colmap|hashcat|gmx|namd|amber|.*\.py\b",
+    re.IGNORECASE,
 )
-"""The same, with programs that serve models or measure."""
+"""The same, with programs that serve models, reckon or measure."""
+# Programs that draw, as the kernel's log has their names, of fifteen letters.
+_DRAWS = re.compile(
+    r".*\.(e|ex|exe|x86_64)$|.*-Win64-|(wine|proton|gamescope|steam|vk|dxvk|Unity|UE[45]|Render"
+    r"|GameThread|mpv|vlc|glx|GPU-Watchdog|WebRender|Isolated Web|Web Content|Compositor)"
+    r"|(GPU|RDD|Web|Socket|Utility) Process",
+    re.IGNORECASE,
+)
 _A_WINDOW, _CONTEXT = 1024, 200  # MiB
 
 
@@ -52,6 +61,13 @@ def is_small(app: App) -> bool:
     """Whether it holds less than what a training takes: a window that is drawn, by Vulkan."""
     held = whole(app.memory)
     return held is not None and held < _CONTEXT and not re.match(TRAINER, _stem(app))
+
+
+def draws(name: str) -> bool:
+    """Whether a program that the kernel's log names is known to draw: a desktop's, a browser, a
+    game.
+    """
+    return any(sign.match(name) for sign in (_DESKTOP, _WINDOWS, _DRAWS))
 
 
 def _stem(app: App) -> str:

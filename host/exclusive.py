@@ -38,7 +38,12 @@ def held(machine: Machine, gpus: list[nvidia.Gpu]) -> list[Held]:
     used then than on other GPUs of that kind. An MPS server has a GPU to share it.
     """
     modes = {gpu.index: gpu.text("compute_mode") or "" for gpu in nvidia.health(machine)}
-    computing = {app.uuid: app for app in apps.computing(machine)}
+    drawing = {gpu.uuid for gpu in gpus if gpu.text("display_active") == "Enabled"}
+    computing = {
+        app.uuid: app
+        for app in apps.computing(machine)
+        if not (app.uuid in drawing and apps.is_small(app))
+    }
     shared = {gpu.uuid for gpu in served(machine, gpus)}
     found = []
     for gpu in gpus:

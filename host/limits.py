@@ -152,7 +152,8 @@ def in_job(environ: Mapping[str, str], root: Path = ROOT) -> bool:
 def job_gpus(environ: Mapping[str, str]) -> str | None:
     """The GPUs that Slurm says it has given to this job, or their number; None: none."""
     named = [environ.get(name) for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")]
-    counted = [environ.get(name) for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS")]
+    asked = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK")
+    counted = [environ.get(name) for name in asked]
     return next((said for said in [*named, *(n for n in counted if n != "0")] if said), None)
 
 

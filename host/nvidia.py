@@ -65,11 +65,16 @@ CAPPED = 0x4
 CONSUMER = re.compile("GeForce|TITAN|Quadro|NVIDIA RTX")
 """Names of cards for desks, which drive screens as well."""
 
-BOARD = re.compile(r"SXM|HBM3|\b(H|B|GB)[0-9]00\b|\bH20\b")
-"""Names of GPUs on boards of several that NVLink joins; cards may have them as well."""
+_BOARD = re.compile(r"SXM|HBM3|\b(H|B|GB)[0-9]00\b|\bH20\b")  # cards may have them as well
 SLOTTED = re.compile("NVL|PCIe")
 """Names of cards, which a bridge joins, or nothing."""
-_COMPATIBLE = re.compile(r"RTX (A6000|A5500|A5000|6000|8000)\b(?!.*Laptop)")
+_COMPATIBLE = re.compile(r"RTX (A6000|A5500|A5000|6000|8000)\b(?!.*Laptop)|Server Edition")
+
+
+def is_of_board(name: str) -> bool:
+    """Whether a GPU is on a board of several that NVLink joins."""
+    return _BOARD.search(name) is not None and SLOTTED.search(name) is None
+
 
 Capability = Tuple[int, int]
 _ROW = re.compile(r"[0-9]+, *[^,]*,.*,")

@@ -83,7 +83,7 @@ def _free(asked: str, gpus: list[nvidia.Gpu], machine: Machine) -> list[nvidia.G
             f"GPUS={asked}, and no GPU can be seen here",
             "check `nvidia-smi -L` and CUDA_VISIBLE_DEVICES, or train on the CPU: CPUS=1",
         )
-    busy = {app.uuid for app in apps.computing(machine)}
+    busy = {app.uuid for app in apps.computing(machine) if not apps.is_small(app)}
     busy |= {held.gpu.uuid for held in exclusive.held(machine, gpus)}
     free = [
         gpu for gpu in gpus if gpu.uuid not in busy and (gpu.number("memory.used") or 0) <= _SCREEN
