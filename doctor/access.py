@@ -204,6 +204,8 @@ _CLASHES = re.compile(r"lib(?:(?:nvJitLink|cublas|cusparse)\.so\.1[23]\b|cudnn\w
 
 def _shadowing(machine: Machine) -> str | None:
     """A folder of LD_LIBRARY_PATH with a CUDA toolkit's libraries, which torch brings itself."""
+    if kind.is_jetson(machine):  # whose torch brings none
+        return None
     for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":"):
         # What a torch here brings lies there for others, such as CTranslate2.
         own = folder.startswith(f"{machine.home}/.venv/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import wsl
+from doctor import kind, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import apps, exclusive, limits, nvidia, visible
 from host.machine import Machine
@@ -20,6 +20,9 @@ def _called(app: apps.App) -> str:
 
 
 _STOP = "stop them: sudo fuser -v /dev/nvidia*"
+_NOTEBOOKS = ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "JPY_PARENT_PID", "JUPYTERHUB_USER")
+_OF_NOTEBOOK = "mostly this notebook's own kernels: restart or shut down those that are done"
+_OF_JOB = "tell the administrators, who may end it, or leave this node out: sbatch --exclude"
 _OF_WINDOWS = "Windows' Task Manager says who (Details, the column Dedicated GPU memory)"
 _OF_OTHERS = (
     "on the host, sudo fuser -v /dev/nvidia* says who. In Kubernetes other pods may share this GPU"
@@ -41,17 +44,20 @@ def neighbours(machine: Machine) -> Finding:
         f"{by_uuid[app.uuid].label}: {_called(app)}"
         for app in apps.computing(machine)
         # Of which nothing is known, as under WSL, nothing is said.
-        if app.uuid in by_uuid and (app.name, app.memory) != ("[Not Found]", "[N/A]")
+        if app.uuid in by_uuid
+        if by_uuid[app.uuid].text("mig.mode.current") != "Enabled"  # others have parts of their own
+        if (app.name, app.memory) != ("[Not Found]", "[N/A]")
         if not apps.is_small(app)
     ]
-    inside = limits.in_container(machine.root)
+    inside = limits.in_container(machine.root) or kind.is_lxc(machine)
     windows = wsl.is_windows(machine)
     health = nvidia.health(machine) if inside else []
     still = {gpu.index for gpu in health if gpu.number("utilization.gpu") == 0}
     for gpu in gpus:  # another container's or user's may not be listed
         failed = any("requires reset" in value for value in gpu.row.values())
         # What is used is the machine's; nobody's any more; or meant so.
-        if gpu.is_integrated or failed or gpu in served:
+        cut = gpu.text("mig.mode.current") == "Enabled"
+        if gpu.is_integrated or failed or gpu in served or cut:
             continue
         memory, total = gpu.number("memory.used"), gpu.number("memory.total")
         listed = any(row.startswith(f"{gpu.label}:") for row in used)
@@ -65,7 +71,7 @@ def neighbours(machine: Machine) -> Finding:
     if not used:
         shared = ", ".join(gpu.label for gpu in served)
         return ok("busy GPUs", f"an MPS server shares {shared}" if served else "none")
-    hidden = all("not shown" in row for row in used)
+    hidden = all("not shown" in row or re.search(r": PID \d+$", row) for row in used)
     coherent = [gpu for gpu in gpus if re.search(r"\bG[BH][12]00\b", gpu.name)]
     if coherent and hidden:
         return warn(
@@ -79,9 +85,28 @@ def neighbours(machine: Machine) -> Finding:
         "busy GPUs",
         "; ".join(used[:_MOST]) + (f"; and {len(used) - _MOST} more" if used[_MOST:] else ""),
         "they share memory and time with this training",
-        ("train on the others: GPUS=free; or " if len(gpus) > 1 else "")
-        + (_OF_OTHERS if hidden and inside else _OF_WINDOWS if windows else _STOP),
+        ("train on the others: GPUS=free; or " if _others(gpus, used) else "")
+        + _mend(machine, used, hidden=hidden),
     )
+
+
+def _mend(machine: Machine, used: list[str], *, hidden: bool) -> str:
+    """How they are ended, or who may."""
+    inside = limits.in_container(machine.root) or kind.is_lxc(machine)
+    if hidden and inside:
+        notebook = any(name in machine.environ for name in _NOTEBOOKS)
+        return _OF_NOTEBOOK if notebook else _OF_OTHERS
+    if wsl.is_windows(machine):
+        return _OF_WINDOWS
+    if limits.in_job(machine.environ, machine.root):
+        return _OF_JOB
+    ollama = "sudo systemctl stop ollama (its service starts it again otherwise); or "
+    return ollama * any("ollama" in row for row in used) + _STOP
+
+
+def _others(gpus: list[nvidia.Gpu], used: list[str]) -> bool:
+    """Whether some of them are not used."""
+    return any(not any(row.startswith(f"{gpu.label}:") for row in used) for gpu in gpus)
 
 
 def _held_alone(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:

@@ -62,6 +62,13 @@ def clock(machine: Machine) -> Finding:
     return ok("clock", "right")
 
 
+_STARTED = 300  # seconds in which a server's first answers come
+
+
+def _has_just_started(machine: Machine) -> bool:
+    return (machine.uptime() or _STARTED) < _STARTED
+
+
 def synchronised(machine: Machine) -> Finding:
     """The clock follows a time server, where it is for this system to see to it."""
     release = (machine.read("/proc/sys/kernel/osrelease") or "").lower()
@@ -72,12 +79,14 @@ def synchronised(machine: Machine) -> Finding:
         return ok("clock's server", "followed, by VMware's tools")
     other = None
     # From kernel 6.14 on, or so, chrony reads Hyper-V's clock; else the kernel follows it itself.
-    states = (machine.run("systemctl", "is-active", name).out for name in ("chrony", "chronyd"))
+    states = [machine.run("systemctl", "is-active", name).out for name in ("chrony", "chronyd")]
     failed = any(state.strip() == "failed" for state in states)
     if log.last(machine, "hv_utils: TimeSync IC") and not failed:
         other = "Hyper-V"
     elif machine.run("systemctl", "is-active", "openntpd").out.strip() == "active":
         other = "OpenNTPD"
+    elif "active" in [state.strip() for state in states]:
+        other = "chrony, which has just started" if _has_just_started(machine) else None
     if other is not None:
         return ok("clock's server", f"followed, by {other}")
     if said == "yes":

@@ -42,12 +42,21 @@ UNSEEN = (
         (
             r"apparmor failed to apply profile|unable to apply apparmor profile"
             r"|docker-default profile could not be loaded"
+            r"|if docker-default apparmor profile was loaded"
         ),
         "the kernel does not let the engine set AppArmor's profile, as in an LXC container",
         (
             "in the LXC container's configuration on the host: lxc.mount.entry: /dev/null"
             " sys/module/apparmor/parameters/enabled none bind 0 0, then start it anew; or"
             " ENGINE=local"
+        ),
+    ),
+    (
+        r'error mounting .?"?proc"? to rootfs at "?/proc"?.*permission denied',
+        "the engine runs in LXC, which lets it start no containers of its own (nesting)",
+        (
+            "on the host: incus (lxc) config set NAME security.nesting=true, Proxmox: pct set ID"
+            " --features nesting=1,keyctl=1; then start that container anew; or ENGINE=local"
         ),
     ),
     (
@@ -183,7 +192,8 @@ UNSEEN = (
         "the driver takes longer to start than the toolkit waits: nothing keeps it loaded",
         (
             "sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1; where Citrix"
-            " is installed, it is that: sudo apt-get purge icaclient"
+            " is installed, it is that: sudo apt-get purge icaclient; under WSL: Windows' newest"
+            " driver, wsl --update, wsl --shutdown, and Docker Desktop anew"
         ),
     ),
     (

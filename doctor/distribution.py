@@ -65,6 +65,7 @@ UTILITIES = {
     "azurelinux": "sudo tdnf install nvidia-driver-cuda   # of NVIDIA's repository",
     "arch": "sudo pacman -S nvidia-utils",
     "suse": "sudo zypper install nvidia-compute-utils-G06",
+    "void": "sudo xbps-install nvidia",
     "gentoo": 'export PATH="$PATH:/opt/bin"   # x11-drivers/nvidia-drivers has it there',
     "nixos": 'services.xserver.videoDrivers = [ "nvidia" ];',
 }
@@ -78,6 +79,7 @@ LIBRARIES = {
     "arch": "sudo pacman -S nvidia-utils",
     "suse": "sudo zypper install nvidia-compute-G06",
     "gentoo": "sudo emerge x11-drivers/nvidia-drivers",
+    "void": "sudo xbps-install nvidia-libs",
 }
 APT_TOOLKIT = "sudo apt-get install nvidia-container-toolkit"
 APT_NEWER_TOOLKIT = (
@@ -193,7 +195,13 @@ def libraries(machine: Machine, driver: str) -> str:
     """How the libraries of a loaded driver, 550.90, are installed."""
     apt = f"sudo apt-get install libnvidia-compute-{driver.split('.', maxsplit=1)[0] or 580}"
     # Ubuntu is like Debian, and has other packages.
-    return apt if "ubuntu" in names(machine) else of(machine, LIBRARIES, apt)
+    return apt if "ubuntu" in names(machine) else _ostree(machine, of(machine, LIBRARIES, apt))
+
+
+def utilities(machine: Machine, apt: str) -> str:
+    """How nvidia-smi is installed beside a loaded driver; `apt` is Ubuntu's way."""
+    # Ubuntu is like Debian, and has other packages.
+    return apt if "ubuntu" in names(machine) else _ostree(machine, of(machine, UTILITIES, apt))
 
 
 def is_image(machine: Machine) -> bool:
@@ -203,6 +211,10 @@ def is_image(machine: Machine) -> bool:
 
 def initramfs(machine: Machine) -> str:
     """What makes the images anew that kernels begin with."""
+    if machine.exists("/run/ostree-booted"):
+        return "rpm-ostree initramfs --enable"
+    if "nixos" in names(machine):
+        return "nixos-rebuild boot"
     if machine.has("sdbootutil"):  # openSUSE's, where systemd-boot starts the kernels
         return "sdbootutil add-all-kernels --no-reuse-initrd"
     # EndeavourOS and Garuda are Arch without it.
@@ -216,6 +228,15 @@ def build(machine: Machine, usual: str) -> str:
     """How the driver's modules are built, or found, for the kernel that runs."""
     line = of(machine, BUILD, usual)
     return line.replace("mkinitcpio -P", initramfs(machine))
+
+
+def _ostree(machine: Machine, line: str) -> str:
+    """The same where the system is an image that packages are layered on."""
+    if not machine.exists("/run/ostree-booted"):
+        return line
+    line, _, note = line.partition("   #")
+    layered = line.replace("sudo dnf install", "rpm-ostree install")
+    return f"{layered} && systemctl reboot" + (f"   #{note}" if note else "")
 
 
 def of(machine: Machine, table: Mapping[str, str], usual: str) -> str:

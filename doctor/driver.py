@@ -99,7 +99,8 @@ def _jetson(machine: Machine, _answer: Answer) -> Finding | None:
 
 
 def _none_found(machine: Machine, answer: Answer) -> Finding | None:
-    if "no devices were found" not in answer.said.lower():
+    said = answer.said.lower()
+    if "no devices were found" not in said or "unable to determine the device handle" in said:
         return None
     return unloaded.none_found(machine, pci.cards(machine))
 

@@ -23,8 +23,10 @@ _EARLY = (
     (
         "systemd-oomd",
         re.compile(
-            r"Killed /\S*/(session-\w+\.scope|[^/\s]*(?:vte|tmux|screen|konsole|[Tt]erminal|docker"
-            r"|kitty|alacritty|ghostty|wezterm|ptyxis|-code|pycharm|jupyter)[^/\s]*) due"
+            r"Killed /\S*/(session-\w+\.scope|[^/\s]*(?:vte|tmux|screen|konsole|terminal|docker"
+            r"|kitty|alacritty|ghostty|wezterm|ptyxis|terminator|tilix|[-.](?:code|cursor|windsurf)\b"
+            r"|pycharm|jupyter|libpod)[^/\s]*|tab\(\d+\)\.scope)(?:/\S*)? due",
+            re.IGNORECASE,
         ),
     ),
     ("earlyoom", re.compile(rf'sending SIG\w+ to process \d+ (?:uid \d+ )?"{_NAMES}')),
@@ -100,11 +102,12 @@ def _joined(said: list[str]) -> list[str]:
 
 
 def _may_matter(machine: Machine, row: re.Match[str]) -> bool:
-    """Whether an end within a limit may be of this user's training, and of no small program."""
-    if not row.group(1):
-        return True
+    """Whether an end may be of this user's training, and within a limit of no small program."""
     owner = re.search(r"\bUID:(\d+)", row.string)
-    other = owner is not None and owner.group(1) not in ("0", kind.user(machine))
+    me = kind.user(machine)
+    other = owner is not None and owner.group(1) not in ("0", me) and me != "0"
+    if not row.group(1):
+        return not other
     return int(row.group(3)) >= _SMALL and not (other and kind.user(machine))
 
 

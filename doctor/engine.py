@@ -89,7 +89,8 @@ def _starts_no_threads(machine: Machine, version: str) -> bool:
     with, where later ones say that there is none: https://github.com/moby/moby/pull/42681.
     """
     # Distributions that mended theirs: Debian says so in the version, Ubuntu does not.
-    if version == "20.10.7" and "ubuntu" in distribution.names(machine):
+    own = "ubuntu" in machine.run("docker", "--version").out or not machine.has("docker")
+    if version == "20.10.7" and "ubuntu" in distribution.names(machine) and own:
         return False
     found = re.match(r"(\d+)\.(\d+)\.(\d+)(-ce)?$", version)
     return found is not None and tuple(map(int, found.groups()[:3])) < _THREADS_SINCE

@@ -138,7 +138,8 @@ def _unwell(machine: Machine, gpu: nvidia.Gpu, field: str, value: str) -> Findin
 
 def _reset(machine: Machine, usual: str) -> str:
     """How a GPU of this machine is reset: from a container nobody can."""
-    return _RESET_OUTSIDE if limits.in_container(machine.root) else usual
+    inside = limits.in_container(machine.root) or kind.is_lxc(machine)
+    return _RESET_OUTSIDE if inside else usual
 
 
 def memory_errors(machine: Machine) -> Finding:

@@ -32,6 +32,11 @@ _CPU = "or train on the CPU: CPUS=1"
 _OWN_DEV = r"(?m)^tmpfs /dev tmpfs"  # where the system's is a devtmpfs
 _MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
 _CONTROL = "/dev/nvidiactl"
+ASKS = {
+    "PBS_JOBID": "qsub -l select=1:ngpus=1 (with the CPUs and memory that it had)",
+    "LSB_JOBID": "bsub -gpu num=1",
+}
+"""How a job asks for a GPU, by a variable of its scheduler's."""
 
 
 def examine(
@@ -148,18 +153,30 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
             apart,
         )
     inside = limits.in_container(machine.root)
+    lxc = kind.is_lxc(machine) and not inside
     fix = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-    if not inside:
+    if inside and "NVIDIA_VISIBLE_DEVICES" not in machine.environ:  # its devices came another way
+        fix = (
+            "start the container with --gpus all (Compose: capabilities: [gpu]; a pod:"
+            " resources.limits nvidia.com/gpu: 1): --privileged brings devices, and no library"
+        )
+    if lxc:
+        version = nvidia.loaded(machine) or "VERSION"
+        fix = (
+            f"in the container: sudo sh NVIDIA-Linux-*-{version}.run --no-kernel-modules, of the"
+            " host's own version"
+        )
+    if not inside and not lxc:
         major = (nvidia.loaded(machine) or "580").split(".")[0]
         apt = (
             f"sudo apt-get install nvidia-utils-{major}   # nvidia-utils-{major}-server beside"
             f" a -server driver; or, in a container, {fix}"
         )
-        fix = distribution.of(machine, distribution.UTILITIES, apt)
+        fix = distribution.utilities(machine, apt)
     return unwell(
         "driver",
-        f"{on_bus}, {'given to this container' if inside else 'held by nvidia'}, and there is"
-        " no nvidia-smi",
+        f"{on_bus}, {'given to this container' if inside or lxc else 'held by nvidia'}, and there"
+        " is no nvidia-smi",
         "GPUs are counted by nvidia-smi: without it, it trains on the CPU",
         fix,
     )
@@ -173,20 +190,22 @@ def mounted(machine: Machine) -> str | None:
     return f"export LD_LIBRARY_PATH={paths}"
 
 
-def not_asked(on_bus: str, unwell: Callable[..., Finding]) -> Finding:
-    """Slurm gives a job the devices that it asked for."""
+def not_asked(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) -> Finding:
+    """A scheduler gives a job the devices that it asked for."""
+    other = next((ask for name, ask in ASKS.items() if name in machine.environ), None)
     return unwell(
         "driver",
-        f"{on_bus}, and this job was given none (Slurm's devices cgroup)",
+        f"{on_bus}, and this job was given none ({'its scheduler' if other else 'Slurm'}'s devices"
+        " cgroup)",
         "it trains on the CPU",
-        "ask for one: #SBATCH --gres=gpu:1, or srun --gres=gpu:1",
+        f"ask for one: {other or '#SBATCH --gres=gpu:1, or srun --gres=gpu:1'}",
     )
 
 
 def _kept_from(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) -> Finding | None:
     """A job or a service from which the GPUs are kept."""
     if "SLURM_JOB_ID" in machine.environ and machine.run("test", "-r", _CONTROL).code == 1:
-        return not_asked(on_bus, unwell)
+        return not_asked(machine, on_bus, unwell)
     if not nvidia.devices(machine) and re.search(_OWN_DEV, machine.read("/proc/mounts") or ""):
         return unwell(
             "driver",
@@ -216,12 +235,22 @@ def _not_given(machine: Machine, unwell: Callable[..., Finding]) -> Finding:
             "driver",
             f"{seen}, and its Slurm job has some ({job})",
             "it trains on the CPU",
-            "where enroot starts it (Pyxis): export NVIDIA_VISIBLE_DEVICES=all"
+            "apptainer (singularity) exec --nv"
+            if kind.is_apptainer(machine)
+            else "where enroot starts it (Pyxis): export NVIDIA_VISIBLE_DEVICES=all"
             " NVIDIA_DRIVER_CAPABILITIES=compute,utility before srun; docker or podman: --gpus all",
         )
     asks = machine.environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("void", "none", "")
-    if not asks or "KUBERNETES_SERVICE_HOST" not in machine.environ:
+    if not asks or machine.environ.get("CPUS"):
         return skip("driver", seen)
+    if "KUBERNETES_SERVICE_HOST" not in machine.environ:
+        return unwell(
+            "driver",
+            f"{seen}, whose image asks for them (NVIDIA_VISIBLE_DEVICES)",
+            "it was started without: it trains on the CPU",
+            "docker run --gpus all (podman: --device nvidia.com/gpu=all; Compose: capabilities:"
+            " [gpu]); or, if it is meant so, CPUS=1",
+        )
     return unwell(
         "driver",
         f"{seen}, which asks for them (NVIDIA_VISIBLE_DEVICES)",

@@ -125,7 +125,10 @@ CAUSES = (
         "take a newer PyTorch; or patchelf --clear-execstack on that file ({0})",
     ),
     (
-        r"failed to map segment from shared object",
+        (
+            r"failed to map segment from shared object"
+            r"|cannot open shared object file: Operation not permitted"
+        ),
         (
             "its folder is mounted noexec, fapolicyd does not trust its files, or a limit of"
             " address space (ulimit -v) is too small"

@@ -69,7 +69,11 @@ def _down(machine: Machine, there: list[tuple[str, str]]) -> Finding:
     device, path = there[0]
     state = machine.read(f"{path}/state") or "not known"
     linked = "LinkUp" in (machine.read(f"{path}/phys_state") or "")
-    if linked and "InfiniBand" in (machine.read(f"{path}/link_layer") or ""):
+    if (
+        linked
+        and ports.serve_training(machine)
+        and "InfiniBand" in (machine.read(f"{path}/link_layer") or "")
+    ):
         return warn(
             "InfiniBand",
             f"{device}: {state}, and its link is up",

@@ -13,7 +13,7 @@ from host.text import number, whole
 
 FREEZES = "external GPU's bridge"
 """The row of what may take the machine down when it is first used."""
-_MANY = 10_000  # corrected errors since the machine was started
+_MANY, _DAYS = 10_000, 10  # corrected errors since the machine was started; in so many days
 _BUSY, _FILLED = 50, 1024  # per cent; MiB
 _BLACKWELL, _BRIDGE = 0x2900, "0x5786"
 _FAR = 4  # bridges and the card; one in the case has no more
@@ -94,7 +94,8 @@ def _storm(machine: Machine, cards: list[pci.Card]) -> Finding | None:
     """A link that has to repeat much of what it carries."""
     counts = [(pci.corrected_errors(machine, card), card) for card in cards]
     many, card = max(counts, key=lambda pair: pair[0], default=(0, None))
-    if card is None or many < _MANY:
+    days = max(1.0, (machine.uptime() or 0) / 86400)
+    if card is None or many < _MANY * max(1.0, days / _DAYS):
         return None
     return warn(
         "PCIe",

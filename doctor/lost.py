@@ -6,7 +6,7 @@ import re
 
 from doctor import kind, log, reasons
 from doctor.finding import Finding, fail
-from host import nvidia, pci
+from host import limits, nvidia, pci
 from host.machine import Machine
 
 SIGN = r"device handle|gpu is lost|fallen off the bus"
@@ -38,6 +38,11 @@ def explained(machine: Machine, row: str) -> Finding:
             )
         why = "a GPU stopped answering: the card, or how the host passes it through"
         fix = "restart this virtual machine; then ask who runs its host"
+    elif limits.in_container(machine.root):
+        fix = (
+            "on the host: power it off and on; where you rent it, stop this container and take"
+            " another machine"
+        )
     elif log.last(machine, rf"pcieport ({_ports(cards)}): AER: .*error"):
         why = "its PCIe link had errors before (AER, in the kernel's log): slot, riser, or the card"
         fix = (

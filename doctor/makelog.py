@@ -191,7 +191,13 @@ def _compiled(said: str, again: str) -> tuple[str, str] | None:
             " /usr/src/nvidia-*/dkms.conf"
         )
     if not re.fullmatch(r"gcc-?\d+", gcc):
-        fix = "boot this release's own kernel; or upgrade the system to the release it came from"
+        number = gcc.partition(" ")[2]
+        fix = (
+            "boot this release's own kernel; or upgrade the system to the release it came from;"
+            " where another gcc comes first in PATH (conda, a"
+            f" module), without it; Enterprise Linux: sudo dnf install gcc-toolset-{number}, and"
+            f" build within scl enable gcc-toolset-{number}"
+        )
     elif not amazons:
         fix += " (where apt has none: boot the release's own kernel)"
     why = f"the kernel was built by {gcc}, and this machine's compiler is another one"
@@ -206,11 +212,10 @@ def _other_gcc(said: str) -> str | None:
     used = re.search(r"You are using: *(.*)", said)
     if kernel is None or not ("compiler differs" in said or "unrecognized command" in said):
         return None
-    versions = [
-        re.findall(r" (\d+)\.\d+\.\d+$", each.group().strip()) for each in (kernel, used) if each
-    ]
+    # A date, or whose it is, may stand behind.
+    number = r" (\d+)\.\d+\.\d+(?= \d{8}\b| \(|$|,)"
+    versions = [re.findall(number, each.group().strip())[:1] for each in (kernel, used) if each]
     if kernel.group(1) == "gcc":  # its number stands behind
-        return (
-            f"gcc {versions[0][0]}" if len(versions) == 2 and versions[0] != versions[1] else None
-        )
+        known = len(versions) == 2 and all(versions) and versions[0] != versions[1]
+        return f"gcc {versions[0][0]}" if known else None
     return None if len(versions) == 2 and versions[0] == versions[1] != [] else kernel.group(1)

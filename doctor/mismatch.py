@@ -37,14 +37,7 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
     library = told.group(1) if told else "of another version"
     loaded = nvidia.loaded(machine) or "another"
     if kind.is_lxc(machine):
-        return fail(
-            "driver",
-            f"this container's library is {_library(machine) or library}, the host's module"
-            f" {loaded}",
-            "a container of LXC has libraries of its own, which must be of the host's version",
-            f"in the container: sudo sh NVIDIA-Linux-*-{loaded}.run --no-kernel-modules (the host's"
-            " own version; on a host of vGPU, its driver's)",
-        )
+        return _in_lxc(machine, library, loaded)
     paths = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
     # One that somebody has put there; what helps with a system's own is said below.
     paths = [p for p in paths if p.startswith("/") and not p.startswith(_SYSTEMS)]
@@ -82,6 +75,26 @@ def found(machine: Machine, answer: Answer) -> Finding | None:
     return fail("driver", seen, why, fix)
 
 
+def _in_lxc(machine: Machine, library: str, loaded: str) -> Finding:
+    """A container of LXC, whose libraries are its own or the host's."""
+    mounts = machine.read("/proc/mounts") or ""
+    if re.search(r"(?m)^\S+ \S*/libnvidia-ml\.so", mounts):
+        return fail(
+            "driver",
+            f"the host's library, which is mounted here, is {library}, and its module {loaded}",
+            "the host's driver was upgraded, and the old module is still loaded there",
+            "reboot the host (Incus with nvidia.runtime=true hands over its files); nothing is to"
+            " be installed in here",
+        )
+    return fail(
+        "driver",
+        f"this container's library is {_library(machine) or library}, the host's module {loaded}",
+        "a container of LXC has libraries of its own, which must be of the host's version",
+        f"in the container: sudo sh NVIDIA-Linux-*-{loaded}.run --no-kernel-modules (the host's"
+        " own version; on a host of vGPU, its driver's)",
+    )
+
+
 def _in_container(machine: Machine, library: str, loaded: str) -> Finding:
     """A container's library, of which the version may be known, is not of the host's."""
     told = machine.environ.get("LD_LIBRARY_PATH", "").split(":")
@@ -95,10 +108,20 @@ def _in_container(machine: Machine, library: str, loaded: str) -> Finding:
             f"export LD_LIBRARY_PATH={folder}",
         )
     branch = loaded.partition(".")[0]
-    if library and branch.isdecimal() and library.partition(".")[0] != branch:
+    folders = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+    both = [
+        name.partition(".so.")[2]
+        for folder in folders
+        for name in machine.names(folder)
+        if re.fullmatch(r"libnvidia-ml\.so\.\d{3}[\d.]+", name)
+    ]
+    # One that the host's is mounted beside.
+    own = next((each for each in both if each != loaded), "") if loaded in both else ""
+    other = branch.isdecimal() and library.partition(".")[0] != branch
+    if own or (library and other):
         return fail(
             "driver",
-            f"the library in this container is {library}, and the host's module {loaded}",
+            f"the library in this container is {own or library}, and the host's module {loaded}",
             "the image has driver libraries of its own, which hide the host's",
             "take nvidia-utils and libnvidia-* out of the image (the toolkit brings the"
             " host's), or take another image",

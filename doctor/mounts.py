@@ -143,4 +143,5 @@ def _above(machine: Machine, path: str) -> list[str]:
     """Device, folder, kind and options of the mount that a folder is on; empty words without."""
     real = machine.real(path)
     above = [row for row in _rows(machine) if f"{real}/".startswith(f"{row[1].rstrip('/')}/")]
-    return max(above, key=lambda row: len(row[1]))[:4] if above else ["", "", "", ""]
+    # Of two at one place the last is in force: what automounts is there first.
+    return max(reversed(above), key=lambda row: len(row[1]))[:4] if above else ["", "", "", ""]

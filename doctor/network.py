@@ -28,7 +28,10 @@ def interfaces(machine: Machine) -> Finding:
     other = _of_another_machine(machine) or _of_another_network(machine) or _without_names(machine)
     if other is not None:
         return other
-    other = _sent_astray(machine, names) or peers.apart(machine)
+    # One GPU meets nobody, whatever a cluster tells all its machines.
+    told = "GLOO_SOCKET_IFNAME" in machine.environ
+    alone = len(visible.seen(machine)) == 1 and not (told or fleet.several(machine.environ))
+    other = (None if alone else _sent_astray(machine, names)) or peers.apart(machine)
     if other is not None:
         return other
     found, slow, known = [], [], 0

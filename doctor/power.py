@@ -70,7 +70,8 @@ def _slowed(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding:
                 "heat and power",
                 f"{gpu.label} is limited to {limit:.0f} of {usual:.0f} W",
                 "it computes slower than it could",
-                f"sudo nvidia-smi -i {gpu.row['index']} -pl {usual:.0f}   # unless that is meant",
+                ("on the host, by whoever owns it: " * limits.in_container(machine.root))
+                + f"sudo nvidia-smi -i {gpu.row['index']} -pl {usual:.0f}   # unless that is meant",
             )
     held = _enforced(machine, gpus) or _locked(machine, gpus)
     if held is not None:

@@ -48,8 +48,15 @@ def reason(machine: Machine) -> Why | None:
     told = re.search(r"(nvidia\w*): (\S+) invalid for parameter [`'](\w+)'", row)
     if told:
         first = distribution.initramfs(machine)
+        given = f"{told.group(3)}={told.group(2)}"
+        if f"{told.group(1)}.{told.group(3)}=" in (machine.read("/proc/cmdline") or ""):
+            return (
+                f"the module {told.group(1)} refuses what it is given: {given}",
+                "the kernel's command line has a value that this option does not take",
+                _ENTRY,
+            )
         return (
-            f"the module {told.group(1)} refuses what it is given: {told.group(3)}={told.group(2)}",
+            f"the module {told.group(1)} refuses what it is given: {given}",
             "a line of /etc/modprobe.d has a value that this option does not take",
             f"mend it: grep -r {told.group(3)} /etc/modprobe.d; sudo {first}; sudo modprobe nvidia",
         )

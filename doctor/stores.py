@@ -15,7 +15,8 @@ _DISK = re.compile(
     r"|Disabling device after reset failure)"
     r"|md/\w+:md\d+: Disk failure on (nvme\d+|sd[a-z]+)"
     r"|EXT4-fs \(([\w-]+)\): (?:I/O error|Remounting)"
-    r"|EXT4-fs error \(device ([\w-]+)\)|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
+    r"|EXT4-fs error \(device ([\w-]+)\)(?!.*(?:checksum|bad block bitmap|bad header))"
+    r"|(ata\d+)\.\d+: failed command: (?:READ|WRITE)"
 )
 _ON = re.compile(r"(?:BTRFS .*\(device |XFS \(|EXT4-fs \()(sd[a-z]+)\d*\b")
 _MENDED = re.compile(
@@ -39,7 +40,10 @@ _SYSTEMS = (
         "spread its files over several folders; or sudo tune2fs -O large_dir, on it",
     ),
     (
-        re.compile(r"EXT4-fs \(([\w-]+)\): (?:warning: mounting fs with errors|error count since)"),
+        re.compile(
+            r"EXT4-fs (?:error )?\((?:device )?([\w-]+)\):? (?:warning: mounting fs with errors"
+            r"|error count since|.*(?:checksum|bad block bitmap|bad header))"
+        ),
         "the file system on {0} has noted errors (ext4)",
         "what is read from it may be wrong; it may be mounted read-only again",
         (
@@ -49,7 +53,8 @@ _SYSTEMS = (
     ),
     (
         re.compile(
-            r"BTRFS \w+ \(device ([\w-]+)[^)]*\): (?:parent transid verify failed|corrupt leaf)"
+            r"BTRFS \w+ \(device ([\w-]+)[^)]*\): (?:parent transid verify failed|corrupt leaf"
+            r"|bad tree block start|failed to read chunk root)"
         ),
         "the file system on {0} is damaged (btrfs)",
         "what reads there ends with an error, or it cannot be mounted",

@@ -41,6 +41,8 @@ _STEADY = {
     "make",
 }
 _CRASHES = 4
+_GOES = re.compile("PM: (?:suspend|hibernation: hibernation) entry")
+_BACK = re.compile("PM: (?:suspend|hibernation: hibernation) exit")
 _SLEEP, _OFTEN = "PM: suspend entry", 2
 _DESKTOP = "org.gnome.settings-daemon.plugins.power"
 # Sign; what is seen, with its groups; why; what helps.
@@ -226,8 +228,8 @@ def _unslept(machine: Machine, said: list[str]) -> Finding | None:
     refused = [n for n, row in enumerate(said) if _NO_SLEEP.search(row)]
     # The kernel says that it is back from an attempt that failed as well.
     after = said[refused[-1] + 1 :] if refused else []
-    again = next((n for n, row in enumerate(after) if _SLEEP in row), len(after))
-    if not refused or any("PM: suspend exit" in row for row in after[again:]):
+    again = next((n for n, row in enumerate(after) if _GOES.search(row)), len(after))
+    if not refused or any(map(_BACK.search, after[again:])):
         return None
     enabled = machine.run("systemctl", "is-enabled", "nvidia-suspend").out.strip() == "enabled"
     return warn(

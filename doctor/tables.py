@@ -27,7 +27,7 @@ def _connections(machine: Machine, said: list[str]) -> Finding | None:
     most, used = (
         whole(machine.read(f"{_FILTER}/nf_conntrack_{name}")) for name in ("max", "count")
     )
-    raised = (most or 0) >= _MOST and used is not None and used < 0.9 * (most or 0)
+    raised = most is not None and used is not None and used < 0.5 * most
     if not rows or raised:
         return None
     return warn(

@@ -16,6 +16,8 @@ _LARGE = 64 << 30  # bytes
 _IPC_LOCK = 14  # the capability with which the limit does not hold
 _OF_TRAINER, _OF_LOADERS = 8, 1024  # threads for each CPU, for each GPU
 _THREADS = 64  # that a training may well start for each CPU
+# Which scheduler's daemon starts jobs, by a variable of theirs.
+_DAEMONS = {"PBS_JOBID": "pbs.service", "LSB_JOBID": "lsfd.service"}
 _PIDS = (
     "podman run --pids-limit -1 (or pids_limit = 0 in containers.conf); docker run --pids-limit -1;"
     " in Kubernetes podPidsLimit of the kubelet"
@@ -38,10 +40,7 @@ def examine(machine: Machine) -> Finding:
             "limits",
             f"memlock {locked / 1024:.0f} KiB, with InfiniBand here",
             "NCCL cannot register memory: it fails, or takes the slow way",
-            "ulimit -l unlimited in the job; for good LimitMEMLOCK=infinity in slurmd.service, and"
-            " PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
-            if "SLURM_JOB_ID" in machine.environ
-            else f"docker run --ulimit memlock=-1; {_lifted(machine)}",
+            _unlocked(machine),
         )
     if stack < 8 << 20:
         return warn(
@@ -84,6 +83,28 @@ def _registers(machine: Machine) -> bool:
         return False
     ethernet = bool(paths) and all(ports.over_ethernet(machine, path) for path in paths)
     return bool(machine.names(nccl.FABRIC)) and (not ethernet or fleet.several(machine.environ))
+
+
+def _unlocked(machine: Machine) -> str:
+    """How the limit of locked memory is lifted for what runs here."""
+    environ = machine.environ
+    if "SLURM_JOB_ID" in environ:
+        return (
+            "ulimit -l unlimited in the job; for good LimitMEMLOCK=infinity in slurmd.service, and"
+            " PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+        )
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return (
+            'in the pod\'s securityContext capabilities: add: ["IPC_LOCK"]; or on its node'
+            " LimitMEMLOCK=infinity in containerd.service, and the pod anew"
+        )
+    daemon = next((unit for name, unit in _DAEMONS.items() if name in environ), None)
+    if daemon is not None:
+        return (
+            "ulimit -l unlimited in the job; for good (its administrators) LimitMEMLOCK=infinity in"
+            f" {daemon} on the nodes"
+        )
+    return f"docker run --ulimit memlock=-1; {_lifted(machine)}"
 
 
 def _lifted(machine: Machine) -> str:

@@ -6,7 +6,7 @@ import re
 
 from doctor import building, distribution, halfway, headers, log, unsigned
 from doctor.finding import Finding, fail
-from host import nvidia
+from host import nvidia, pci
 from host.machine import Machine
 
 _OTHER_KERNEL = (
@@ -211,11 +211,23 @@ def _dkms(machine: Machine) -> str:
     return "install nvidia-open" if bare else "module install nvidia-driver:latest-dkms"
 
 
+def _of_gentoo_or_suse(machine: Machine, other: str) -> str | None:
+    names = distribution.names(machine)
+    if names[:1] == ["gentoo"]:
+        return distribution.BUILD["gentoo"]
+    if "suse" not in " ".join(names):
+        return None
+    new = all(card.has_gsp for card in pci.cards(machine))
+    kmp = "nvidia-open-driver-G06-signed-kmp-default" if new else "nvidia-driver-G06-kmp-default"
+    return f"sudo zypper refresh && sudo zypper install -f {kmp} && sudo reboot; or boot {other}"
+
+
 def _of_packages(machine: Machine, other: str) -> str | None:
     """How a distribution gets the module for this kernel that packages bring for each."""
     names = distribution.names(machine)[:1]
-    if names == ["gentoo"]:
-        return distribution.BUILD["gentoo"]
+    of_some = _of_gentoo_or_suse(machine, other)
+    if of_some is not None:
+        return of_some
     if names == ["manjaro"]:
         kernel = re.match(r"(\d+)\.(\d+)\.", machine.read("/proc/sys/kernel/osrelease") or "")
         package = f"linux{kernel.group(1)}{kernel.group(2)}-nvidia" if kernel else "linuxNN-nvidia"

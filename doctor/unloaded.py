@@ -95,11 +95,12 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
     """nvidia-smi finds no device: this job was given none, or the card did not start."""
     given = limits.in_container(machine.root) and not nvidia.devices(machine)
     job = limits.in_job(machine.environ, machine.root)
-    if cards and "SLURM_JOB_ID" in machine.environ and not machine.environ.get("CPUS"):
+    scheduled = {"SLURM_JOB_ID", *held.ASKS} & {*machine.environ}
+    if cards and scheduled and not machine.environ.get("CPUS"):
         job = limits.job_gpus(machine.environ) is None
         if job and not given:
             unwell = fail if machine.environ.get("GPUS") else warn
-            return held.not_asked(_on_bus(cards), unwell)
+            return held.not_asked(machine, _on_bus(cards), unwell)
     if given or job:
         return skip("driver", "this job or container was given no GPU")
     by = {card.driver for card in cards}

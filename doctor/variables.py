@@ -218,8 +218,17 @@ def _cut_short(machine: Machine) -> Finding | None:
     asked = machine.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in asked.split(",")]
     seen = len(visible.seen(machine))
+    if re.fullmatch(r"\d+(?:-\d+|(?:[;: ]\d+)+)", asked) and len(nvidia.ask(machine)[1]) > 1:
+        return warn(
+            _NAME,
+            f"CUDA_VISIBLE_DEVICES={asked}",
+            "CUDA reads the first number, and no range and no other sign: it sees one GPU",
+            "numbers with commas between them: CUDA_VISIBLE_DEVICES=0,1,2,3",
+        )
     if not 0 < seen < len(names) or not all(name.isdecimal() for name in names):
         return None
+    if seen == len(nvidia.ask(machine)[1]) and len({*names}) == len(names):
+        return None  # of machines that have more: all that are here are seen
     instances = machine.run("nvidia-smi", "-L").out.count("\n  MIG ")
     if all(int(name) < instances for name in names):  # a job's, of which each process takes one
         return None

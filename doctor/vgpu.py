@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from doctor import kind
 from doctor.finding import Finding, fail, ok, skip
-from host import nvidia
+from host import limits, nvidia
 from host.machine import Machine
 
 _ENABLED = ("systemctl", "is-enabled", "nvidia-gridd")
@@ -72,6 +73,9 @@ def licence(machine: Machine) -> Finding:
         )
     else:
         seen, fix = _asked(machine, seen, fix)
+    inside = limits.in_container(machine.root) or kind.is_lxc(machine)
+    if inside or kind.is_apptainer(machine):
+        fix = f"on the virtual machine itself (the node), not in this container: {fix}"
     return fail(
         "vGPU licence",
         seen,

@@ -53,7 +53,8 @@ def held(machine: Machine, gpus: list[nvidia.Gpu]) -> list[Held]:
         if (
             gpu.uuid not in shared
             and mode.startswith("Exclusive")
-            and (gpu.uuid in computing or more > _CONTEXT)
+            # What draws is not kept from it, and is not listed.
+            and (gpu.uuid in computing or (more > _CONTEXT and gpu.uuid not in drawing))
         ):
             found.append(Held(gpu, mode, computing.get(gpu.uuid)))
     return found

@@ -89,7 +89,7 @@ _KEPLER = re.compile(
 _BEFORE_VOLTA = (
     (r"Tesla K80", (3, 7)),
     (r"Tesla K[24]0|GTX 780|TITAN( Black| Z)?$|Quadro K(5200|6000)", (3, 5)),
-    (r"GTX (745|750)\b|Tesla M10\b|NVS 810", (5, 0)),
+    (r"GTX (745|750)\b|Tesla M10\b|NVS 810|Quadro K(620|1200|2200)\b", (5, 0)),
     (r"GTX 9[5-8]0\b|TITAN X\b|Quadro M\d|Tesla M(4|6|40|60)\b", (5, 2)),
     (r"Tesla P100|GP100", (6, 0)),
     (r"GTX? 10[1-8]0\b|TITAN Xp|Quadro P\d|Tesla P(4|6|40)\b|\bP10[246]-", (6, 1)),
