@@ -26,6 +26,12 @@ def join(machine: Machine) -> str:
             " and so for nvidiactl and nvidia-uvm; or options nvidia NVreg_DeviceFileMode=0666"
         )
     group = _group(machine)
+    if machine.exists("/run/.containerenv"):
+        return (
+            "podman run --group-add keep-groups, you being in the group of /dev/nvidia0 on the"
+            " host; with SELinux --security-opt label=disable, or sudo setsebool -P"
+            " container_use_devices 1; or options nvidia NVreg_DeviceFileMode=0666 on the host"
+        )
     if limits.in_container(machine.root):
         return (
             f"start the container with --group-add {group} (by number where the image does not know"

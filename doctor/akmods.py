@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import building
+from doctor import building, makelog
 from host import nvidia
 from host.machine import Machine
 
@@ -30,8 +30,10 @@ def unbuilt(machine: Machine, taken: bool, headers: str) -> tuple[str, str, str]
             f"sudo dnf install {' '.join(needed)} && sudo akmods --force && sudo reboot",
         )
     mixed = _of_two_sources(machine, failed[-1], log) if failed else None
-    if mixed is not None:
-        return mixed
+    again = "sudo akmods --force && sudo reboot"
+    lacking = makelog.lacking(log, "akmods", again) if failed else None
+    if mixed is not None or lacking is not None:
+        return mixed or lacking
     if failed:
         return (
             f"its module could not be built: {failed[-1].rpartition('/')[2]}",

@@ -182,7 +182,7 @@ def _off_the_bus(machine: Machine, unwell: Callable[..., Finding]) -> Finding | 
             "the driver is installed, and this virtual machine was given no NVIDIA GPU, or lost it",
             "it trains on the CPU",
             "at a cloud: stop and start it, which moves it to another host; or a size with a GPU"
-            if _is_rented(machine)
+            if kind.is_rented(machine)
             else "pass one through on the machine that runs it (KVM, ESXi, Hyper-V; VirtualBox and"
             " VMware Workstation cannot), or train there",
         )
@@ -193,18 +193,6 @@ def _off_the_bus(machine: Machine, unwell: Callable[..., Finding]) -> Finding | 
         "a laptop: switch it to Hybrid, echo 1 | sudo tee /sys/bus/pci/rescan, or switch it on in"
         " the BIOS; a riser: set the slot's PCIe generation lower in the BIOS; else seat the card"
         " and its power plugs again",
-    )
-
-
-def _is_rented(machine: Machine) -> bool:
-    """Whether a cloud runs this virtual machine."""
-    said = [
-        machine.read(f"/sys/class/dmi/id/{name}") or ""
-        for name in ("sys_vendor", "chassis_asset_tag")
-    ]
-    return (
-        re.search(r"Amazon|Google|7783-7084|OracleCloud|Alibaba|Tencent", " ".join(said))
-        is not None
     )
 
 

@@ -40,7 +40,9 @@ INSTALL = {
 }
 _UBLUE = "/usr/share/ublue-os/image-info.json"
 _INITRAMFS = {
-    **dict.fromkeys(("fedora", "rhel", "suse"), "dracut --force"),
+    **dict.fromkeys(
+        ("fedora", "rhel", "suse", "gentoo", "azurelinux", "mariner"), "dracut --force"
+    ),
     "arch": "mkinitcpio -P",
     "void": "xbps-reconfigure -fa",
 }
@@ -217,6 +219,8 @@ def initramfs(machine: Machine) -> str:
         return "nixos-rebuild boot"
     if machine.has("sdbootutil"):  # openSUSE's, where systemd-boot starts the kernels
         return "sdbootutil add-all-kernels --no-reuse-initrd"
+    if machine.has("limine-mkinitcpio"):
+        return "limine-mkinitcpio"
     # EndeavourOS and Garuda are Arch without it.
     if "arch" in names(machine) and not machine.has("mkinitcpio") and machine.has("dracut"):
         own = machine.has("dracut-rebuild")

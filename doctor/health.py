@@ -139,7 +139,9 @@ def _unwell(machine: Machine, gpu: nvidia.Gpu, field: str, value: str) -> Findin
 def _reset(machine: Machine, usual: str) -> str:
     """How a GPU of this machine is reset: from a container nobody can."""
     inside = limits.in_container(machine.root) or kind.is_lxc(machine)
-    return _RESET_OUTSIDE if inside else usual
+    rented = kind.is_rented(machine) and not inside
+    told = f"{usual}; where it comes back, stop and start the machine: it moves to another host"
+    return _RESET_OUTSIDE if inside else told if rented else usual
 
 
 def memory_errors(machine: Machine) -> Finding:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Callable
 
-from doctor import distribution, kind, log, reasons
-from doctor.finding import Finding, fail, skip
+from doctor import distribution, kind, log, reasons, ungiven
+from doctor.finding import Finding, fail
 from host import limits, nvidia, pci
 from host.machine import Machine
 
@@ -32,11 +32,6 @@ _CPU = "or train on the CPU: CPUS=1"
 _OWN_DEV = r"(?m)^tmpfs /dev tmpfs"  # where the system's is a devtmpfs
 _MOUNTED = "/usr/local/nvidia"  # where Kubernetes' plugins mount the driver
 _CONTROL = "/dev/nvidiactl"
-ASKS = {
-    "PBS_JOBID": "qsub -l select=1:ngpus=1 (with the CPUs and memory that it had)",
-    "LSB_JOBID": "bsub -gpu num=1",
-}
-"""How a job asks for a GPU, by a variable of its scheduler's."""
 
 
 def examine(
@@ -45,7 +40,7 @@ def examine(
     """NVIDIA's module holds it, and nvidia-smi is missing or lists nothing."""
     if not machine.has("nvidia-smi"):
         return _without_smi(machine, on_bus, unwell)
-    kept = _kept_from(machine, on_bus, unwell)
+    kept = _kept_from(machine, on_bus, unwell) or _closed(machine, on_bus, unwell)
     if kept is not None:
         return kept
     bare = _no_devices(machine)
@@ -77,6 +72,14 @@ def examine(
         "the driver is loaded and does not answer, as with a GPU that hangs",
         f"sudo dmesg | grep -iE 'nvrm|xid'; then {again}; {_CPU}",
     )
+
+
+def _closed(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) -> Finding | None:
+    """A world in which the driver's programs do not run, or are not."""
+    closed = next((rest for holds, *rest in _CLOSED if holds(machine)), None)
+    if closed is None:
+        return None
+    return unwell("driver", f"{on_bus}, and {closed[0]}", "it trains on the CPU", closed[1])
 
 
 def _holder(machine: Machine) -> str | None:
@@ -136,10 +139,10 @@ def _without_smi(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) 
             "train in a pod that asks for nvidia.com/gpu; or install the driver on the machine",
         )
     if not nvidia.devices(machine):  # sysfs shows the host's cards in every container
-        return _not_given(machine, unwell)
-    closed = next((rest for holds, *rest in _CLOSED if holds(machine)), None)
+        return ungiven.container(machine, unwell)
+    closed = _closed(machine, on_bus, unwell)
     if closed is not None:
-        return unwell("driver", f"{on_bus}, and {closed[0]}", "it trains on the CPU", closed[1])
+        return closed
     box = boxed(machine)
     if box is not None:
         seen = f"{on_bus}, and the driver's libraries were not handed into this box"
@@ -190,22 +193,10 @@ def mounted(machine: Machine) -> str | None:
     return f"export LD_LIBRARY_PATH={paths}"
 
 
-def not_asked(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) -> Finding:
-    """A scheduler gives a job the devices that it asked for."""
-    other = next((ask for name, ask in ASKS.items() if name in machine.environ), None)
-    return unwell(
-        "driver",
-        f"{on_bus}, and this job was given none ({'its scheduler' if other else 'Slurm'}'s devices"
-        " cgroup)",
-        "it trains on the CPU",
-        f"ask for one: {other or '#SBATCH --gres=gpu:1, or srun --gres=gpu:1'}",
-    )
-
-
 def _kept_from(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) -> Finding | None:
     """A job or a service from which the GPUs are kept."""
     if "SLURM_JOB_ID" in machine.environ and machine.run("test", "-r", _CONTROL).code == 1:
-        return not_asked(machine, on_bus, unwell)
+        return ungiven.job(machine, on_bus, unwell)
     if not nvidia.devices(machine) and re.search(_OWN_DEV, machine.read("/proc/mounts") or ""):
         return unwell(
             "driver",
@@ -224,38 +215,3 @@ def _kept_from(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) ->
             " /dev/nvidia0, nvidiactl and nvidia-uvm in its configuration; then start it anew",
         )
     return None
-
-
-def _not_given(machine: Machine, unwell: Callable[..., Finding]) -> Finding:
-    """A container without GPUs, on a machine that has some: it may be meant so."""
-    seen = "the host's GPUs are not given to this container"
-    job = limits.job_gpus(machine.environ)
-    if job is not None:
-        return unwell(
-            "driver",
-            f"{seen}, and its Slurm job has some ({job})",
-            "it trains on the CPU",
-            "apptainer (singularity) exec --nv"
-            if kind.is_apptainer(machine)
-            else "where enroot starts it (Pyxis): export NVIDIA_VISIBLE_DEVICES=all"
-            " NVIDIA_DRIVER_CAPABILITIES=compute,utility before srun; docker or podman: --gpus all",
-        )
-    asks = machine.environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("void", "none", "")
-    if not asks or machine.environ.get("CPUS"):
-        return skip("driver", seen)
-    if "KUBERNETES_SERVICE_HOST" not in machine.environ:
-        return unwell(
-            "driver",
-            f"{seen}, whose image asks for them (NVIDIA_VISIBLE_DEVICES)",
-            "it was started without: it trains on the CPU",
-            "docker run --gpus all (podman: --device nvidia.com/gpu=all; Compose: capabilities:"
-            " [gpu]); or, if it is meant so, CPUS=1",
-        )
-    return unwell(
-        "driver",
-        f"{seen}, which asks for them (NVIDIA_VISIBLE_DEVICES)",
-        "the pod was started by a runtime that does not know GPUs: it trains on the CPU",
-        "in the pod's spec runtimeClassName: nvidia, and resources.limits nvidia.com/gpu: 1;"
-        " where it has both, the runtime takes no variable: deviceListStrategy=volume-mounts of the"
-        " device plugin",
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor import distribution
+from doctor import distribution, kind
 from host.machine import Machine
 
 _UBLUE = "/etc/pki/akmods/certs/akmods-ublue.der"  # of Universal Blue's images
@@ -38,6 +38,13 @@ def enrol(machine: Machine) -> str:
     """How the key of a module is made known to Secure Boot."""
     if machine.exists(_UBLUE):
         return "ujust enroll-secure-boot-key && sudo reboot   # and enrol it in the blue screen"
+    if kind.is_rented(machine) or kind.is_guest(machine):
+        return (
+            "switch Secure Boot off for this virtual machine, stopped, where it is made"
+            " (Azure: az vm update --enable-secure-boot false; Google: gcloud compute instances"
+            " update --no-shielded-secure-boot); or take your distribution's signed modules; or"
+            f" sudo mokutil --import {file(machine)}, where its console shows the blue screen"
+        )
     key = file(machine)
     first = "sudo kmodgenca -a; " if key == _AKMODS and not machine.exists(_AKMODS) else ""
     return (

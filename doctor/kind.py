@@ -39,6 +39,18 @@ def may(machine: Machine, capability: int) -> bool:
     return found is not None and bool(int(found.group(1), 16) >> capability & 1)
 
 
+def is_rented(machine: Machine) -> bool:
+    """Whether a cloud runs this virtual machine."""
+    said = [
+        machine.read(f"/sys/class/dmi/id/{name}") or ""
+        for name in ("sys_vendor", "chassis_asset_tag")
+    ]
+    return (
+        re.search(r"Amazon|Google|7783-7084|OracleCloud|Alibaba|Tencent", " ".join(said))
+        is not None
+    )
+
+
 def user(machine: Machine) -> str:
     """Who asks, by number; empty where the system does not say."""
     return machine.run("id", "-u").out.strip()

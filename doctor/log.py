@@ -11,7 +11,7 @@ from functools import lru_cache
 from doctor import faults, over, surroundings
 from doctor.finding import Finding, fail, ok, skip, warn
 from doctor.xids import MEANING, REPLACE
-from host import apps, kernel, nvidia
+from host import apps, kernel, limits, nvidia, pci
 from host.machine import Machine
 
 _SM = re.compile(r"GPC \d+, TPC \d+, SM \d+")
@@ -97,7 +97,9 @@ def errors(machine: Machine) -> Finding:
     ):
         seen = f"GPU {off.group(1)} has fallen off the bus"
         return fail("kernel log", seen, *MEANING[_LOST])
-    if not failures and any(_WAITS in line for line in now):
+    more = len(pci.cards(machine)) > len(nvidia.ask(machine)[1])
+    given = limits.in_container(machine.root) and more  # a row of another one says no address
+    if not failures and not given and any(_WAITS in line for line in now):
         return fail(
             "kernel log",
             f"a GPU waits for a reset ({_WAITS})",
@@ -134,6 +136,8 @@ def errors(machine: Machine) -> Finding:
     # nvidia-smi takes an address only whole.
     whole_place = place if "." in place else f"{place}.0"
     unwell = fail if number == _LOST else warn
+    if number == _LOST and not asleep:
+        fix = over.brought_back(machine) or fix
     alike = len({x.group(1) for x in failures if x.group(2) == worst.group(2)})
     if number == _STOPPED and alike >= _MANY:
         seen += f", and of {alike - 1} others"

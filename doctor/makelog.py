@@ -150,6 +150,15 @@ def read(
     return seen, why, f"read {path}; install a newer driver, or {older}{none * (major == _KEPLER)}"
 
 
+def lacking(said: str, who: str, again: str) -> tuple[str, str, str] | None:
+    """The same in a log of another builder's: seen, why, fix."""
+    found = _lacking(said, "")
+    if found is None:
+        return None
+    line, why, fix = found
+    return f"{who} could not build its module: {line[:120]}", why, fix.format(again=again)
+
+
 def _lacking(said: str, error: str) -> tuple[str, str, str] | None:
     """What this system lacks, whatever the driver's release: the log's line, why, fix."""
     for sign, why, fix in _LACKS:

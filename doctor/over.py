@@ -6,7 +6,7 @@ import re
 
 from doctor import kind
 from doctor.xids import MEANING
-from host import apps, kernel, nvidia
+from host import apps, kernel, limits, nvidia
 from host.machine import Machine
 
 _STAY = ("64", "157")
@@ -100,3 +100,12 @@ def _is_settled(machine: Machine, place: str) -> bool:
             errors = gpu.number("ecc.errors.uncorrected.volatile.total")
             return errors == 0 and all(row.lower() in ("no", "0") for row in rows)
     return False
+
+
+def brought_back(machine: Machine) -> str | None:
+    """How a lost GPU comes back to a virtual machine, or to a container; None: of this machine."""
+    if limits.in_container(machine.root) or kind.is_lxc(machine):
+        return "on the host: power it off and on; where you rent it, take another machine"
+    if kind.is_guest(machine):
+        return "stop and start this virtual machine; then ask who runs its host"
+    return None

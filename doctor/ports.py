@@ -65,7 +65,8 @@ def _falling(
     """A port that is down, and whose link came and went."""
     for device, path in ports:
         times = whole(machine.read(f"{path}/counters/link_downed")) or 0
-        if (device, path) not in up and times > _FELL:
+        off = "Disabled" in (machine.read(f"{path}/phys_state") or "")  # by hand
+        if (device, path) not in up and times > _FELL and not off:
             return (
                 f"; {device} went down {times} times, and is down",
                 "NCCL over several machines hangs or ends (Got async event: port error)",

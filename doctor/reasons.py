@@ -79,12 +79,16 @@ _LOG = (
         "power the machine off and on; then look at plugs, riser and cooling",
     ),
     (
-        r"Direct firmware load for nvidia/\S+ failed with error -2",
+        (
+            r"Direct firmware load for nvidia/\S+ failed with error -2"
+            r"|firmware: failed to load nvidia/\S+ \(-2\)"
+        ),
         "a file of its firmware is not there (dmesg names it: Direct firmware load)",
         "driver and firmware come in two packages, and one is missing, or of another version",
         (
             "install the firmware of the driver's own version (Ubuntu: nvidia-firmware-…, Debian:"
-            " firmware-nvidia-gsp, Fedora: the driver's packages again; NixOS: hardware.firmware ="
+            " firmware-nvidia-gsp, Fedora: the driver's packages again, openSUSE: kernel-firmware-"
+            "nvidia-gspx-G06; NixOS: hardware.firmware ="
             " [ config.hardware.nvidia.package.firmware ];), then build the initramfs"
             " anew (sudo update-initramfs -u, or dracut --force), and reboot"
         ),

@@ -61,8 +61,18 @@ def processors(machine: Machine) -> Finding:
         "CPUs",
         seen,
         "loaders and CPU training get no more; nproc and os.cpu_count say otherwise",
-        f"docker run --cpus {there}, or resources.limits.cpu, or --cpus-per-task",
+        _wider(machine, there),
     )
+
+
+def _wider(machine: Machine, there: int) -> str:
+    """How a quota is lifted, by whose it is."""
+    group = machine.read("/proc/self/cgroup") or ""
+    if kind.is_lxc(machine):
+        return "on the host: incus (lxc) config unset NAME limits.cpu.allowance; Proxmox: cpulimit"
+    if "user.slice" in group and not limits.in_container(machine.root):
+        return "its administrator: sudo systemctl set-property user-$(id -u).slice CPUQuota="
+    return f"docker run --cpus {there}, or resources.limits.cpu, or --cpus-per-task"
 
 
 def _of_step(machine: Machine, there: int) -> Finding | None:

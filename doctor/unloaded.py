@@ -18,6 +18,7 @@ from doctor import (
     refused,
     slices,
     unbuilt,
+    ungiven,
     unsigned,
 )
 from doctor.finding import Finding, fail, skip, warn
@@ -95,12 +96,12 @@ def none_found(machine: Machine, cards: list[pci.Card]) -> Finding:
     """nvidia-smi finds no device: this job was given none, or the card did not start."""
     given = limits.in_container(machine.root) and not nvidia.devices(machine)
     job = limits.in_job(machine.environ, machine.root)
-    scheduled = {"SLURM_JOB_ID", *held.ASKS} & {*machine.environ}
+    scheduled = {"SLURM_JOB_ID", *ungiven.ASKS} & {*machine.environ}
     if cards and scheduled and not machine.environ.get("CPUS"):
         job = limits.job_gpus(machine.environ) is None
         if job and not given:
             unwell = fail if machine.environ.get("GPUS") else warn
-            return held.not_asked(machine, _on_bus(cards), unwell)
+            return ungiven.job(machine, _on_bus(cards), unwell)
     if given or job:
         return skip("driver", "this job or container was given no GPU")
     by = {card.driver for card in cards}

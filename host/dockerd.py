@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from host import limits
 from host.errors import HostError
 from host.machine import Machine
 
@@ -28,10 +29,7 @@ _FLAGS = {
 def unanswered(machine: Machine, said: str) -> HostError:
     """Why no engine tells its version."""
     if "permission denied" in said.lower():
-        return HostError(
-            "this user may not use Docker",
-            f"`sudo usermod -aG docker $USER` and log in again, {LOCAL}",
-        )
+        return HostError("this user may not use Docker", f"{_allowed(machine)}, {LOCAL}")
     if "could not be found in this WSL" in said:
         return HostError(
             "Docker Desktop does not hand its engine to this distribution of WSL",
@@ -59,6 +57,30 @@ def unanswered(machine: Machine, said: str) -> HostError:
             f"`docker context use default`, or start that engine, {LOCAL}",
         )
     return _stopped(machine)
+
+
+def _allowed(machine: Machine) -> str:
+    """How a user gets to use the engine."""
+    if machine.environ.get("DOCKER_HOST", "").startswith("ssh://"):
+        return "ssh-add your key, which that machine refused, or unset DOCKER_HOST"
+    if limits.in_container(machine.root):
+        return (
+            "start this container with --group-add the number of the socket's group (stat -c %g"
+            " /var/run/docker.sock)"
+        )
+    socket = machine.run("stat", "-c", "%G", "/var/run/docker.sock").out.strip()
+    if machine.names("/snap/docker") and socket == "root":
+        return (
+            "`sudo addgroup --system docker; sudo snap disable docker; sudo snap enable docker`,"
+            " then `sudo usermod -aG docker $USER` and log in again; Docker's own packages in place"
+            " of the snap do that by themselves"
+        )
+    if machine.exists("/run/ostree-booted"):
+        return (
+            "`grep ^docker: /usr/lib/group | sudo tee -a /etc/group; sudo usermod -aG docker $USER`"
+            " and log in again"
+        )
+    return "`sudo usermod -aG docker $USER` and log in again"
 
 
 def _stopped(machine: Machine) -> HostError:
