@@ -170,6 +170,16 @@ def _is_amds(machine: Machine) -> bool:
 
 def _off_the_bus(machine: Machine, unwell: Callable[..., Finding]) -> Finding | None:
     """No GPU is there, where the kernel or the machine says that there was one."""
+    untrained = log.last(machine, "retraining non-functional downstream link|retraining failed")
+    port = re.search(r"\b([\da-f]{4}:[\da-f]{2}:[\da-f]{2}\.\d)\b", untrained or "")
+    if port:
+        return unwell(
+            "driver",
+            f"no NVIDIA GPU is on the bus, and the link at {port.group(1)} does not come up",
+            "what is plugged in there does not answer: a riser, or a slot set too fast for it",
+            "set the slot's PCIe generation lower in the BIOS, another riser or none; seat the card"
+            " and its power plugs again",
+        )
     if not log.last(machine, r"NVRM: No NVIDIA (GPU|graphics adapter) found"):
         switched = machine.exists(_ASUS)
         # The card of a Surface Book is in its keyboard.

@@ -39,6 +39,7 @@ def neighbours(machine: Machine) -> Finding:
     if alone is not None:
         return alone
     served = exclusive.served(machine, gpus)
+    shown = {gpu.uuid for gpu in gpus if gpu.text("display_active") == "Enabled"}
     by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu not in served}
     used = [
         f"{by_uuid[app.uuid].label}: {_called(app)}"
@@ -47,7 +48,7 @@ def neighbours(machine: Machine) -> Finding:
         if app.uuid in by_uuid
         if by_uuid[app.uuid].text("mig.mode.current") != "Enabled"  # others have parts of their own
         if (app.name, app.memory) != ("[Not Found]", "[N/A]")
-        if not apps.is_small(app)
+        if not (apps.is_small(app) or (app.uuid in shown and apps.is_window(app)))
     ]
     inside = limits.in_container(machine.root) or kind.is_lxc(machine)
     windows = wsl.is_windows(machine)

@@ -238,9 +238,8 @@ def _ostree(machine: Machine, line: str) -> str:
     """The same where the system is an image that packages are layered on."""
     if not machine.exists("/run/ostree-booted"):
         return line
-    line, _, note = line.partition("   #")
-    layered = line.replace("sudo dnf install", "rpm-ostree install")
-    return f"{layered} && systemctl reboot" + (f"   #{note}" if note else "")
+    command = line.partition("   #")[0].replace("sudo dnf install", "rpm-ostree install")
+    return f"{command} && systemctl reboot"
 
 
 def of(machine: Machine, table: Mapping[str, str], usual: str) -> str:

@@ -12,6 +12,7 @@ from doctor import (
     held,
     kind,
     lost,
+    members,
     mismatch,
     slices,
     unloaded,
@@ -116,7 +117,7 @@ def _complaint(machine: Machine, answer: Answer) -> Finding | None:
                 if unit is not None and not limits.in_container(machine.root):
                     return slices.shut(row, unit)
                 mend = fix.format(
-                    join=access.join(machine), loader=_loader(machine), again=_again(machine)
+                    join=members.join(machine), loader=_loader(machine), again=_again(machine)
                 )
                 return fail("driver", row, why, mend)
     return None

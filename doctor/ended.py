@@ -42,6 +42,10 @@ def within(machine: Machine, seen: str) -> Finding | None:
     fix = f"docker run --memory {more}g, or resources.limits.memory"
     if limits.in_job(machine.environ, machine.root):
         fix = f"--mem={more}G (or --mem-per-cpu) to sbatch and srun, or the like of your scheduler"
+    elif not limits.in_container(machine.root) and not kind.is_lxc(machine):
+        fix = (
+            f"its administrator: sudo systemctl set-property user-$(id -u).slice MemoryMax={more}G"
+        )
     return warn(
         "memory",
         f"{seen}, and the kernel has ended {count} process{'es' * (count > 1)} here that wanted"

@@ -7,6 +7,7 @@ import shlex
 
 from doctor import kind
 from doctor.finding import Finding, fail, warn
+from host import limits
 from host.machine import Machine
 from host.text import whole
 
@@ -91,8 +92,11 @@ def bucket(machine: Machine, places: list[str]) -> Finding | None:
                 "disk",
                 f"{name} is mounted by {program[5:]}, which was ended",
                 "what reads or saves there fails: Transport endpoint is not connected",
-                f"fusermount -u {shlex.quote(_above(machine, path)[1])} (or sudo umount -f), and"
-                " mount it again (Colab: drive.mount('/content/drive', force_remount=True));"
+                "a pod: delete it, and have it made anew (its CSI driver or sidecar mounts it); a"
+                " container: mount it again on the host, and start it anew"
+                if limits.in_container(machine.root) and "COLAB_RELEASE_TAG" not in machine.environ
+                else f"fusermount -u {shlex.quote(_above(machine, path)[1])} (or sudo umount -f),"
+                " and mount it again (Colab: drive.mount('/content/drive', force_remount=True));"
                 " sudo dmesg | grep -i oom says whether memory ran out",
             )
     device, program = of(machine, places[0])[0], _program(machine, places[0])

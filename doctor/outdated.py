@@ -38,6 +38,11 @@ def missing_device(machine: Machine) -> tuple[str, str] | None:
             gone = [name for name in gone if "/" not in name]
         if "nvidiactl" in there and gone:
             return file, f"/dev/{gone[0]}"
+        caps = re.findall(r"/dev/nvidia-caps/(nvidia-cap\d+)\b", text)
+        own = machine.names("/dev/nvidia-caps")
+        lost = [name for name in caps if own and name not in own]
+        if lost:
+            return file, f"/dev/nvidia-caps/{lost[0]}"
     return None
 
 

@@ -234,6 +234,8 @@ def configure(machine: Machine) -> str:
     install = distribution.of(machine, distribution.TOOLKIT, distribution.APT_TOOLKIT)
     rootless = "rootless" in told(machine, "SecurityOptions")
     fix = f"{install}; {_CONFIGURE_ROOTLESS if rootless else _CONFIGURE}"
+    if "not been booted with systemd" in machine.run("systemctl", "is-active", "docker").err:
+        fix = fix.replace("sudo systemctl restart docker", "sudo service docker restart")
     if machine.has("nvidia-ctk") or "arch" in distribution.names(machine):
         return fix
     return (

@@ -63,6 +63,12 @@ def is_small(app: App) -> bool:
     return held is not None and held < _CONTEXT and not re.match(TRAINER, _stem(app))
 
 
+def is_window(app: App) -> bool:
+    """Whether a program at a GPU with a screen is likely to draw: desktops' have any name."""
+    held = whole(app.memory)
+    return held is not None and held < _A_WINDOW and not COMPUTES.match(_stem(app))
+
+
 def draws(name: str) -> bool:
     """Whether a program that the kernel's log names is known to draw: a desktop's, a browser, a
     game.

@@ -158,13 +158,17 @@ def job_gpus(environ: Mapping[str, str]) -> str | None:
 
 
 def oom_kills(root: Path = ROOT) -> int | None:
-    """Processes of the innermost cgroup that the kernel has killed for memory so far."""
+    """Processes that the kernel has killed for memory so far, of the innermost cgroup that counts
+    any; 0: of none.
+    """
+    known = None
     for folder in _folders(root, "memory"):
         for name in ("memory.events", "memory.oom_control"):
             count = _fields(folder / name).get("oom_kill")
-            if count is not None:
+            if count:
                 return count
-    return None
+            known = count if known is None else known
+    return known
 
 
 def processes(root: Path = ROOT) -> int | None:
