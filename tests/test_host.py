@@ -320,9 +320,8 @@ def test_engines_that_cannot_be_used(tmp_path) -> None:
     denied = (
         "echo 'permission denied while trying to connect to the Docker daemon socket' >&2; exit 1"
     )
-    assert (
-        "this user may not use Docker → `sudo usermod -aG docker $USER`" in ask("docker", denied)[1]
-    )
+    # The cure is another in a container, which the machine may be; tests/doctor/machines has both.
+    assert "this user may not use Docker → " in ask("docker", denied)[1]
     assert ask("auto", denied)[1].startswith("engine: local environment (this user may not")
     down = "echo 'Cannot connect to the Docker daemon. Is the docker daemon running?' >&2; exit 1"
     assert "no Docker engine answers → `sudo systemctl start docker`" in ask("docker", down)[1]
