@@ -165,10 +165,13 @@ def _is_passive(row: str) -> bool:
     return re.search(r"I/O error, dev sd[a-z]+, sector 0\b", row) is not None
 
 
-def _is_out(machine: Machine, disk: str, here: list[str]) -> bool:
-    """Whether a disk is not here any more, or a reader has no card in it."""
+def _is_out(machine: Machine, said: list[str], disk: str, here: list[str]) -> bool:
+    """Whether a disk was taken out, or a reader has no card in it: not one that fell out itself."""
     name = re.match(r"sd[a-z]+|nvme\d+", disk)
     if name is None or not here:
+        return False
+    fell = re.search(rf"{name.group()}: Disabling device|\bata\d.*: disable", "\n".join(said))
+    if fell or f"/dev/{name.group()}" in (machine.read("/proc/mounts") or ""):
         return False
     own = [each for each in here if re.match(rf"{name.group()}(?:n\d+)?$", each)]
     return not own or all((machine.read(f"/sys/block/{n}/size") or "").strip() == "0" for n in own)
@@ -182,7 +185,7 @@ def _disk(machine: Machine, said: list[str]) -> Finding | None:
     here = machine.names("/sys/block")
     # A volume that was taken from a guest is no disk any more.
     volumes = {disk: x.group(1) for disk in failing if (x := _VOLUME.match(disk))}
-    failing = [disk for disk in failing if not _is_out(machine, disk, here)]
+    failing = [disk for disk in failing if not _is_out(machine, said, disk, here)]
     failing = [disk for disk in failing if not here or volumes.get(disk, here[0]) in here]
     bad = next((disk for disk in failing if not _pulled(machine, said, disk)), None)
     if bad is None:
