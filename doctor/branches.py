@@ -69,8 +69,7 @@ def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, s
     seen = f"the installed driver no longer knows this card, branch {branch} does (see dmesg)"
     if branch == _LAST:
         usual = f"install your distribution's driver of branch {branch}"
-        other = _is_image(machine) or distribution.is_without_modules(machine)
-        fix = usual if other else distribution.of(machine, _OF_BRANCH, usual).format(branch)
+        fix = usual if _is_image(machine) else _of_branch(machine, branch, usual)
         why = "the driver is too new for it"
         if not any(card.device in _VOLTA for card in cards):
             why += (
@@ -83,6 +82,18 @@ def legacy(machine: Machine, cards: list[pci.Card], branch: str) -> tuple[str, s
         "no torch of today has kernels for cards as old as this",
         "train on another GPU, or in an older container with that driver",
     )
+
+
+def _of_branch(machine: Machine, branch: str, usual: str) -> str:
+    """How a distribution installs an older branch with the closed modules."""
+    if "rhel" in distribution.names(machine) and distribution.version(machine) == "7":
+        return usual
+    if distribution.is_without_modules(machine):
+        return (
+            f"sudo dnf install cuda-drivers-{branch} --allowerasing, and reboot   # of NVIDIA's"
+            " repository; dnf versionlock keeps it"
+        )
+    return distribution.of(machine, _OF_BRANCH, usual).format(branch)
 
 
 def _is_image(machine: Machine) -> bool:
@@ -160,7 +171,8 @@ def without_gsp(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]
     if machine.exists("/run/ostree-booted"):
         fix = "rpm-ostree rollback, or rebase to the image with the closed modules (580)"
     elif not {"ubuntu", "debian"} & {*distribution.names(machine)}:
-        fix = "install your distribution's closed modules (without -open), 580 at the most"
+        usual = "install your distribution's closed modules (without -open), 580 at the most"
+        fix = _of_branch(machine, _LAST, usual)
     return (
         "the open kernel modules do not know cards before Turing",
         "they need the closed ones",

@@ -73,7 +73,7 @@ def neighbours(machine: Machine) -> Finding:
         shared = ", ".join(gpu.label for gpu in served)
         return ok("busy GPUs", f"an MPS server shares {shared}" if served else "none")
     hidden = all("not shown" in row or re.search(r": PID \d+$", row) for row in used)
-    coherent = [gpu for gpu in gpus if re.search(r"\bG[BH][12]00\b", gpu.name)]
+    coherent = [gpu for gpu in gpus if gpu.is_coherent]
     if coherent and hidden:
         return warn(
             "busy GPUs",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor import distribution, kind, log, wsl
+from doctor import distribution, kind, log, sealed, wsl
 from doctor.cuda_numbers import ERRORS
 from host import limits, visible
 from host.machine import Machine
@@ -10,6 +10,8 @@ from host.machine import Machine
 
 def meant(machine: Machine, number: str) -> tuple[str, str] | None:
     """What it means and what helps; None: what it mostly does."""
+    if number == "802" and sealed.waits(machine):
+        return sealed.UNREADY
     if number == "802" and (limits.in_container(machine.root) or kind.is_lxc(machine)):
         why, fix = ERRORS[number]
         return why, f"on the host: {fix}; if it is not yours, tell its owner, or take another"

@@ -115,7 +115,7 @@ def _complaint(machine: Machine, answer: Answer) -> Finding | None:
                     return lost.explained(machine, row)
                 unit = slices.closed(machine) if fix == "{again}" else None
                 if unit is not None and not limits.in_container(machine.root):
-                    return slices.shut(row, unit)
+                    return slices.shut(machine, row, unit)
                 mend = fix.format(
                     join=members.join(machine), loader=_loader(machine), again=_again(machine)
                 )

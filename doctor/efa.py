@@ -25,21 +25,21 @@ def wanting(machine: Machine, listed: str) -> tuple[str, str, str] | None:
     plugin = "libnccl-net" in listed or any(
         name.startswith("libnccl-net") for path in here for name in machine.names(path)
     )
-    local = not machine.has("docker") or machine.environ.get("ENGINE") == "local"
-    if not (local and plugin):
-        return (
-            "",
-            "NCCL takes it only by a plugin of Amazon's; else TCP",
-            "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
-        )
     told = re.search(r"EFA installer version: 1\.(\d{1,3})\.", machine.read(_INSTALLED) or "")
     # Only these let EFA read their memory.
     able = any(re.search(r"\b[ABH][123]00\b", gpu.name) for gpu in nvidia.ask(machine)[1])
     round_it = machine.environ.get("FI_EFA_SET_CUDA_SYNC_MEMOPS") == "0"
-    if told is None or int(told.group(1)) >= _REGISTERS or round_it or not able:
+    if plugin and told and int(told.group(1)) < _REGISTERS and able and not round_it:
+        return (
+            f"; EFA's installer is of 1.{told.group(1)}",
+            "NCCL from 2.19 on (PyTorch since 2.2) registers no memory with its libfabric",
+            "install EFA anew, 1.29 or later; until then FI_EFA_SET_CUDA_SYNC_MEMOPS=0",
+        )
+    local = not machine.has("docker") or machine.environ.get("ENGINE") == "local"
+    if local and plugin:
         return None
     return (
-        f"; EFA's installer is of 1.{told.group(1)}",
-        "NCCL from 2.19 on, which PyTorch has since 2.2, registers no memory with its libfabric",
-        "install EFA anew, 1.29 or later; until then FI_EFA_SET_CUDA_SYNC_MEMOPS=0",
+        "",
+        "NCCL takes it only by a plugin of Amazon's; else TCP",
+        "install aws-ofi-nccl, or build on an image that has it: BASE_IMAGE=…",
     )

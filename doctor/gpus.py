@@ -123,6 +123,9 @@ def equal(machine: Machine) -> Finding:
     gpus = visible.seen(machine)
     if len(gpus) < 2:
         return skip("equal GPUs", "fewer than two GPUs")
+    mixed = _of_two_worlds(gpus)
+    if mixed is not None:
+        return mixed
     names = {name for name in (gpu.text("name") for gpu in gpus) if name}
     clocks = [clock for clock in (gpu.number("clocks.max.sm") for gpu in gpus) if clock]
     used = {gpu.index for gpu in gpus}
@@ -154,6 +157,24 @@ def equal(machine: Machine) -> Finding:
         seen,
         "each step waits for the slowest, and the smallest memory decides",
         f"make train GPUS={','.join(gpu.row['index'] for gpu in best)},",
+    )
+
+
+def _of_two_worlds(gpus: list[nvidia.Gpu]) -> Finding | None:
+    """Cards that share a processor's memory beside others, which no program uses together.
+
+    https://github.com/NVIDIA/dgx-spark-playbooks (station-ai-skills: mixed coherency)
+    """
+    coherent = [gpu for gpu in gpus if gpu.is_coherent]
+    if not coherent or len(coherent) == len(gpus):
+        return None
+    other = next(gpu for gpu in gpus if gpu not in coherent)
+    numbers = ",".join(gpu.row["index"] for gpu in coherent)
+    return fail(
+        "equal GPUs",
+        f"{coherent[0].name} shares the processor's memory, and {other.name} does not",
+        "one program cannot use both (mixed coherency): CUDA fails, or takes the first alone",
+        f"export CUDA_VISIBLE_DEVICES={numbers}; docker run --gpus '\"device={numbers}\"'",
     )
 
 

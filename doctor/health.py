@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import details, fabric, kind, shared
+from doctor import details, fabric, kind, sealed, shared
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import limits, nvidia, visible
 from host.machine import Machine
@@ -13,7 +13,6 @@ from host.text import whole
 # Without these nothing can be said of a GPU; others some drivers do not tell of sound ones.
 _VITAL = ("temperature.gpu", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total")
 _WORN = 8  # rows, as many as one bank has in place of others
-_SEALS = re.compile(r"\b(H[12]00|H20|B[123]00|RTX PRO 6000)\b")
 _RESET = "with nothing running: sudo nvidia-smi --gpu-reset -i {gpu}; or reboot"
 _NOW = "sudo nvidia-smi --gpu-reset -i {gpu}"
 _RESET_OUTSIDE = (
@@ -227,17 +226,7 @@ def health(machine: Machine) -> Finding:
 
 def _sealed(machine: Machine) -> Finding | None:
     """GPUs for confidential computing are not made ready yet."""
-    able = any(_SEALS.search(gpu.name) for gpu in visible.seen(machine))
-    if not able or not kind.is_guest(machine):
+    if not sealed.waits(machine):
         return None
-    # Where the mode is off, the state is "not-ready" too, and CUDA starts.
-    if "status: ON" not in machine.run("nvidia-smi", "conf-compute", "-f").out:
-        return None
-    if not re.search("not[- ]ready", machine.run("nvidia-smi", "conf-compute", "-grs").out):
-        return None
-    return fail(
-        "GPU health",
-        "confidential computing is on, and the GPUs are not set ready",
-        "CUDA does not start on any of them",
-        "attest them, then sudo nvidia-smi conf-compute -srs 1, at each boot",
-    )
+    seen, fix = sealed.UNREADY
+    return fail("GPU health", seen, "CUDA does not start on any of them", fix)

@@ -162,7 +162,7 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
             )
         )
     listed = machine.run("ldconfig", "-p").out
-    if kind == "EFA" and several:
+    if kind == "EFA" and (several or machine.environ.get("FI_PROVIDER") == "efa"):
         return efa.wanting(machine, listed)
     direct = several or (kind == "InfiniBand" and not alone and many)
     apart = peermem.missing(machine) if kind != "EFA" and direct else None

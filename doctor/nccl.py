@@ -31,7 +31,7 @@ FABRIC = "/sys/class/infiniband"
 def _in_files(machine: Machine, variable: str) -> tuple[str, str]:
     own = machine.environ.get("NCCL_CONF_FILE") or f"{machine.environ.get('HOME', '')}/.nccl.conf"
     for file in (own, "/etc/nccl.conf"):
-        found = re.findall(rf"^\s*{variable}=(\S+)", machine.read(file) or "", re.MULTILINE)
+        found = re.findall(rf"^\s*{variable}=(\S.*?)\s*$", machine.read(file) or "", re.MULTILINE)
         if found:
             return found[0], file
     return "", ""

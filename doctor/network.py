@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, nccl, peers, walls
+from doctor import kind, named, nccl, peers, walls
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import fleet, nvidia, visible
 from host.machine import Machine
 from host.text import whole
 
 _NET = "/sys/class/net"
-_CHOICES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _SLOW = 100  # Mbit/s
-_INNER = re.compile(r"lo$|docker\d|virbr\d")
 
 
 def interfaces(machine: Machine) -> Finding:
@@ -31,7 +29,7 @@ def interfaces(machine: Machine) -> Finding:
     # One GPU meets nobody, whatever a cluster tells all its machines.
     told = "GLOO_SOCKET_IFNAME" in machine.environ
     alone = len(visible.seen(machine)) == 1 and not (told or fleet.several(machine.environ))
-    other = (None if alone else _sent_astray(machine, names)) or peers.apart(machine)
+    other = (None if alone else named.astray(machine, names)) or peers.apart(machine)
     if other is not None:
         return other
     found, slow, known = [], [], 0
@@ -43,8 +41,10 @@ def interfaces(machine: Machine) -> Finding:
             slow += [(name, speed)] * (0 < speed <= _SLOW)
             known += not (name.startswith("wl") or machine.exists(f"{_NET}/{name}/phy80211"))
     # One of several may be there for the machine's management alone.
-    told = any(nccl.told(machine, name) for name in _CHOICES)
-    used = [x for x in slow if (_is_named(machine, x[0], names) if told else len(slow) == known)]
+    told = any(nccl.told(machine, name) for name in named.CHOICES)
+    used = [
+        x for x in slow if (named.is_named(machine, x[0], names) if told else len(slow) == known)
+    ]
     if used and fleet.several(machine.environ):
         return warn(
             "network",
@@ -56,80 +56,6 @@ def interfaces(machine: Machine) -> Finding:
     return (
         ok("network", ", ".join(found) + wall) if found else skip("network", "no interface is up")
     )
-
-
-def _is_named(machine: Machine, name: str, names: list[str]) -> bool:
-    """Whether a library is told to take this interface."""
-    told = {each: nccl.told(machine, each) for each in _CHOICES}
-    return any(value and name in _chosen(each, value, names) for each, value in told.items())
-
-
-def _sent_astray(machine: Machine, names: list[str]) -> Finding | None:
-    """A library is told to take an interface, or a port, that there is not, or that has no
-    address.
-    """
-    for variable in _CHOICES:
-        asked = nccl.told(machine, variable)
-        if asked and not _chosen(variable, asked, names):
-            no = "names no interface"
-            if asked.startswith("^"):
-                no = (
-                    "leaves none" if variable.startswith("NCCL") else "is what NCCL reads, not gloo"
-                )
-            return fail(
-                "network",
-                f"{variable}={asked} {no}; there are {', '.join(names)}",
-                "the processes do not find each other",
-                f"{nccl.undo(machine, variable)}; or name one of them",
-            )
-        inner = _chosen(variable, asked, names) if asked else []
-        if (
-            inner
-            and fleet.several(machine.environ)
-            and all(_is_inner(machine, name) for name in inner)
-        ):
-            return fail(
-                "network",
-                f"{variable}={asked}: that interface reaches this machine alone",
-                "the other machines are told its address: Connection refused, or they hang",
-                f"{nccl.undo(machine, variable)}; or name the one in the machines' network",
-            )
-        bare = _without_address(machine, asked, names) if asked else None
-        if bare is not None:
-            return fail(
-                "network",
-                f"{variable}={asked}, and {bare}",
-                "the processes do not find each other: no socket interface found",
-                f"{nccl.undo(machine, variable)}; or name the one that has the address (a bond or"
-                " bridge, and not its ports)",
-            )
-    ports = machine.names(nccl.FABRIC)
-    asked = nccl.told(machine, "NCCL_IB_HCA")
-    efa = all("rdmap" in port or "efa" in port for port in ports)
-    meant = asked.startswith("^") or efa or not fleet.several(machine.environ)
-    if asked and ports and not meant and not nccl.adapters(machine, ports):
-        return fail(
-            "network",
-            f"NCCL_IB_HCA={asked} names no port; there are {', '.join(ports)}",
-            "NCCL goes by Ethernet, or does not start",
-            f"{nccl.undo(machine, 'NCCL_IB_HCA')}; or name some of them",
-        )
-    return None
-
-
-def _without_address(machine: Machine, asked: str, names: list[str]) -> str | None:
-    """Of interfaces that are named in full, that none has an address; None: one has, or it is not
-    known.
-    """
-    said = machine.run("ip", "-o", "addr").out or machine.run(*peers.ASK_ADDRESSES).out
-    chosen = [name for name in asked.lstrip("=").split(",") if name in names]
-    having = {m.group(1) for m in re.finditer(r"(?m)^\d+: (\S+?)(?:@\S+)? +inet6? ", said)}
-    if not said or asked.startswith("^") or not chosen or set(chosen) & having:
-        return None
-    # One that begins so may be meant: eth is for eth0.
-    if any(name.startswith(tuple(chosen)) for name in having):
-        return None
-    return f"{chosen[0]} has no address; {', '.join(sorted(having - {'lo'})) or 'no other'} has one"
 
 
 def _without_names(machine: Machine) -> Finding | None:
@@ -176,13 +102,6 @@ def _of_another_machine(machine: Machine) -> Finding | None:
     return None
 
 
-def _is_inner(machine: Machine, name: str) -> bool:
-    """Whether an interface reaches this machine alone: not a bridge with a network card in it."""
-    ports = machine.names(f"{_NET}/{name}/brif")
-    carded = any(machine.exists(f"{_NET}/{port}/device") for port in ports)
-    return _INNER.match(name) is not None and not carded
-
-
 def _of_another_network(machine: Machine) -> Finding | None:
     """A network of NCCL's that is not here, or a cloud's plugin that lacks its settings.
 
@@ -192,8 +111,10 @@ def _of_another_network(machine: Machine) -> Finding | None:
     ports = machine.names(nccl.FABRIC)
     several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
     named = wanted.lower() in ("ib", "gib", "aws libfabric", "ofi")
-    slingshot = "/sys/class/cxi" if wanted.lower() in ("aws libfabric", "ofi") else ""
-    if several and named and not ports and not (slingshot and machine.names(slingshot)):
+    # Slingshot has no ports there.
+    libfabric = wanted.lower() in ("aws libfabric", "ofi")
+    slingshot = machine.names("/sys/class/cxi") or "cxi_" in (machine.read("/proc/modules") or "")
+    if several and named and not ports and not (libfabric and slingshot):
         return fail(
             "network",
             f"NCCL_NET={wanted}, and there is no such network here",
@@ -211,16 +132,3 @@ def _of_another_network(machine: Machine) -> Finding | None:
             "source its set_nccl_env.sh; or NCCL_TUNER_PLUGIN=none NCCL_NET_PLUGIN=none",
         )
     return None
-
-
-def _chosen(variable: str, asked: str, names: list[str]) -> list[str]:
-    """Which interfaces a variable means; NCCL takes beginnings, `=` whole names, `^` all others."""
-    if asked.startswith("^") and variable.startswith("GLOO"):
-        return []  # Unable to find address for: ^lo
-    words = asked.lstrip("^=").split(",")
-    exact = asked.lstrip("^").startswith("=") or variable.startswith("GLOO")
-    if exact:
-        found = [name for name in names if name in words]
-    else:
-        found = [name for name in names if any(word and name.startswith(word) for word in words)]
-    return [name for name in names if name not in found] if asked.startswith("^") else found

@@ -14,7 +14,7 @@ from host.text import whole
 
 _NET = "/sys/class/net"
 # Docker's own, those that Compose makes, and Podman's, unless they are told others.
-_BRIDGE = re.compile(r"172\.17\.|172\.(1[89]|2\d|3[01])\.0\.|10\.8[89]\.0\.")
+BRIDGE = re.compile(r"172\.17\.|172\.(1[89]|2\d|3[01])\.0\.|10\.8[89]\.0\.")
 _OF_A_LAUNCHER = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 ASK_ADDRESSES = ("ip", "-o", "-4", "addr")
 _UNKNOWN = 2  # what getent ends with
@@ -92,7 +92,7 @@ def _on_a_bridge(machine: Machine, addresses: dict[str, str]) -> Finding | None:
     # A cluster may give its pods that network, and route it.
     if not limits.in_container(machine.root) or "KUBERNETES_SERVICE_HOST" in machine.environ:
         return None
-    if not addresses or not all(map(_BRIDGE.match, addresses.values())):
+    if not addresses or not all(map(BRIDGE.match, addresses.values())):
         return None
     usual = all(address.startswith("172.17.") for address in addresses.values())
     if not usual and any(machine.exists(f"{_NET}/{name}/device") for name in addresses):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 from doctor import log, nccl
-from host import fleet, nvidia
+from host import fleet, kernel, nvidia
 from host.machine import Machine
 from host.text import number, whole
 
 _FLAPS = 20  # times, of one that is up
 _OF_CLUSTERS = 4  # GPUs
 _FELL = 2  # times that a link may have gone down, by hands
+_STARTING = 300  # seconds in which a machine starts
 
 
 def serve_training(machine: Machine) -> bool:
@@ -163,11 +164,15 @@ def _slower(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str]
 
 
 def _hungry(machine: Machine) -> tuple[str, str, str] | None:
-    """A card whose slot gives it too little power, says its driver."""
-    row = log.last(machine, r"mlx5_core \S+: .*insufficient power on the PCIe slot")
-    told = re.search(r"mlx5_core (\S+): .*slot \((\d+) ?W\)", row or "")
+    """A card whose slot gives it too little power, says its driver, and did not say at the start.
+
+    Many a sound server says it at each start, of the cards beside those of InfiniBand.
+    """
+    row = log.last(machine, r"mlx5_core \S+: .*insufficient power on the PCIe slot") or ""
+    told = re.search(r"mlx5_core (\S+): .*slot \((\d+) ?W\)", row)
     spark = any("GB10" in gpu.name for gpu in nvidia.ask(machine)[1])  # says so, and is well
-    if told is None or spark:
+    at = kernel.TIME.search(row)
+    if told is None or spark or (at and float(at.group(1)) < _STARTING):
         return None
     return (
         f"; {told.group(1)}: its slot gives it {told.group(2)} W, which is too little",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import branches, fallen, kind, log, room, sealed
+from doctor import branches, distribution, fallen, kind, log, room, sealed
 from host import pci
 from host.machine import Machine
 
@@ -18,6 +18,7 @@ _FIRMWARE = r"(_kgspBootGspRm|GSP.*(fail|timeout|halt)|Xid.*: 1(19|20),)"
 _HOPPER = range(0x2340, 0x2350)  # with a Grace beside it: the open modules alone drive it
 _VERSION = "/proc/driver/nvidia/version"
 _LEGACY = r"supported through the NVIDIA (\d+)\S* Legacy"
+_NO_INTERRUPT = r"Can't find an IRQ for your NVIDIA card|No interrupts of any type are available"
 _STARTS_NOT = r"RmInitAdapter failed|rm_init_adapter failed"
 _UNKNOWN = r"installed in this system is not supported by the\s+NVIDIA [\d.]+ driver release"
 # Sign, what is seen, why, and what helps; {card}: the address of one of the cards.
@@ -161,7 +162,7 @@ _LOG = (
         ),
     ),
     (
-        r"Can't find an IRQ for your NVIDIA card",
+        _NO_INTERRUPT,
         "it got no interrupt",
         "a virtual machine's host, or the firmware, hands none to the card",
         (
@@ -221,10 +222,18 @@ def _driver(machine: Machine, cards: list[pci.Card], text: str) -> tuple[str, st
 def _placed(machine: Machine, sign: str) -> str | None:
     """What helps on a machine of this kind; None where it is what helps elsewhere."""
     guest = kind.is_guest(machine)
+    if sign == _NO_INTERRUPT and re.search(r"(?m)^nouveau ", machine.read("/proc/modules") or ""):
+        away = distribution.KEPT_AWAY.format(more="", initramfs=distribution.initramfs(machine))
+        return f"nouveau was there first, and has left it so: {away}, and reboot"
     if sign == _NO_ROOM:
         return room.of_guest(machine) if guest else room.of_board(machine)
     if guest and (sign == _FIRMWARE or "RmInitAdapter" in sign or "fallen off" in sign):
         return "restart this virtual machine; then ask who runs its host to look at the card"
+    return _on_metal(machine, sign)
+
+
+def _on_metal(machine: Machine, sign: str) -> str | None:
+    """The same of a machine of its own."""
     new = any(card.is_blackwell or card.device in _HOPPER for card in pci.cards(machine))
     if sign == _FIRMWARE and not new and "Open" in (machine.read(_VERSION) or ""):
         return (

@@ -15,8 +15,15 @@ def closed(machine: Machine) -> str | None:
     return _by_policy(machine) or _filtered(machine)
 
 
-def shut(seen: str, unit: str) -> Finding:
+def shut(machine: Machine, seen: str, unit: str) -> Finding:
     """What is said of it, beside what nvidia-smi says."""
+    if _is_a_schedulers(machine):
+        return fail(
+            "driver",
+            f"{seen}; this node gives its GPUs to Slurm's jobs, and to no other session ({unit})",
+            "the driver has the cards, and this session may not open them",
+            f"srun --gpus=1 --pty bash, or sbatch --gpus=1; {unsigned.CPU}",
+        )
     return fail(
         "driver",
         f"{seen}; {unit} may open only some devices (DevicePolicy)",
@@ -24,6 +31,14 @@ def shut(seen: str, unit: str) -> Finding:
         f"sudo systemctl edit {unit}: [Slice] or [Service], DeviceAllow=char-nvidia* rw; sudo"
         f" systemctl daemon-reload; log in again; {unsigned.CPU}",
     )
+
+
+def _is_a_schedulers(machine: Machine) -> bool:
+    """Whether this is a session, and no job, on a node whose GPUs Slurm hands out."""
+    if "SLURM_JOB_ID" in machine.environ or not machine.has("srun"):
+        return False
+    runs = machine.run("systemctl", "is-active", "slurmd").out.strip() == "active"
+    return runs or machine.exists("/etc/slurm/gres.conf")
 
 
 def _by_policy(machine: Machine) -> str | None:

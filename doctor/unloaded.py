@@ -139,7 +139,7 @@ def _silent(machine: Machine) -> Finding:
         return skip("driver", "this job or container was given no GPU")
     closed = slices.closed(machine)
     if closed is not None:
-        return slices.shut("No devices were found", closed)
+        return slices.shut(machine, "No devices were found", closed)
     return fail(
         "driver",
         "No devices were found",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from doctor import collectives, kind, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import fleet, nvidia, visible
+from host.followed import FOLLOWED
 from host.machine import Machine
 from host.text import whole
 
@@ -56,7 +58,7 @@ def examine(machine: Machine) -> Finding:
     """None of them slows training down, or hides a GPU."""
     if not nvidia.ask(machine)[1]:
         return skip(_NAME, "no GPU")
-    strange = _unknown(machine) or _remapped(machine)
+    strange = _quoted(machine) or _unknown(machine) or _remapped(machine)
     if strange is not None:
         return strange
     several = len(visible.seen(machine)) > 1 or fleet.several(machine.environ)
@@ -210,6 +212,21 @@ def _other_order(machine: Machine) -> Finding | None:
         "nvidia-smi counts by the bus: another card may be taken than the one that was meant",
         "export CUDA_DEVICE_ORDER=PCI_BUS_ID, which counts as nvidia-smi does; or name UUIDs:"
         " nvidia-smi -L",
+    )
+
+
+def _quoted(machine: Machine) -> Finding | None:
+    """A value whose quotation marks no shell has taken away: a file of variables keeps them."""
+    marks = re.compile(r"""(["']).+\1""")
+    name = next((each for each in FOLLOWED if marks.fullmatch(machine.environ.get(each, ""))), None)
+    if name is None:
+        return None
+    value = machine.environ[name]
+    return fail(
+        _NAME,
+        f"{name} holds quotation marks: {value}",
+        "they belong to the value: nothing has that name (docker --env-file and scripts keep them)",
+        f"export {name}={shlex.quote(value[1:-1])}; write it without them where it is set",
     )
 
 

@@ -25,6 +25,37 @@ _FLAGS = {
     "--bip": "bip",
 }
 
+_NO_SETS = "failed to create ipset"  # as 28.0.0 says on a Jetson, whose kernel has none
+# What the engine says as it ends, why, and what helps.
+_SAID = (
+    # https://github.com/jetsonhacks/install-docker
+    (
+        _NO_SETS,
+        "Docker 28.0.0 wants ip_set of the kernel, which this one was built without",
+        (
+            "`sudo apt-get install --allow-downgrades docker-ce='5:27.5.1-1~*'"
+            " docker-ce-cli='5:27.5.1-1~*'`, `sudo apt-mark hold docker-ce docker-ce-cli`; or 28.0.1"
+            " or newer"
+        ),
+    ),
+    (
+        r"iptables table .raw'",
+        "this kernel has no table `raw` of iptables, for which Docker asks from 28 on",
+        (
+            "`sudo systemctl edit docker`: [Service] Environment=DOCKER_INSECURE_NO_IPTABLES_RAW=1"
+            " (28.0.2 or newer), `sudo systemctl restart docker`; or docker-ce 27.5"
+        ),
+    ),
+    (
+        r"ip_tables not found|can't initialize iptables table",
+        "this kernel has no ip_tables, for which the old iptables asks",
+        (
+            "`sudo update-alternatives --set iptables /usr/sbin/iptables-nft`, or boot a kernel that"
+            " has it, then `sudo systemctl restart docker`"
+        ),
+    ),
+)
+
 
 def unanswered(machine: Machine, said: str) -> HostError:
     """Why no engine tells its version."""
@@ -94,43 +125,7 @@ def _stopped(machine: Machine) -> HostError:
             f"mend it, then `sudo systemctl restart docker`, {LOCAL}",
         )
     if machine.run("systemctl", "is-active", "docker").out.strip() == "failed":
-        twice = _said_twice(machine, settings)
-        if twice is not None:
-            flag, key, file = twice
-            return HostError(
-                f"no Docker engine answers: {file} says {flag}, and {settings} says {key}",
-                f"say it in one of them (sudo systemctl edit docker), then `sudo systemctl"
-                f" daemon-reload`, `sudo systemctl restart docker`; {LOCAL}",
-            )
-        legacy = (
-            "; a Jetson's kernel wants `sudo update-alternatives --set iptables"
-            " /usr/sbin/iptables-legacy`"
-            if "nf_tables" in machine.run("iptables", "--version").out
-            and machine.exists("/etc/nv_tegra_release")
-            else ""
-        )
-        said = machine.run("journalctl", "-u", "docker", "-n", "50", "-q", "--no-pager").out
-        if re.search(r"iptables table .raw'", said):
-            return HostError(
-                "no Docker engine answers: this kernel has no table `raw` of iptables, for which"
-                " Docker asks from 28 on",
-                "`sudo systemctl edit docker`: [Service]"
-                " Environment=DOCKER_INSECURE_NO_IPTABLES_RAW=1 (28.0.2 or newer),"
-                f" `sudo systemctl restart docker`; or docker-ce 27.5; {LOCAL}",
-            )
-        if re.search(r"ip_tables not found|can't initialize iptables table", said):
-            return HostError(
-                "no Docker engine answers: this kernel has no ip_tables, for which the old iptables"
-                " asks",
-                "`sudo update-alternatives --set iptables /usr/sbin/iptables-nft`, or boot a kernel"
-                f" that has it, then `sudo systemctl restart docker`; {LOCAL}",
-            )
-        last = re.findall(r"(?:failed to start daemon|Error starting daemon)[:,] (.+)", said)
-        why = f": {last[-1][:160]}" if last else ""
-        return HostError(
-            f"no Docker engine answers: its service has failed{why}",
-            f"`sudo journalctl -u docker -n 20` says why{legacy}; {LOCAL}",
-        )
+        return _failed(machine, settings)
     start = "`sudo systemctl start docker`"
     if machine.run("systemctl", "is-enabled", "docker").out.strip() == "masked":
         start = (
@@ -142,6 +137,38 @@ def _stopped(machine: Machine) -> HostError:
             " and wsl --shutdown"
         )
     return HostError("no Docker engine answers", f"{start}, check DOCKER_HOST, {LOCAL}")
+
+
+def _failed(machine: Machine, settings: str) -> HostError:
+    """Why its service has failed."""
+    twice = _said_twice(machine, settings)
+    if twice is not None:
+        flag, key, file = twice
+        return HostError(
+            f"no Docker engine answers: {file} says {flag}, and {settings} says {key}",
+            f"say it in one of them (sudo systemctl edit docker), then `sudo systemctl"
+            f" daemon-reload`, `sudo systemctl restart docker`; {LOCAL}",
+        )
+    said = machine.run("journalctl", "-u", "docker", "-n", "50", "-q", "--no-pager").out
+    jetson = machine.exists("/etc/nv_tegra_release")
+    if jetson and "version 28.0.0" in machine.run("docker", "--version").out:
+        said += _NO_SETS
+    known = next((rest for sign, *rest in _SAID if re.search(sign, said)), None)
+    if known is not None:
+        why, fix = known
+        return HostError(f"no Docker engine answers: {why}", f"{fix}; {LOCAL}")
+    legacy = (
+        "; a Jetson's kernel wants `sudo update-alternatives --set iptables"
+        " /usr/sbin/iptables-legacy`"
+        if jetson and "nf_tables" in machine.run("iptables", "--version").out
+        else ""
+    )
+    last = re.findall(r"(?:failed to start daemon|Error starting daemon)[:,] (.+)", said)
+    told = f": {last[-1][:160]}" if last else ""
+    return HostError(
+        f"no Docker engine answers: its service has failed{told}",
+        f"`sudo journalctl -u docker -n 20` says why{legacy}; {LOCAL}",
+    )
 
 
 def _said_twice(machine: Machine, settings: str) -> tuple[str, str, str] | None:

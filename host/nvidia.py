@@ -166,6 +166,11 @@ class Gpu:
         return re.search(r"\b(GB10|Orin|Thor|Xavier|Tegra\S*|nvgpu)\b", self.name) is not None
 
     @property
+    def is_coherent(self) -> bool:
+        """Whether a Grace beside it shares one address space with it: GH200, GB200, GB300."""
+        return re.search(r"\bG[BH][1-9]00\b", self.name) is not None
+
+    @property
     def is_virtual(self) -> bool:
         """Whether it is a part of a card that the host gives out (vGPU)."""
         return re.search(r"-[0-9]+[QCAB][0-9]?$|^GRID [^K]", self.name) is not None

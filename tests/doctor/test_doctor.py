@@ -16,7 +16,7 @@ from recorded import build, load
 from torch import nn
 from torchvision.models import resnet18
 
-from doctor import bridge, checks, cuda_errors, disks, finding, network
+from doctor import bridge, checks, cuda_errors, disks, finding, named
 from doctor.inside import collectives, datasheet, devices, speed, verify
 from host import machine as host_machine
 from host import pci
@@ -520,7 +520,7 @@ def test_an_experiment_that_does_not_fit(tmp_path, monkeypatch) -> None:
     ],
 )
 def test_which_interfaces_a_variable_means(variable, asked, meant) -> None:
-    assert network._chosen(variable, asked, ["docker0", "eth0", "eth1", "lo"]) == meant
+    assert named.chosen(variable, asked, ["docker0", "eth0", "eth1", "lo"]) == meant
 
 
 def test_a_torch_without_cuda_beside_a_gpu(tmp_path, monkeypatch) -> None:
