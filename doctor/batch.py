@@ -18,10 +18,11 @@ _NAMESPACES = (
 
 def enroot(machine: Machine) -> Finding | None:
     """Containers of enroot get GPUs by a program of the toolkit's."""
-    if "98-nvidia.sh" not in machine.names("/etc/enroot/hooks.d") and not machine.has("enroot"):
-        return None
-    if machine.has("nvidia-container-cli"):
+    hooked = "98-nvidia.sh" in machine.names("/etc/enroot/hooks.d")
+    if machine.has("nvidia-container-cli") and (hooked or machine.has("enroot")):
         return _enroot_trips(machine)
+    if not hooked or machine.has("nvidia-container-cli"):
+        return None
     return warn(
         "toolkit",
         "enroot is here, and nvidia-container-cli is not",

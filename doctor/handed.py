@@ -103,7 +103,10 @@ def _why_unseen(machine: Machine, said: str) -> tuple[str, str]:
     """Why a container does not see the GPUs that the host sees, and what helps."""
     if desktop.answers(machine):
         return desktop.WHY
-    set_up = _set_up(machine, said)
+    # https://github.com/canonical/docker-snap, NVIDIA Container Toolkit Compatibility
+    twice = toolkit.is_snap(machine) and machine.has("nvidia-container-cli")
+    of_host = twice and re.search("error mounting|CDI", said)
+    set_up = _OF_A_SNAP if of_host else _set_up(machine, said)
     if set_up is not None:
         return set_up
     spared = configured.spares_cgroups(machine)
@@ -141,6 +144,17 @@ def _undriven(machine: Machine, said: str) -> tuple[str, str]:
     return why, toolkit.configure(machine)
 
 
+_OF_A_SNAP = (
+    (
+        "Docker's snap takes the description of GPUs (CDI) that the host's own toolkit wrote, and has"
+        " not its files (from 29.2 on)"
+    ),
+    (
+        "sudo apt-get remove nvidia-container-toolkit nvidia-container-toolkit-base"
+        " libnvidia-container-tools libnvidia-container1 && sudo reboot: the snap brings its own; or"
+        " docker run --runtime nvidia --gpus all,driver=nvidia.runtime-hook"
+    ),
+)
 _HARDENED = (
     "the kernel lets nobody read the filter of devices again (net.core.bpf_jit_harden = 2)",
     "sudo sysctl -w net.core.bpf_jit_harden=1, and write the same into /etc/sysctl.d",
@@ -162,7 +176,7 @@ def _lost_hook(machine: Machine) -> bool:
 
     https://github.com/NVIDIA/nvidia-container-toolkit/issues/34
     """
-    there = {"nvidia-container-toolkit", "nvidia-container-cli"} <= {*machine.names("/usr/bin")}
+    there = "nvidia-container-toolkit" in machine.names("/usr/bin")  # beside it, or a link to it
     return there and not machine.has("nvidia-container-runtime-hook")
 
 

@@ -19,6 +19,7 @@ _POLICIES = ("/etc/dbus-1/system.d", "/usr/share/dbus-1/system.d")
 _POWERD = "nvidia-powerd.service"
 _AGREED = ("voltage_now", "current_max")  # millionths of a volt and an ampere
 _LEAST = 100  # watts; laptops with such GPUs come with 140 and more
+_FULL = 100  # watts of a laptop's GPU that needs no boost
 
 
 def held_back(machine: Machine) -> Finding | None:
@@ -154,6 +155,8 @@ def _unboosted(machine: Machine) -> bool:
     able = "Supported" in told
     if told and not able:
         return False
+    limits = [gpu.number("enforced.power.limit") or 0 for gpu in nvidia.health(machine)]
+    able = able and any(limit < _FULL for limit in limits)  # else it has as much already
     if not able and not _at_its_least(machine):
         return False
     return machine.run("systemctl", "is-active", "nvidia-powerd").out.strip() == "inactive"

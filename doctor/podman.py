@@ -8,13 +8,13 @@ from doctor import cdi
 from doctor.finding import Finding, fail, warn
 from host.machine import Machine
 
-_READS_SEVEN = 5
+_READS_SEVEN = (5, 1)
 _KNOWS_CDI = (4, 1)
 _HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 
 
 def unread(machine: Machine) -> Finding | None:
-    """Podman reads descriptions from 4.1 on, and those of version 0.7.0 from 5 on.
+    """Podman reads descriptions from 4.1 on, and those of version 0.7.0 from 5.1 on.
 
     https://github.com/NVIDIA/nvidia-container-toolkit/issues/1860
     """
@@ -36,12 +36,12 @@ def unread(machine: Machine) -> Finding | None:
             "--device nvidia.com/gpu=all ends: no such file or directory",
             "a Podman of 4.1 or newer, better 5; or --hooks-dir with an older toolkit's hook",
         )
-    if found is None or told is None or int(told.group(1)) >= _READS_SEVEN:
+    if found is None or told is None or tuple(map(int, told.groups())) >= _READS_SEVEN:
         return None
     return fail(
         "toolkit",
-        f"{found} is of version 0.7.0, which Podman reads from {_READS_SEVEN} on: this is"
-        f" {told.group(1)}",
+        f"{found} is of version 0.7.0, which Podman reads from 5.1 on: this is"
+        f" {told.group(1)}.{told.group(2)}",
         "no container with GPUs starts: unresolvable CDI devices",
         "update Podman; or sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
         " --feature-flag no-additional-gids-for-device-nodes; or toolkit 1.18.2",

@@ -59,8 +59,9 @@ def _toolkit(machine: Machine) -> Finding:
         with_podman = machine.has("podman")
         outside = machine.environ.get("ENGINE") == "local" or "SLURM_JOB_ID" in machine.environ
         looks = (
+            *(() if outside else (podman.unread,)),
             *(cdi.denied, outdated.stale, _described, _denied),
-            *(() if outside else (rootless.barred, podman.unread, podman.undescribed)),
+            *(() if outside else (rootless.barred, podman.undescribed)),
         )
         wrong = next((found for look in looks if with_podman and (found := look(machine))), None)
         unknown = cdi.unlisted(machine)
