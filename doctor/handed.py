@@ -146,13 +146,13 @@ def _undriven(machine: Machine, said: str) -> tuple[str, str]:
 
 _OF_A_SNAP = (
     (
-        "Docker's snap takes the description of GPUs (CDI) that the host's own toolkit wrote, and has"
-        " not its files (from 29.2 on)"
+        "Docker's snap takes the description of GPUs (CDI) that the host's own toolkit wrote, and"
+        " has not its files (from 29.2 on)"
     ),
     (
         "sudo apt-get remove nvidia-container-toolkit nvidia-container-toolkit-base"
-        " libnvidia-container-tools libnvidia-container1 && sudo reboot: the snap brings its own; or"
-        " docker run --runtime nvidia --gpus all,driver=nvidia.runtime-hook"
+        " libnvidia-container-tools libnvidia-container1 && sudo reboot: the snap brings its own;"
+        " or docker run --runtime nvidia --gpus all,driver=nvidia.runtime-hook"
     ),
 )
 _HARDENED = (
