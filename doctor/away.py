@@ -71,6 +71,8 @@ def given_back(machine: Machine, address: str) -> str:
     fix = f"sudo driverctl unset-override {address}"
     if address in (machine.read("/boot/config/vfio-pci.cfg") or ""):
         fix = "untick it in Tools, System Devices (Unraid), and reboot"
+    elif not machine.has("driverctl") and machine.exists("/var/lib/vastai_kaalia"):
+        fix = "sudo python3 /var/lib/vastai_kaalia/enable_vms.py off, and reboot"
     elif not machine.has("driverctl") and machine.has("virsh"):
         node = re.sub(r"[:.]", "_", address)
         fix = f"end the guest that has it, and sudo virsh nodedev-reattach pci_{node}"

@@ -123,10 +123,14 @@ def unknown(machine: Machine, cards: list[pci.Card]) -> tuple[str, str, str]:
             "the card is older than the driver, or made for something else (mining)",
             "install an older branch (580 is the last for cards before Turing, 470 for Kepler)",
         )
+    own = nvidia.loaded(machine) or machine.run("modinfo", "-F", "version", "nvidia").out.strip()
+    branch = own.partition(".")[0]
+    late = branch.isdecimal() and int(branch) >= int(_LAST)
+    newer = f"than {own}" if late else "580 or newer"
     return (
         "the installed driver does not know this card yet",
         "the card is newer than the driver",
-        "install a newer driver, with the open kernel modules (580 or newer)",
+        f"install a newer driver, with the open kernel modules ({newer})",
     )
 
 

@@ -52,6 +52,14 @@ UNSEEN = (
         ),
     ),
     (
+        r"\brunsc\b",
+        "gVisor (runsc) starts the containers, and passes no GPU on",
+        (
+            'in daemon.json "runtimeArgs": ["--nvproxy=true"] for runsc, or another'
+            ' "default-runtime", and sudo systemctl restart docker; or docker run --runtime nvidia'
+        ),
+    ),
+    (
         r'error mounting .?"?proc"? to rootfs at "?/proc"?.*permission denied',
         "the engine runs in LXC, which lets it start no containers of its own (nesting)",
         (

@@ -15,6 +15,14 @@ def meant(machine: Machine, number: str) -> tuple[str, str] | None:
     if number == "802" and (limits.in_container(machine.root) or kind.is_lxc(machine)):
         why, fix = ERRORS[number]
         return why, f"on the host: {fix}; if it is not yours, tell its owner, or take another"
+    if number == "803" and limits.in_container(machine.root):
+        return (
+            "libcuda in this container is of another version than the host's driver",
+            (
+                "an image made for that driver, without cuda-compat and libraries of a driver of"
+                " its own; or a host with a newer driver"
+            ),
+        )
     return _meant(machine, number)
 
 

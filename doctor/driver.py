@@ -15,6 +15,7 @@ from doctor import (
     members,
     mismatch,
     slices,
+    ungiven,
     unloaded,
     uvm,
 )
@@ -69,6 +70,9 @@ def driver(machine: Machine) -> Finding:
     other = _other_make(machine)
     if other is not None:
         return skip("driver", f"no NVIDIA GPU, but {other}, for which this torch is not built")
+    sandboxed = ungiven.sandboxed(machine)
+    if sandboxed is not None:
+        return sandboxed
     # nvidia-smi without a card: an image's, or a virtual machine's that lost it.
     colab = "COLAB_RELEASE_TAG" in machine.environ
     more = ": Runtime, Change runtime type gives Colab one" * colab

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 import re
 
+from doctor.finding import Finding, warn
 from host import nvidia
 from host.machine import Machine
 
 _INSTALLED = "/opt/amazon/efa_installed_packages"
 _REGISTERS = 29  # the minor version of the installer's first whose libfabric does
 _AMAZONS = ("/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu")
+
+
+def unbound(machine: Machine) -> Finding | None:
+    """Its adapters are on the bus, and no driver has them."""
+    bus = "/sys/bus/pci/devices"
+    found = [
+        name
+        for name in machine.names(bus)
+        if (machine.read(f"{bus}/{name}/vendor") or "").strip() == "0x1d0f"
+        and (machine.read(f"{bus}/{name}/device") or "").strip().startswith("0xefa")
+    ]
+    shown = re.findall(r"(?m)^(\S+) .*\[1d0f:efa\d\]", machine.run("lspci", "-nnk").out)
+    if not (found or shown) or "efa " in (machine.read("/proc/modules") or "efa "):
+        return None
+    return warn(
+        "InfiniBand",
+        f"{len(found or shown)} adapters of Amazon's (EFA) are on the bus, and there is no port",
+        "the module efa is not loaded: several machines talk over TCP, many times slower",
+        "sudo modprobe efa; where it is not there, install EFA's installer again (after a new"
+        " kernel, too)",
+    )
 
 
 def wanting(machine: Machine, listed: str) -> tuple[str, str, str] | None:

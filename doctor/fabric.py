@@ -36,6 +36,14 @@ _NONE_FOUND = (
         " ports; power the machine off and on, or have the board serviced"
     ),
 )
+_HANGS = (
+    "the fabric manager runs, and does not get done with it",
+    (
+        "end what uses the GPUs; sudo systemctl restart nvidia-fabricmanager, or reboot; if it"
+        " stays so, its log says why: sudo tail /var/log/fabricmanager.log; it must be of the"
+        " driver's version"
+    ),
+)
 # What it says as it gives up; why; what helps.
 _CAUSES = (
     (
@@ -98,7 +106,8 @@ def cause(machine: Machine) -> tuple[str, str] | None:
     log = re.search(r"^LOG_FILE_NAME=(/.+)/", machine.read(_CONFIG) or "", re.MULTILINE)
     beside = machine.names(log.group(1).rpartition("/")[0]) if log else []
     if log is None or not beside or machine.exists(log.group(1)):
-        return None
+        runs = machine.run("systemctl", "is-active", "nvidia-fabricmanager").out.strip() == "active"
+        return _HANGS if runs else None
     return (
         f"it is to write its log into {log.group(1)}, which is not there, and refuses to start",
         (

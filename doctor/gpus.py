@@ -10,6 +10,11 @@ from host import limits, nvidia, pci, visible
 from host.machine import Machine
 
 _WHOLE = (1, 2, 4, 8, 16)  # GPUs of a board, or of two
+# Clouds' sizes, and the GPUs that each has.
+_OF_SIZES = (
+    (r"p5(en|e)?\.48xlarge|p4de?\.24xlarge|p3(dn)?\.(16|24)xlarge|p6\S*\.48xlarge", 8),
+    (r"g[56]e?\.48xlarge|BM\.GPU\S*\.8$", 8),
+)
 _EXCLUDED = re.compile(r"GPU Excluded:\s*Yes")
 
 
@@ -180,8 +185,24 @@ def _of_two_worlds(gpus: list[nvidia.Gpu]) -> Finding | None:
 
 def _odd(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:
     """Of the GPUs of a board with switches some are gone, from the bus as well."""
-    if len(gpus) in _WHOLE or kind.is_guest(machine) or limits.in_container(machine.root):
+    if limits.in_container(machine.root):
         return None  # some may be given away
+    size = (machine.read("/sys/class/dmi/id/product_name") or "").strip()
+    whole = next((count for sign, count in _OF_SIZES if re.match(sign, size)), 0)
+    boards = len(gpus) in (5, 6, 7) and all(nvidia.is_of_board(gpu.name) for gpu in gpus)
+    switched = any(name.startswith("nvidia-nvswitch") for name in machine.names("/dev"))
+    if len(gpus) < whole or (boards and switched and not kind.is_guest(machine)):
+        return warn(
+            "all GPUs",
+            f"{len(gpus)}, and such a machine has {whole or 8}: the rest is not on the bus",
+            "a job that counts on all of them does not start; the others are slower together",
+            "stop and start it, which moves it to another host"
+            if whole
+            else "take all power from the machine, for a minute, and start it again; if it is not"
+            " back, have the GPU's module serviced: nvidia-bug-report.sh",
+        )
+    if len(gpus) in _WHOLE or kind.is_guest(machine):
+        return None
     if "In Progress" not in [gpu.text("fabric.state") for gpu in nvidia.health(machine)]:
         return None
     return fail(

@@ -15,6 +15,8 @@ _PROVIDERS = {
     **dict.fromkeys(("fedora", "rhel"), "sudo dnf install libibverbs"),
     "suse": "sudo zypper install libmlx5-1",
 }
+_UBUNTUS = "sudo apt-get install libibverbs1 ibverbs-providers"
+_GIB = "/usr/local/gib/lib64"  # where Google's brings its own
 _LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -107,6 +109,9 @@ def _without_ports(machine: Machine) -> Finding | None:
     bus = "/sys/bus/pci/devices"
     if not fleet.several(machine.environ) or limits.in_container(machine.root):
         return None
+    bare = efa.unbound(machine)
+    if bare is not None:
+        return bare
     of_its_class = (
         name
         for name in machine.names(bus)
@@ -172,7 +177,7 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
     asked = several or limits.in_container(machine.root)
     inside = machine.has("docker") and machine.environ.get("ENGINE") != "local"
     names = [name for place in _LIBRARIES for name in machine.names(place)]
-    known = f"{_VERBS} " in listed or _VERBS in names
+    known = f"{_VERBS} " in listed or _VERBS in (*names, *machine.names(_GIB))
     whole = "libc.so.6" in (*names, *listed.split())
     lacking = known and several and _without_provider(machine)
     if kind != "EFA" and lacking and not inside:
@@ -181,7 +186,7 @@ def _trouble(machine: Machine, kind: str) -> tuple[str, str, str] | None:
         return (
             "; libibverbs is not installed",
             "NCCL talks over TCP, many times slower",
-            "sudo apt-get install libibverbs1 ibverbs-providers",
+            distribution.of(machine, _PROVIDERS, _UBUNTUS),
         )
     return None
 

@@ -67,11 +67,25 @@ def _not_given(machine: Machine, empty: list[nvidia.Gpu]) -> Finding | None:
         "MIG",
         f"on, and this container was given none of its instances: {empty[0].label}",
         "CUDA finds no device: an instance has devices of its own below /dev/nvidia-caps",
-        "on the host hand them over: Incus with gputype=mig and mig.uuid=…; LXC with entries for"
-        " /dev/nvidia-caps/* and their number in /proc/devices"
-        if lxc
-        else "start it with --gpus device=0:0 (GPU:instance), or NVIDIA_VISIBLE_DEVICES=MIG-…",
+        _hand_over(machine, lxc=lxc),
     )
+
+
+def _hand_over(machine: Machine, *, lxc: bool) -> str:
+    """How a container gets one."""
+    if lxc:
+        return (
+            "on the host hand them over: Incus with gputype=mig and mig.uuid=…; LXC with entries"
+            " for /dev/nvidia-caps/* and their number in /proc/devices"
+        )
+    if limits.is_gvisor(machine.root):
+        return "gVisor never passes them on: a whole GPU, or another runtime, as runc"
+    if "KUBERNETES_SERVICE_HOST" in machine.environ:
+        return (
+            "ask for one in the pod's resources.limits (nvidia.com/mig-1g.5gb: 1); if the node has"
+            " none (nvidia-smi mig -lgi), have its administrators make them, or switch MIG off"
+        )
+    return "start it with --gpus device=0:0 (GPU:instance), or NVIDIA_VISIBLE_DEVICES=MIG-…"
 
 
 def _to_be_cut(machine: Machine, gpus: list[nvidia.Gpu]) -> Finding | None:

@@ -7,13 +7,14 @@ import re
 from contextlib import suppress
 
 from doctor import nccl, peers
-from doctor.finding import Finding, fail
+from doctor.finding import Finding, fail, warn
 from host import fleet, limits
 from host.machine import Machine
 
 _NET = "/sys/class/net"
 CHOICES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 """The variables that name interfaces."""
+_OF_CLUSTERS = 4  # ports that a node of a cluster has
 _INNER = re.compile(r"lo$|docker\d|virbr\d")
 
 
@@ -67,9 +68,10 @@ def astray(machine: Machine, names: list[str]) -> Finding | None:
     ports = machine.names(nccl.FABRIC)
     asked = nccl.told(machine, "NCCL_IB_HCA")
     efa = all("rdmap" in port or "efa" in port for port in ports)
-    meant = asked.startswith("^") or efa or not fleet.several(machine.environ)
+    several = fleet.several(machine.environ)
+    meant = asked.startswith("^") or efa or not (several or len(ports) >= _OF_CLUSTERS)
     if asked and ports and not meant and not nccl.adapters(machine, ports):
-        return fail(
+        return (fail if several else warn)(
             "network",
             f"NCCL_IB_HCA={asked} names no port; there are {', '.join(ports)}",
             "NCCL goes by Ethernet, or does not start",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import kind, named, nccl, peers, walls
+from doctor import named, nccl, peers, walls
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import fleet, nvidia, visible
 from host.machine import Machine
@@ -28,7 +28,9 @@ def interfaces(machine: Machine) -> Finding:
         return other
     # One GPU meets nobody, whatever a cluster tells all its machines.
     told = "GLOO_SOCKET_IFNAME" in machine.environ
-    alone = len(visible.seen(machine)) == 1 and not (told or fleet.several(machine.environ))
+    seen = visible.seen(machine)
+    meets = told or fleet.several(machine.environ) or any(gpu.is_integrated for gpu in seen)
+    alone = len(seen) == 1 and not meets
     other = (None if alone else named.astray(machine, names)) or peers.apart(machine)
     if other is not None:
         return other
@@ -80,12 +82,15 @@ def _of_another_machine(machine: Machine) -> Finding | None:
     for variable in ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE"):
         file = nccl.told(machine, variable)
         # Of Azure's own images, whose guests are Hyper-V's.
-        own = file.startswith("/opt/microsoft/") and kind.is_guest(machine)
-        if gpus and file and not own and not machine.exists(file):
-            return warn(
+        own = file.startswith("/opt/microsoft/") and not machine.names("/opt/microsoft")
+        if gpus and file and not machine.exists(file) and not own:
+            graph = variable == "NCCL_GRAPH_FILE"
+            return (fail if graph else warn)(
                 "network",
                 f"{variable} names {file}, which is not there",
-                "NCCL goes on with what it sees itself: in a virtual machine that may be slower",
+                "NCCL does not start: Could not open XML graph file"
+                if graph
+                else "NCCL goes on with what it sees itself: in a virtual machine it may be slower",
                 f"{nccl.undo(machine, variable)}; or put that file there",
             )
         # Of a TOPO_FILE NCCL takes what is here.

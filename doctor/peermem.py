@@ -14,6 +14,12 @@ def refused(machine: Machine) -> tuple[str, str, str] | None:
 
     https://github.com/aws/aws-ofi-nccl/issues/803
     """
+    if log.last(machine, "symbol_get of non-GPLONLY symbol nvidia_p2p") and _is_closed(machine):
+        return (
+            "; this kernel gives NVIDIA's symbols for GPUs' memory to no such module (kernel log)",
+            "NCCL over several machines goes through the host's memory: GPUDirect RDMA is off",
+            "install the driver's open kernel modules and reboot; or boot the kernel before",
+        )
     folder = "/sys/class/infiniband"
     said = {name: machine.read(f"{folder}/{name}/device/p2p") for name in machine.names(folder)}
     none = [name for name, word in said.items() if word is not None and not word.strip()]

@@ -83,7 +83,11 @@ def _worn(machine: Machine, up: list[tuple[str, str]]) -> tuple[str, str, str] |
     """A port that is up now, and came and went; a module that is too hot; half of its lanes."""
     for device, path in up:
         times = whole(machine.read(f"{path}/counters/link_downed")) or 0
-        if times >= _FLAPS:
+        others = [
+            whole(machine.read(f"{other}/counters/link_downed")) for _, other in up if other != path
+        ]
+        alone = len(others) >= _OF_CLUSTERS and set(others) == {0} and times > _FELL
+        if times >= _FLAPS or alone:
             return (
                 f"; {device} went down {times} times, and is up just now",
                 "NCCL over several machines ends when it goes again",

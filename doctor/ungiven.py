@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Callable
 
 from doctor import kind
-from doctor.finding import Finding, skip
-from host import limits
+from doctor.finding import Finding, fail, skip
+from host import limits, nvidia
 from host.machine import Machine
 
 ASKS = {
@@ -28,6 +28,25 @@ def job(machine: Machine, on_bus: str, unwell: Callable[..., Finding]) -> Findin
     )
 
 
+def sandboxed(machine: Machine) -> Finding | None:
+    """A pod or container that was given a GPU, in a sandbox of gVisor's that passes none on.
+
+    https://github.com/google/gvisor/blob/master/g3doc/user_guide/gpu.md
+    """
+    given = machine.environ.get("NVIDIA_VISIBLE_DEVICES", "void")
+    if not limits.is_gvisor(machine.root) or given in ("void", "none", "", "all"):
+        return None
+    if nvidia.devices(machine) or machine.environ.get("CPUS"):
+        return None
+    return fail(
+        "driver",
+        f"this container was given {given}, and its sandbox (gVisor) does not pass it on",
+        "it trains on the CPU",
+        "whoever runs it: runsc with --nvproxy=true, and a driver that runsc nvproxy"
+        " list-supported-drivers names; or another runtime, as runc; or CPUS=1",
+    )
+
+
 def container(machine: Machine, unwell: Callable[..., Finding]) -> Finding:
     """A container without GPUs, on a machine that has some: it may be meant so."""
     seen = "the host's GPUs are not given to this container"
@@ -41,6 +60,13 @@ def container(machine: Machine, unwell: Callable[..., Finding]) -> Finding:
             if kind.is_apptainer(machine)
             else "where enroot starts it (Pyxis): export NVIDIA_VISIBLE_DEVICES=all"
             " NVIDIA_DRIVER_CAPABILITIES=compute,utility before srun; docker or podman: --gpus all",
+        )
+    if machine.environ.get("RUNPOD_GPU_COUNT") == "0" and not machine.environ.get("CPUS"):
+        return unwell(
+            "driver",
+            f"{seen}: RunPod has started this pod with none (RUNPOD_GPU_COUNT=0)",
+            "it trains on the CPU: others have its GPU since it was stopped",
+            "wait, and start it again; or another pod with the same network volume; or CPUS=1",
         )
     asks = machine.environ.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("void", "none", "")
     if not asks or machine.environ.get("CPUS"):

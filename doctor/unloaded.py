@@ -140,6 +140,14 @@ def _silent(machine: Machine) -> Finding:
     closed = slices.closed(machine)
     if closed is not None:
         return slices.shut(machine, "No devices were found", closed)
+    if limits.in_container(machine.root):
+        return fail(
+            "driver",
+            "No devices were found",
+            "a card of the host's did not start, or is not this container's",
+            "on the host: sudo dmesg | grep -iE 'nvrm|xid'; where you rent it, tell its owner, and"
+            " take another machine",
+        )
     return fail(
         "driver",
         "No devices were found",

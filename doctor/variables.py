@@ -7,7 +7,7 @@ import shlex
 
 from doctor import collectives, kind, wsl
 from doctor.finding import Finding, fail, ok, skip, warn
-from host import fleet, nvidia, visible
+from host import fleet, limits, nvidia, visible
 from host.followed import FOLLOWED
 from host.machine import Machine
 from host.text import whole
@@ -235,6 +235,18 @@ def _cut_short(machine: Machine) -> Finding | None:
     asked = machine.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in asked.split(",")]
     seen = len(visible.seen(machine))
+    hides = asked.strip() in visible.HIDDEN and "CUDA_VISIBLE_DEVICES" in machine.environ
+    if hides and not machine.environ.get("CPUS"):
+        job = limits.in_job(machine.environ, machine.root)
+        empty = job and not limits.job_gpus(machine.environ)
+        return warn(
+            _NAME,
+            f"CUDA_VISIBLE_DEVICES={asked}",
+            "it hides every GPU: CUDA finds none, and it trains on the CPU",
+            "ask the scheduler for one: sbatch --gres=gpu:1; or, if it is meant so, CPUS=1"
+            if empty
+            else "unset CUDA_VISIBLE_DEVICES; or, if it is meant so, CPUS=1",
+        )
     if re.fullmatch(r"\d+(?:-\d+|(?:[;: ]\d+)+)", asked) and len(nvidia.ask(machine)[1]) > 1:
         return warn(
             _NAME,

@@ -34,8 +34,7 @@ _SAID = (
         "Docker 28.0.0 wants ip_set of the kernel, which this one was built without",
         (
             "`sudo apt-get install --allow-downgrades docker-ce='5:27.5.1-1~*'"
-            " docker-ce-cli='5:27.5.1-1~*'`, `sudo apt-mark hold docker-ce docker-ce-cli`; or 28.0.1"
-            " or newer"
+            " docker-ce-cli='5:27.5.1-1~*'`, `sudo apt-mark hold docker-ce docker-ce-cli`"
         ),
     ),
     (
@@ -47,11 +46,19 @@ _SAID = (
         ),
     ),
     (
+        r"swarm component could not be started.*cannot assign requested address",
+        "its swarm is bound to an address that this machine has no more",
+        (
+            "`sudo systemctl stop docker.socket docker`, `sudo rm -rf /var/lib/docker/swarm`, which"
+            " forgets that swarm, `sudo systemctl start docker`, and docker swarm init anew"
+        ),
+    ),
+    (
         r"ip_tables not found|can't initialize iptables table",
         "this kernel has no ip_tables, for which the old iptables asks",
         (
-            "`sudo update-alternatives --set iptables /usr/sbin/iptables-nft`, or boot a kernel that"
-            " has it, then `sudo systemctl restart docker`"
+            "`sudo update-alternatives --set iptables /usr/sbin/iptables-nft`, or boot a kernel"
+            " that has it, then `sudo systemctl restart docker`"
         ),
     ),
 )

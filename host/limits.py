@@ -123,13 +123,19 @@ def memory_used(root: Path = ROOT) -> int | None:
     return None
 
 
+def is_gvisor(root: Path = ROOT) -> bool:
+    """Whether the kernel is gVisor's, wherever that runs (Modal, Kubernetes' sandboxes)."""
+    with suppress(OSError, ValueError):
+        return "Sun Jan 10 15:06:54 PST 2016" in (root / "proc/version").read_text()
+    return False
+
+
 def in_container(root: Path = ROOT) -> bool:
     """Whether this is a container of Docker, Podman or Kubernetes."""
     if any((root / name).exists() for name in _SIGNS):
         return True
-    with suppress(OSError, ValueError):  # gVisor's kernel, wherever it runs (Modal, GKE's sandbox)
-        if "Sun Jan 10 15:06:54 PST 2016" in (root / "proc/version").read_text():
-            return True
+    if is_gvisor(root):
+        return True
     with suppress(OSError, ValueError):
         groups = (root / "proc/self/cgroup").read_text()
         if "kubepods" in groups:
