@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from doctor import distribution, kind, log, sealed, wsl
 from doctor.cuda_numbers import ERRORS
 from host import limits, visible
 from host.machine import Machine
+
+_ADDRESSES = 1 << 38  # bytes; CUDA reserves as many as machine and GPUs have, and more
 
 
 def meant(machine: Machine, number: str) -> tuple[str, str] | None:
@@ -53,7 +57,19 @@ def _meant(machine: Machine, number: str) -> tuple[str, str] | None:
             f"libcuda lies in {nix}, where this python does not look for it",
             f"export LD_LIBRARY_PATH={nix}; for good: programs.nix-ld, or nixpkgs' own torch",
         )
-    if number == "2" and wsl.is_windows(machine) and len(visible.seen(machine)) > wsl.MANY:
+    return _full(machine) if number == "2" else None
+
+
+def _full(machine: Machine) -> tuple[str, str] | None:
+    """Out of memory as CUDA starts, where no GPU's is full."""
+    said = machine.read("/proc/self/limits") or ""
+    bound = re.search(r"(?m)^Max (?:address space|data size) +(\d+)", said)
+    if bound and int(bound.group(1)) < _ADDRESSES:
+        return (
+            "a limit of this shell's keeps CUDA from reserving addresses (ulimit -v, -d)",
+            "ulimit -v unlimited; ulimit -d unlimited; see the row `limits`",
+        )
+    if wsl.is_windows(machine) and len(visible.seen(machine)) > wsl.MANY:
         return (
             "under WSL CUDA often does not start with four GPUs or more",
             "export CUDA_VISIBLE_DEVICES=0,1,2",

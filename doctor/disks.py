@@ -174,10 +174,12 @@ def owner(machine: Machine) -> Finding:
     """What is written into can be written by the caller."""
     me = kind.user(machine)
     for path in _written(machine):
-        if not machine.exists(path) or machine.run("test", "-w", path).code != 1:
-            continue
         name = path.rsplit("/", 1)[1]
-        if "ro" in mounts.options(machine, path):
+        spot = path if machine.exists(path) else machine.home
+        still = "ro" in mounts.options(machine, spot) and mounts.point(machine, spot) != "/"
+        if not still and (not machine.exists(path) or machine.run("test", "-w", path).code != 1):
+            continue
+        if still:
             usual = (
                 "nothing can be saved there",
                 (
@@ -243,6 +245,10 @@ def _allowed(machine: Machine, path: str) -> int | None:
         if len(words) < 4 or words[0] != device:
             continue
         used, soft, hard = (whole(word.rstrip("*")) for word in words[1:4])
+        # Behind the times that are left; of files, which end a run as bytes do.
+        counts = [n for word in words[1:] if (n := whole(word.rstrip("*"))) is not None]
+        if len(counts) == 6 and counts[5] and counts[3] >= counts[5]:
+            return 0
         over = len(words) > 4 and words[4] == "none"  # the soft one was passed for too long
         if used is not None and (hard or (soft and over)):
             return 0 if over else 1024 * ((hard or 0) - used)

@@ -40,6 +40,11 @@ _COMPLAINTS = (
     ),
     (lost.SIGN, lost.WHY, lost.FIX),
     (
+        r"version `?'?GLIBC_[\d.]+'? not found",
+        "this container's C library is older than the host's, whose nvidia-smi it was given",
+        "take an image of a newer system: one as old as the host's at the most",
+    ),
+    (
         r"libnvidia-ml",
         "nvidia-smi is here, and the loader does not find the library that it asks",
         "{loader}",

@@ -76,6 +76,13 @@ def slowed(machine: Machine, seen: str) -> Finding | None:
     )
 
 
+def more(machine: Machine) -> str:
+    """By what a training gets more memory, by who limits it."""
+    if "SLURM_JOB_ID" in machine.environ:
+        return "#SBATCH --mem=64G (or --mem-per-gpu)"
+    return "docker run --memory, in Kubernetes resources.limits.memory, a service's MemoryMax="
+
+
 def _early(machine: Machine, seen: str) -> Finding | None:
     """A training, or the session that it ran in, that a service ended while memory was left."""
     for service, sign in _EARLY:
@@ -145,6 +152,5 @@ def at_all(machine: Machine, seen: str) -> Finding | None:
         f"{seen}; {whose}, and the kernel ended {name}, which had {size:.1f} GiB{times}",
         "what is ended so says nothing: `Killed`, exit code 137",
         "less at once: fewer --data.workers, a smaller batch or more lanes; or more memory"
-        + ": docker run --memory, in Kubernetes resources.limits.memory, a service's MemoryMax="
-        * bool(within),
+        + f": {more(machine)}" * bool(within),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor import mounts
+from doctor import mounts, unimported
 from doctor.engine import trains
 from doctor.finding import Finding, fail, ok, skip, warn
 from host import INSIDE, nvidia, visible
@@ -18,7 +18,14 @@ def examine(machine: Machine) -> Finding:
     """There is something to train in without an engine: .venv, or what makes one."""
     if trains(machine) or machine.exists(str(INSIDE)):
         return skip("local environment", "training runs in a container")
-    if machine.exists(f"{machine.home}/.venv/bin/python"):
+    own = f"{machine.home}/.venv/bin/python"
+    if machine.exists(own):
+        # Where it is first in PATH, whoever asks for python gets it.
+        asked = "python" if machine.place("python") == own else own
+        wrong = unimported.of_interpreter(machine.run(asked, "-c", ""))
+        if wrong is not None:
+            seen, why, fix = wrong
+            return fail("local environment", f".venv's python {seen}", why, f"{fix}: rm -r .venv")
         return _other_torch(machine) or ok("local environment", ".venv")
     libc = re.fullmatch(
         r"glibc 2\.(\d{1,3})", machine.run("getconf", "GNU_LIBC_VERSION").out.strip()

@@ -36,6 +36,10 @@ def lustre_quota(machine: Machine, path: str) -> int | None:
 def _lustre_quota(machine: Machine, path: str, *whose: str) -> int | None:
     words = machine.run("lfs", "quota", "-q", *whose, path).out.split()
     used, soft, hard = ([whole(word.rstrip("*")) for word in words[1:4]] + [None] * 3)[:3]
+    # The same of files, behind the time that is left; they end a run as bytes do.
+    files, few, most = ([whole(word.rstrip("*")) for word in words[5:8]] + [None] * 3)[:3]
+    if files is not None and (most or few) and files >= (most or few or 0):
+        return 0
     if used is None or not (hard or soft):
         return None
     return 1024 * ((hard or soft or 0) - used)

@@ -89,8 +89,26 @@ def other(machine: Machine) -> Finding:
         name,
         f"python's, {version}, {unfit}",
         "what runs with it computes elsewhere, or fails; make train has a PyTorch of its own",
-        _instead(machine, gpus),
+        _found_first(machine, place) or _instead(machine, gpus),
     )
+
+
+def _found_first(machine: Machine, place: str) -> str | None:
+    """What has another one found, where a variable or the user's own folder comes before all."""
+    home = machine.environ.get("HOME", "")
+    if home and place.startswith(f"{home}/.local/lib/"):
+        return (
+            "it lies in ~/.local, which comes before every environment's: export"
+            " PYTHONNOUSERSITE=1 (apptainer: APPTAINERENV_PYTHONNOUSERSITE=1), or pip uninstall"
+            " torch outside of them"
+        )
+    paths = [path for path in machine.environ.get("PYTHONPATH", "").split(":") if path]
+    if any(place.startswith(f"{path.rstrip('/')}/") for path in paths):
+        return (
+            "it comes from PYTHONPATH, before every environment's, make train's own as well: unset"
+            " PYTHONPATH (module purge; apptainer exec --cleanenv)"
+        )
+    return None
 
 
 def _unfit(machine: Machine, gpus: list[Gpu], of: str, built: list[str]) -> str | None:

@@ -13,6 +13,7 @@ from host.text import whole
 # The first microcode with which Intel's 13th and 14th generation is not driven to death.
 _STEADY = 0x129
 _LITTLE = 2 << 30  # bytes: torch and a small model
+_OF_JOB = 8 << 30  # bytes; of a job with GPUs
 _SHARED = "/dev/shm"  # noqa: S108  (a mount, and no file that somebody else may have put there)
 _MORE_SHARED = (
     "SHM_SIZE=8gb make train; docker run --shm-size=8g; in Kubernetes an emptyDir of medium Memory"
@@ -207,6 +208,7 @@ def memory(machine: Machine) -> Finding:
         ended.at_all,
     ):
         known = known or look(machine, seen)
+    known = known or _scant(machine, seen, limit)
     half = "; WSL takes half of Windows' unless .wslconfig says memory=" * wsl.is_windows(machine)
     return known or wsl.ignored(machine) or ok("memory", f"{seen}{half}")
 
@@ -215,6 +217,21 @@ def _is_anothers(machine: Machine, path: str) -> bool:
     """Whether a folder is neither this user's nor theirs who may write anywhere."""
     owner = machine.run("stat", "-c", "%u", path).out.strip()
     return kind.user(machine) not in ("", "0", owner)
+
+
+def _scant(machine: Machine, seen: str, limit: int | None) -> Finding | None:
+    """A job that took what its scheduler gives to whoever asks for nothing."""
+    gpus = len(visible.seen(machine))
+    if limit is None or not gpus or "SLURM_JOB_ID" not in machine.environ:
+        return None
+    if limit >= _OF_JOB:
+        return None
+    return warn(
+        "memory",
+        seen,
+        "that is what Slurm gives where a job asks for none: loaders and CUDA take more soon",
+        f"#SBATCH --mem={32 * gpus}G (or --mem-per-gpu=32G)",
+    )
 
 
 def shared_memory(machine: Machine) -> Finding:

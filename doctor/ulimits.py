@@ -126,6 +126,9 @@ def _lifted(machine: Machine) -> str:
 def _little_space(machine: Machine, text: str) -> Finding | None:
     """CUDA reserves addresses for all memory of machine and GPUs, and uses few of them."""
     space = _limit(text, "address space")
+    data = _limit(text, "data size")  # from kernel 4.7 on these are of it, too
+    name, unit = ("addresses", "v") if space is not None else ("data", "d")
+    space = data if space is None else space
     gpus = nvidia.ask(machine)[1]
     needed = (meminfo.total(machine.root) or 0) + sum(
         (gpu.number("memory.total") or 0) * 2**20 for gpu in gpus
@@ -134,9 +137,9 @@ def _little_space(machine: Machine, text: str) -> Finding | None:
         return None
     return fail(
         "limits",
-        f"{space / 2**30:.0f} GiB of addresses",
+        f"{space / 2**30:.0f} GiB of {name} at most (ulimit -{unit})",
         "CUDA reserves far more than it uses: it starts with an out of memory, or not at all",
-        "ulimit -v unlimited; in a job ask for real memory (h_rss, --mem) in place of h_vmem",
+        f"ulimit -{unit} unlimited; in a job ask for real memory (h_rss, --mem) in place of h_vmem",
     )
 
 

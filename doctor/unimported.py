@@ -9,11 +9,45 @@ from host.machine import Answer
 
 _OURS = "make train has a PyTorch of its own"
 _CRASHES = {-6: 6, 134: 6, -11: 11, 139: 11}
+# What whoever starts it says; why; what helps.
+_UNSTARTED = (
+    (
+        r"error while loading shared libraries: libpython\S+: cannot open shared object file",
+        "the Python that its environment was made with is a module's, or is gone",
+        "module load that Python again, as when it was made; or make the environment anew",
+    ),
+    (
+        r"cannot execute binary file: Exec format error|Exec format error",
+        "its environment was made on a machine with another processor",
+        "make it anew on a machine of this kind (uname -m)",
+    ),
+    (
+        r"\bpython[\d.]*: Transport endpoint is not connected",
+        "it lies on a file system whose program has ended",
+        "mount that anew (cvmfs_config wipecache, or its service), or take another machine",
+    ),
+)
 _ABSENT = re.compile(r"No module named '?torch'?$")
+
+
+def of_interpreter(answer: Answer) -> tuple[str, str, str] | None:
+    """What keeps python itself from starting: what is seen, why, and what helps."""
+    if answer.code not in (1, 126, 127):
+        return None
+    for sign, why, fix in _UNSTARTED:
+        found = re.search(sign, answer.err)
+        if found:
+            return f"does not start: {found.group()}"[:160], why, fix
+    return None
 
 
 def of(answer: Answer) -> tuple[str, str, str] | None:
     """What is seen, why, and what helps; None where there is no PyTorch, or it does start."""
+    return of_interpreter(answer) or _of_torch(answer)
+
+
+def _of_torch(answer: Answer) -> tuple[str, str, str] | None:
+    """The same of its import alone."""
     lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
     if answer.code == -4 or "Illegal instruction" in answer.err:
         return (

@@ -140,6 +140,14 @@ def _silent(machine: Machine) -> Finding:
     closed = slices.closed(machine)
     if closed is not None:
         return slices.shut(machine, "No devices were found", closed)
+    step = "SLURM_JOB_ID" in machine.environ and "SLURM_STEP_GPUS" not in machine.environ
+    if step and limits.job_gpus(machine.environ):
+        return fail(
+            "driver",
+            "No devices were found; this step was given none of its job's GPUs",
+            "another step has them, or it asked for none (--gres=none)",
+            "srun --jobid=$SLURM_JOB_ID --overlap --gres=gpu:1 --pty bash",
+        )
     if limits.in_container(machine.root):
         return fail(
             "driver",
