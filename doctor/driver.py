@@ -15,6 +15,7 @@ from doctor import (
     members,
     mismatch,
     slices,
+    undetected,
     ungiven,
     unloaded,
     uvm,
@@ -112,7 +113,7 @@ def _none_found(machine: Machine, answer: Answer) -> Finding | None:
     said = answer.said.lower()
     if "no devices were found" not in said or "unable to determine the device handle" in said:
         return None
-    return unloaded.none_found(machine, pci.cards(machine))
+    return undetected.none_found(machine, pci.cards(machine))
 
 
 def _complaint(machine: Machine, answer: Answer) -> Finding | None:

@@ -14,12 +14,6 @@ from host.text import whole
 _STEADY = 0x129
 _LITTLE = 2 << 30  # bytes: torch and a small model
 _OF_JOB = 8 << 30  # bytes; of a job with GPUs
-_SHARED = "/dev/shm"  # noqa: S108  (a mount, and no file that somebody else may have put there)
-_MORE_SHARED = (
-    "SHM_SIZE=8gb make train; docker run --shm-size=8g; in Kubernetes an emptyDir of medium Memory"
-    " at /dev/shm; or --data.workers 0"
-)
-_LEAST_SHARED = 512 << 20  # bytes of /dev/shm: a few batches on their way
 # Of x86-64-v2, for which NumPy 2.4's binaries are built; this is how the kernel calls them.
 _BASELINE = {"popcnt", "sse4_1", "sse4_2", "ssse3"}
 _EACH = 2  # CPUs that a GPU needs at the least: for the trainer, and for what loads its data
@@ -213,12 +207,6 @@ def memory(machine: Machine) -> Finding:
     return known or wsl.ignored(machine) or ok("memory", f"{seen}{half}")
 
 
-def _is_anothers(machine: Machine, path: str) -> bool:
-    """Whether a folder is neither this user's nor theirs who may write anywhere."""
-    owner = machine.run("stat", "-c", "%u", path).out.strip()
-    return kind.user(machine) not in ("", "0", owner)
-
-
 def _scant(machine: Machine, seen: str, limit: int | None) -> Finding | None:
     """A job that took what its scheduler gives to whoever asks for nothing."""
     gpus = len(visible.seen(machine))
@@ -231,38 +219,4 @@ def _scant(machine: Machine, seen: str, limit: int | None) -> Finding | None:
         seen,
         "that is what Slurm gives where a job asks for none: loaders and CUDA take more soon",
         f"#SBATCH --mem={32 * gpus}G (or --mem-per-gpu=32G)",
-    )
-
-
-def shared_memory(machine: Machine) -> Finding:
-    """Room in /dev/shm, through which loader processes hand samples over."""
-    size, free = machine.size(_SHARED), machine.free(_SHARED)
-    if size is None:
-        return skip("shared memory", "not known on this system")
-    mode = machine.run("stat", "-c", "%a", _SHARED).out.strip()
-    if (
-        re.fullmatch("[0-7]{3,4}", mode)
-        and not int(mode[-1]) & 2
-        and _is_anothers(machine, _SHARED)
-    ):
-        return fail(
-            "shared memory",
-            f"this user may not write in {_SHARED}",
-            "loader processes and NCCL share memory there: they end with Permission denied",
-            f"sudo chmod 1777 {_SHARED}, and mend what sets it otherwise: /etc/fstab",
-        )
-    seen, fix = f"{size / 2**30:.2f} GiB", _MORE_SHARED
-    if size >= 1 << 30 and (free is None or free >= _LEAST_SHARED):
-        return ok("shared memory", seen)
-    if size >= 1 << 30 and free is not None:
-        left = any(name.startswith("torch_") for name in machine.names(_SHARED))
-        seen = f"{free / 2**30:.2f} of {seen} are free"
-        fix = f"see who has it: ls -l {_SHARED}; or {fix}"
-        if left:
-            fix = f"end what is left of an earlier training, and rm {_SHARED}/torch_*; or {fix}"
-    return warn(
-        "shared memory",
-        seen,
-        "loader processes die (Bus error) or hang, NCCL does not start",
-        fix,
     )

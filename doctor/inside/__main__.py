@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from doctor import clock, disks, finding, system, ulimits
+from doctor import clock, disks, finding, shm, system, ulimits
 from doctor.finding import Finding
 from doctor.inside import collectives, devices, elsewhere, like, speed, stress
 from doctor.inside.verify import examine
@@ -37,7 +37,7 @@ _ALL = (
 _GIVEN = (
     system.processors,
     system.memory,
-    system.shared_memory,
+    shm.shared_memory,
     ulimits.examine,
     disks.disk,
     clock.clock,
